@@ -44,7 +44,7 @@ from on_card.stages import (
     train_command,
 )
 
-from unslothrl.config.reading import read_recipe
+from unslothrl.config.toml_files import read_recipe
 from unslothrl.files import write_whole
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables

@@ -10,7 +10,7 @@ from pathlib import Path
 from fakes import task
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.records import (
     FROM_THE_ENVIRONMENT,
     Call,

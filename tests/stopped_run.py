@@ -10,7 +10,7 @@ import adapters
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import origin

@@ -135,7 +135,7 @@ def test_the_command_of_another_run_is_named(tmp_path, capsys):
     run.mkdir(parents=True)
     (run / "config.toml").write_text('learner = "grpo"\nmodel = "embedded"\n')
     line = last_line(["sft", "--resume", run], capsys)
-    assert "a run of unslothrl train" in line and f"use unslothrl train --resume {run}" in line
+    assert f"{run / 'config.toml'} is for unslothrl train, not for sft" in line
 
 
 @pytest.mark.real

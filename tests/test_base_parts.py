@@ -14,7 +14,6 @@ from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.commands import cli
-from unslothrl.commands.adapters import base_under, find, four_bit_hash
 from unslothrl.errors import UserError
 from unslothrl.offline import tables
 from unslothrl.runs import resume
@@ -257,41 +256,6 @@ def test_a_copy_of_older_code_is_not_used(tmp_path, monkeypatch):
     monkeypatch.undo()
     change_tensor("model.norm.weight")(base)
     assert len({key, older, base_model._content_key(base)}) == 3
-
-
-@pytest.fixture
-def earlier(adapter) -> Path:
-    """Trained by a version that recorded only the 4-bit weights of its base."""
-    use = adapter_use.read(adapter)
-    values = json.loads(adapter_use.to_json(use)) | {"base_hash": "0" * 16}
-    del values["base_parts"]
-    (adapter / adapter_use.USE_FILE).write_text(json.dumps(values))
-    assert adapter_use.read(adapter).base_parts == {}
-    return adapter
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_an_adapter_of_an_earlier_version_is_compared_by_what_it_recorded(
-    earlier, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    found, base = find(str(earlier)), str(tmp_path / "base")
-    four_bit, (first, second) = base_under(found, base)
-    assert "an earlier version trained it, which recorded only the 4-bit weights" in first
-    assert "its 4-bit weights are not those that the adapter was trained over" in second
-    for other in (str(four_bit), str(copy_of(tmp_path / "other"))):
-        with pytest.raises(UserError, match="by its weights: set --model"):
-            base_under(found, other)
-    (earlier / adapter_use.USE_FILE).write_text(
-        adapter_use.to_json(adapter_use.Use(base, "", base_hash=four_bit_hash(four_bit)))
-    )
-    assert len(base_under(found, base)[1]) == len(base_under(found, str(four_bit))[1]) == 1
-    notes: list[str] = []
-    origin.record(tmp_path)
-    began = SimpleNamespace(model=base, resume=str(tmp_path), adapter=None)
-    assert resume.base_parts_of(began, notes) == base_parts.of(embedded.BASE)
-    assert "an earlier version began it" in notes[0] and len(notes) == 1
 
 
 @pytest.mark.slow

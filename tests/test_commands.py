@@ -44,7 +44,7 @@ NOT_RUN = {
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
-    "--install_completion": "it writes into the home folder: tests/test_completion.py",
+    "--install_completion": "it writes into the home folder: tests/test_cli.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 ROWS = 24

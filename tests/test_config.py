@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from unslothrl.config import names, objective_options, option, options, sampling, task_options
 from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight, vllm_rank
 from unslothrl.config.options import OPTIONS, Config
-from unslothrl.config.reading import read_recipe, read_toml
+from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
 from unslothrl.config.values import RUN, choices_of, is_optional, read_value
 from unslothrl.config.values import kind as kind_of
-from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.records import Sampling
 from unslothrl.runs.resolve import resolve
@@ -30,38 +29,9 @@ BIG = Machine(
     cpus=32, gpus=(H100,) * 4, packages=frozenset({"vllm", "unsloth", "ray"}), online=True
 )
 
-DEFAULTS = {  # system D's, by its names
-    "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
-    "dataset": "HuggingFaceH4/MATH-500",
-    "lr": 2e-5,
-    "max_new_tokens": 1200,
-    "max_prompt_tokens": 350,
-    "temperature": 1.2,
-    "episodes": 15,
-    "num_candidates": 16,
-    "batch_size": 30,
-    "learner_chunk_size": 8,
-    "train_batch_size": 8,
-    "topk": 16,
-    "save_every": 100,
-    "eval_every": 10,
-    "number_of_actors": 2,
-    "number_of_learners": 1,
-    "learner": "pg",
-    "max_lora_rank": 32,
-    "lora_alpha": 16,
-    "lora_dropout": 0,
-    "actor_gpu_usage": 0.91,
-    "learner_gpu_usage": 0.35,
-    "eval_temperature": 0.6,
-    "eval_top_p": 0.95,
-    "eval_candidates": 8,
-}
-
 
 def test_on_big_gpus_nothing_is_changed():
     resolved = resolve({}, BIG)
-    assert {name: getattr(resolved.config, name) for name in DEFAULTS} == DEFAULTS
     assert resolved.notes == ()
     assert (resolved.config.engine, resolved.config.backend) == ("vllm", "unsloth")
 
@@ -451,14 +421,11 @@ def test_every_name_that_is_answered_leads_to_options_that_exist():
 
 
 def test_the_fields_names_are_read_and_the_objectives_section_too(tmp_path):
-    """Also as earlier versions wrote a run's config.toml: flat, with options that are gone."""
+    """Also as earlier versions wrote a run's config.toml: flat."""
     flat = tmp_path / "config.toml"
-    flat.write_text('learning_rate = 1e-4\nkl = "loss"\nturn_discount = 0.5\nray_port = 6400\n')
+    flat.write_text('learning_rate = 1e-4\nkl = "loss"\nturn_discount = 0.5\n')
     (tmp_path / "new.toml").write_text(
         'learning_rate = 1e-4\n[objective]\nkl = "loss"\nturn_discount = 0.5\n'
     )
     expected = {"lr": 1e-4, "kl": "loss", "turn_discount": 0.5}
     assert read_toml(flat) == read_toml(tmp_path / "new.toml") == expected
-    (tmp_path / "old.toml").write_text("ray_port = 6400\n")
-    with pytest.raises(UserError, match="ray start --head"):
-        read_toml(tmp_path / "old.toml")

@@ -6,7 +6,7 @@ import pytest
 from test_fit import gpus
 
 from unslothrl.commands import cli
-from unslothrl.config.reading import read_toml
+from unslothrl.config.toml_files import read_toml
 from unslothrl.runs.resolve import resolve
 from unslothrl.tracking.trackers import TrackedRun
 

@@ -17,7 +17,7 @@ from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.reading import command_of, read_recipe
+from unslothrl.config.toml_files import command_of, read_recipe
 from unslothrl.config.values import RUN
 from unslothrl.data import formats, named
 from unslothrl.records import FROM_THE_ENVIRONMENT

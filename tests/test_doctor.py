@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import machine as setup  # tools/
 import pytest
@@ -76,9 +77,10 @@ def test_the_driver_that_is_needed_is_the_one_of_the_set_up():
 
 def test_gpus(monkeypatch):
     ampere = Gpu("NVIDIA GeForce RTX 3060", 12_288, 11_500, (8, 6))
-    assert doctor.of_gpu(ampere).status == "ok"
-    assert "nvidia-smi" in doctor.of_gpu(Gpu("busy", 12_288, 2_000, (8, 6))).remedy
-    assert "bfloat16" in doctor.of_gpu(Gpu("Tesla T4", 15_360, 15_000, (7, 5))).remedy
+    busy, old = Gpu("busy", 12_288, 2_000, (8, 6)), Gpu("Tesla T4", 15_360, 15_000, (7, 5))
+    fine, full, without_bfloat16 = doctor.gpus(Machine(gpus=(ampere, busy, old)))
+    assert fine.status == "ok" and "nvidia-smi" in full.remedy
+    assert "bfloat16" in without_bfloat16.remedy
     assert statuses(doctor.gpus(Machine())) == ["ok"]
     assert statuses(doctor.gpus(Machine(gpu_problem="driver too old"))) == ["problem"]
     monkeypatch.setattr(doctor.cuda_compat, "drivers", lambda: [("580.1", "GTX 1080")])
@@ -115,12 +117,12 @@ def test_without_a_sandbox_there_is_a_warning(monkeypatch):
     assert check.status == "warning" and "bubblewrap: no bubblewrap" in check.found
 
 
-def test_processes_of_ray_without_a_driver_are_found():
-    for name, parent, expected in (
-        ("raylet", 1, True), ("raylet", 9, False), ("bash", 1, False),
-        ("ray::DashboardAg", 1, True), ("ray::DashboardAg", 9, False),
-    ):  # fmt: skip
-        assert doctor.is_orphan({"pid": 10, "ppid": parent, "name": name}) == expected
+def test_processes_of_ray_without_a_driver_are_found(monkeypatch):
+    there = [("raylet", 1), ("raylet", 9), ("bash", 1), ("ray::DashboardAg", 1)]
+    made = [SimpleNamespace(info={"pid": 10 + i, "ppid": parent, "name": name})
+            for i, (name, parent) in enumerate(there)]  # fmt: skip
+    monkeypatch.setattr(doctor.psutil, "process_iter", lambda names: made)
+    assert doctor.ray_processes().found.endswith(": 10, 13")
 
 
 @pytest.mark.parametrize("status, code", [("ok", 0), ("warning", 0), ("problem", 1)])

@@ -399,7 +399,7 @@ def test_rows_of_a_chunk_finish_by_themselves():
 
 
 def test_temperature_0_takes_the_likeliest_token():
-    from unslothrl.commands.answering import sampling_of
+    from unslothrl.commands.chat import sampling_of
     from unslothrl.weights.adapter_use import Use
 
     use = Use(base="embedded", system_prompt="")

@@ -16,9 +16,8 @@ from unslothrl.commands.adapters import Found, find
 from unslothrl.commands.eval import config_of, table, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.evaluation.figures import Grading, compared, values_of
-from unslothrl.evaluation.run import engine_of
-from unslothrl.evaluation.voting import winner, winners
+from unslothrl.evaluation.evaluator import engine_of
+from unslothrl.evaluation.figures import Grading, compared, values_of, winner, winners
 from unslothrl.records import Group
 
 RUN = (

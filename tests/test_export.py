@@ -240,14 +240,14 @@ def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.real
 def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypatch, capsys):
+    from unslothrl.commands import export
     from unslothrl.errors import RunError
-    from unslothrl.export import hub
 
     def fails(*_):
         raise RunError("push me/mine: the hub says no (gone): check the network and the name")
 
-    monkeypatch.setattr(hub, "check", lambda name: None)
-    monkeypatch.setattr(hub, "push", fails)
+    monkeypatch.setattr(export, "check_push", lambda name: None)
+    monkeypatch.setattr(export, "pushed", fails)
     words = ["export", "--adapter", str(run), "--to", "adapter", "--push", "me/mine"]
     assert cli.main([*words, "--output", str(tmp_path / "out")]) == 1
     out, err = capsys.readouterr()
@@ -286,27 +286,14 @@ def test_a_card_of_a_run_with_odd_options(tmp_path):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    import errno
-    import os
-
-    from safetensors import SafetensorError
-
-    from unslothrl.errors import RunError
     from unslothrl.export.staging import check_room, staged
 
     target = tmp_path / "new" / "er" / "out"
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    for error in (full, OSError("9 requested and 8 written"), SafetensorError("StorageFull")):
-        with (
-            pytest.raises(RunError, match=f"output {target}: .*nothing was kept"),
-            staged(target) as at,
-        ):
+    for error in (OSError("9 requested and 8 written"), KeyboardInterrupt()):
+        with pytest.raises(type(error)), staged(target) as at:
             (at / "half").write_text("x")
             raise error
         assert list(tmp_path.iterdir()) == []
-    with pytest.raises(KeyboardInterrupt), staged(target) as at:
-        raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == []
     with staged(target) as at:
         (at / "whole").write_text("x")
     assert [path.name for path in target.iterdir()] == ["whole"]
@@ -322,7 +309,7 @@ def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, tok
     monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
     monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
     monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 2
+    assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: push me/mine: ")
     assert "not uploaded" in line and "log in" in line
@@ -361,7 +348,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
 
     with hub() as server:
         refused = push("hf_wrong")
-        assert refused.returncode == 2 and not server.repositories
+        assert refused.returncode == 1 and not server.repositories
         (line,) = refused.stderr.splitlines()
         assert "push me/mine: not uploaded (" in line and "log in with" in line
         done = push("hf_right")

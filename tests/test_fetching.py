@@ -7,7 +7,7 @@ import pytest
 from fsspec.implementations.local import LocalFileSystem
 from test_mirror import add_step, made, make_run, run, tree, watched  # noqa: F401
 
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.errors import UserError
 from unslothrl.mirror import fetching
 from unslothrl.mirror.fetching import Target

@@ -10,7 +10,7 @@ from few_cases import few
 from test_damaged_resumes import go_on
 
 from unslothrl import cluster
-from unslothrl.commands import answering, cli
+from unslothrl.commands import chat, cli
 from unslothrl.errors import RunError, UserError
 
 pytestmark = pytest.mark.real
@@ -29,7 +29,7 @@ def reached(monkeypatch, tmp_path) -> list[bool]:
         raise RunError("here a worker would start")
 
     monkeypatch.setattr(cluster, "start", stop)
-    monkeypatch.setattr(answering, "load_engine", stop)
+    monkeypatch.setattr(chat, "load_engine", stop)
     return found
 
 

@@ -17,7 +17,7 @@ from unslothrl.backends.lora import LoraBackend
 from unslothrl.commands import cli
 from unslothrl.config import names
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.reading import read_toml
+from unslothrl.config.toml_files import read_toml
 from unslothrl.weights import adapter_use
 
 pytestmark = pytest.mark.real

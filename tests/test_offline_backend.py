@@ -9,7 +9,7 @@ import torch
 from layouts import GB
 
 from unslothrl.backends import packing
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline import backend
 from unslothrl.offline.resolve import resolve

@@ -12,7 +12,7 @@ from test_reward_model import head
 
 from unslothrl import embedded
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve
 from unslothrl.runs.resolve import FREE_OF_STAGES
@@ -118,7 +118,7 @@ def test_a_run_of_another_command_is_not_resumed(command, other):
     if command != other:
         with pytest.raises(UserError) as caught:
             resolve(command, {"resume": "runs/first"})
-        assert f"a run of unslothrl {other}, not of {command}: use" in str(caught.value)
+        assert f"is for unslothrl {other}, not for {command}: " in str(caught.value)
     else:
         resolve(command, {"resume": "runs/first"})
 
@@ -127,15 +127,13 @@ def test_train_names_the_command_of_a_stage_that_it_does_not_resume():
     run_of("sft")
     with pytest.raises(UserError) as caught:
         resolve_run({"learner": "grpo", "resume": "runs/first"})
-    assert "this is a run of unslothrl sft, not of train: use unslothrl sft --resume" in str(
-        caught.value
-    )
+    assert "is for unslothrl sft, not for train" in str(caught.value)
 
 
 def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
     (here / "runs" / "rl").mkdir(parents=True)
     (here / "runs" / "rl" / "config.toml").write_text('learner = "grpo"\n')
-    with pytest.raises(UserError, match="this is a run of unslothrl train, not of sft"):
+    with pytest.raises(UserError, match="is for unslothrl train, not for sft"):
         resolve("sft", {"resume": "runs/rl"})
     with pytest.raises(UserError, match="resume must be a run's folder, got nowhere"):
         resolve("sft", {"resume": "nowhere"})

@@ -15,7 +15,7 @@ from ray_nodes import own_token
 from unslothrl.cluster import joining
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
-from unslothrl.config.reading import read_recipe
+from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines

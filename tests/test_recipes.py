@@ -11,7 +11,7 @@ import pytest
 
 from unslothrl.commands import cli, recipes
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.reading import RECIPES, command_of, read_recipe
+from unslothrl.config.toml_files import RECIPES, command_of, read_recipe
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.offline import examples

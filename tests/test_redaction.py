@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from unslothrl import text
 from unslothrl.config.options import Config
-from unslothrl.config.reading import read_toml
+from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
-from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import over_resumed

@@ -18,9 +18,8 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands.eval import read_adapter
 from unslothrl.config.options import OPTIONS, Config
-from unslothrl.config.reading import read_toml
+from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import choices_of, is_optional, kind, read_value
-from unslothrl.config.writing import to_toml
 from unslothrl.records import LORA_TARGETS
 from unslothrl.text import redacted_values
 from unslothrl.weights import adapter_check

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from unslothrl.config.offline_options import TABLES, DpoOptions
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.tracking import card, origin
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter

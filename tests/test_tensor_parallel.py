@@ -62,9 +62,9 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
-        ({"number_of_actors": "0"}, "there are no actors, .* set --number_of_actors 1"),
+        ({"number_of_actors": "0"}, "without number_of_actors: change --number_of_actors"),
         ({"cluster": "local"}, "leave 0 beside 1 learner: leave it out"),
-        ({"engine": "transformers"}, "holds its model on one GPU: set --engine vllm"),
+        ({"engine": "transformers"}, "with engine transformers: change --engine"),
         (
             {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"},
             "quantised already, .* such as unsloth/Qwen2.5-7B-Instruct, which every card",
@@ -89,7 +89,7 @@ def test_what_an_actor_over_two_cards_cannot_have(flags, line):
 
 
 def test_a_local_run_on_a_cpu_is_refused_too():
-    with pytest.raises(UserError, match="set --cluster ray"):
+    with pytest.raises(UserError, match="with cluster local: change --cluster"):
         resolve({**SPLIT, "cluster": "local", "engine": "vllm", "number_of_actors": "1"}, CPU)
 
 

@@ -9,7 +9,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.commands import eval as evaluating
 from unslothrl.commands.adapters import Found
 from unslothrl.commands.export import export
-from unslothrl.config.reading import read_recipe
+from unslothrl.config.toml_files import read_recipe
 from unslothrl.data import formats, sources
 from unslothrl.data.columns import UnusableRow
 from unslothrl.environments import forms

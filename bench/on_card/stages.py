@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unslothrl.config.reading import command_of
+from unslothrl.config.toml_files import command_of
 
 ROOT = Path(__file__).parents[2]
 NOISE = f"{ROOT / 'bench' / 'noise.py'}:reward"

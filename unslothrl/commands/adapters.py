@@ -57,40 +57,15 @@ def base_of(found: Found, model: str | None) -> str:
 
 def base_under(
     found: Found, model: str, stage: Stage | None = None, progress: Progress | None = None
-) -> tuple[Path, list[str]]:
-    """-> (the 4-bit checkpoint of `model`, notes). UserError where an adapter does not fit on it,
-    or was trained over another one. `stage`, `progress`: see `base_model.prepare`."""
+) -> Path:
+    """The 4-bit checkpoint of `model`. UserError where an adapter does not fit on it, or was
+    trained over another one. `stage`, `progress`: see `base_model.prepare`."""
     adapter_check.check(str(found.folder), base_model.find(model, weights=False))
     use, source = adapter_use.read(found.folder), base_model.find(model)
-    if use is None:
-        return base_model.prepare(model, stage, progress), []
-    if changed := base_parts.differing(use.base_parts, base_parts.of(source)):
-        raise another(model, found, changed)
-    base = base_model.prepare(model, stage, progress)
-    if use.base_parts:
-        return base, []
-    notes = [
-        f"adapter {found.folder}: an earlier version trained it, which recorded "
-        f"{'only the 4-bit weights' if use.base_hash else 'nothing'} of its base: the rest is not "
-        "compared"
-    ]
-    if use.base_hash and four_bit_hash(base) != use.base_hash:
-        if model != use.base or base == source:
-            raise another(model, found, base_parts.WEIGHTS)
-        notes.append(f"base {model}: its 4-bit weights are not those that the adapter was trained "
-                     "over, by a little where another kind of machine has quantised it, by much "
-                     "where it is another model")  # fmt: skip
-    return base, notes
-
-
-def four_bit_hash(base: Path) -> str:
-    from unslothrl.weights.packed import PackedWeights  # and torch
-
-    return base_model.fingerprint(PackedWeights(base).in_order())
-
-
-def another(model: str, found: Found, changed: str) -> UserError:
-    return UserError(
-        f"model {model} is not the base that adapter {found.folder} was trained on, by its "
-        f"{changed}: set --model to a copy of that"
-    )
+    recorded = {} if use is None else use.base_parts
+    if changed := base_parts.differing(recorded, base_parts.of(source)):
+        raise UserError(
+            f"model {model} is not the base that adapter {found.folder} was trained on, by its "
+            f"{changed}: set --model to a copy of that"
+        )
+    return base_model.prepare(model, stage, progress)

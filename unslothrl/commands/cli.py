@@ -9,6 +9,7 @@ import functools
 import io
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,20 +18,26 @@ import typer
 from unslothrl import __version__
 from unslothrl.commands import signatures as our
 from unslothrl.commands.flags import GroupedCommand, with_options
-from unslothrl.commands.messages import crash, one_line, usage_message
+from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
 from unslothrl.errors import RunError, UserError
 from unslothrl.system import stopping
+from unslothrl.text import for_terminal, printable, redacted
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
+LONGEST = 1000  # characters of a message
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
 OF_THE_PROGRAM = {"version", "help", "h", "install_completion", "show_completion"}  # its flags
 WITH_STAGES = ("plan", "data")  # commands that may take a stage's name as a second word
 
+EXTRA = (
+    "options are written --NAME VALUE with two hyphens; put a value with spaces between quotes, "
+    "repeat an option for each of several values, and give several files as their folder"
+)
 AS_IN_RUN = "default: as in its run"
 EVAL_OPTIONS = (
     "model", "recipe", "reward", "reward_timeout", "system_prompt", "prompt_column",
@@ -75,7 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         named = said if error.filename is None else f"{error.filename}: {said}"
         return refuse(named, code or FAILED)
     except Exception as error:  # nobody foresaw it
-        return refuse(crash(error), FAILED)
+        from unslothrl.cluster.failures import summary_of
+
+        text = redacted("".join(traceback.format_exception(error)), guess=True)
+        print(printable(text, kept="\n"), file=sys.stderr, end="")
+        said = f"internal error, {summary_of(error)}: please report it with the lines above"
+        return refuse(said, FAILED)
 
 
 def answer(arguments: list[str]) -> int:
@@ -93,10 +105,8 @@ def answer(arguments: list[str]) -> int:
         return parser().main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
     except UsageError as error:
         return refuse(usage_message(error))
-    except UserError as error:
-        return refuse(str(error))
-    except RunError as error:
-        return refuse(str(error), FAILED)
+    except (UserError, RunError) as error:
+        return refuse(str(error), USAGE if isinstance(error, UserError) else FAILED)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 
@@ -107,9 +117,29 @@ def parser() -> Any:
     return typer.main.get_command(app)
 
 
+def usage_message(error: Any) -> str:
+    """What Click refused of the command line, with our own hint where Click has none."""
+    said = error.format_message().rstrip(".")
+    if "does not take a value" in said:
+        off = names.off(error.option_name.lstrip("-"))
+        return f"{said}: write it alone, or --{off} to turn it off"
+    ctx = getattr(error, "ctx", None)
+    if ctx is None:
+        return said
+    if hasattr(error, "possibilities"):
+        flags = [flag.lstrip("-") for each in ctx.command.params for flag in each.opts]
+        command = ctx.command_path.partition(" ")[2]
+        return names.unknown(error.option_name.lstrip("-"), flags, command)
+    return f"{said}: {EXTRA}" if "unexpected extra argument" in said else f"{said}: see --help"
+
+
 def refuse(message: str, code: int = USAGE) -> int:
-    """Prints one line; what it quotes may come from a file, and does not steer the terminal."""
-    print("unslothrl: " + one_line(message), file=sys.stderr)
+    """Prints one line, of a long message without its middle. What it quotes may come from a file,
+    and does not steer the terminal."""
+    line = for_terminal(" ".join(message.split()))
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST * 2 // 3]} [...] {line[-LONGEST // 3 + 7 :]}"
+    print("unslothrl: " + line, file=sys.stderr)
     return code
 
 

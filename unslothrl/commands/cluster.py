@@ -9,24 +9,16 @@ from typing import Any, TextIO
 
 from unslothrl.cluster import joining
 from unslothrl.commands.plan import duration
-from unslothrl.errors import UserError
 
 WIDTH = 80
-OWN = (
-    "this looks for a Ray that `ray start` has started; the Ray of any other run is closed to it: "
-    "see the run's terminal, or `unslothrl report runs`"
-)
 Record = Mapping[str, Any]
 
 
 def show(address: str | None, as_json: bool, out: TextIO | None = None) -> None:
     """Prints what is at an address, by default RAY_ADDRESS or this machine's cluster. UserError
-    where no cluster answers."""
+    where no cluster answers, as to the Ray of a run that has started one of its own."""
     given = address or os.environ.get("RAY_ADDRESS") or "auto"
-    try:
-        seen = joining.check(given, "unslothrl.cluster.run_entry")
-    except UserError as error:
-        raise UserError(f"{error}; {OWN}") if given == "auto" else error from None
+    seen = joining.check(given, "unslothrl.cluster.run_entry")
     text = json.dumps(seen) if as_json else "\n".join(lines(seen, time.time()))
     print(text, file=out or sys.stdout)
 

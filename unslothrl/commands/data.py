@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, TextIO
 
 import numpy as np
@@ -40,11 +40,9 @@ LONG_ANSWER = 200  # characters
 # 3,5 and 12,75, but not 1,000 nor 3,141
 DECIMAL_COMMA = re.compile(r"[-+]?(\d+,(\d{1,2}|\d{4,})|\d{4,},\d{3}|0\d*,\d{3})")
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
-NAMES = {"prompt_ids": "prompt", "chosen_ids": "chosen", "rejected_ids": "rejected"}
+NAMES = {"chosen_ids": "chosen", "rejected_ids": "rejected"}
 
 Tell = Callable[[str], None]  # what is being done
-Decode = Callable[[list[int]], str]
-Part = tuple[str, str]  # what it is to the training, its text
 Report = dict[str, Any]  # as JSON has it
 
 
@@ -65,7 +63,6 @@ def show(
     out: TextIO | None = None,
 ) -> None:
     """Prints what `looking` finds, as JSON or as lines for people."""
-    out = out or sys.stdout
     console = Console(stderr=True, highlight=False)
     if console.is_terminal:
         with Terminal(console=console) as view:
@@ -86,9 +83,8 @@ def sampled(rows: Rows) -> Rows:
 
 def with_counts(counts: Mapping[Any, int]) -> str:
     """Names with their rows; a single one without."""
-    if len(counts) == 1:
-        return str(next(iter(counts)))
-    return ", ".join(f"{name} ({count:,} rows)" for name, count in counts.items())
+    named = [f"{name} ({count:,} rows)" for name, count in counts.items()]
+    return ", ".join(named) if len(counts) > 1 else str(*counts)
 
 
 def rows_of(report: Report) -> str:
@@ -202,13 +198,13 @@ def recognised(rows: Rows, reader: Reader) -> Report:
 
 def notes_on(answers: list[str]) -> list[str]:
     """Lines on answers that no completion is likely to give."""
-    commas = [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
+    commas = [answer.strip() for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
     long = sum(len(answer) > LONG_ANSWER for answer in answers)
     notes = []
     if commas:
         notes.append(
-            f"answers that are numbers with a comma: {len(commas):,} ({commas[0].strip()!r}): "
-            "write decimals with a point"
+            f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r}): write "
+            "decimals with a point"
         )
     if long:
         notes.append(
@@ -246,11 +242,10 @@ def lines(report: Report) -> list[str]:
 def system_prompts(report: Report) -> str:
     """Which system prompts the rows get, and how many rows each."""
     common = json.dumps(report["system_prompt"]) if report["system_prompt"] else "none"
-    if not (own := report["own_system_prompts"]):
-        return common
+    own = report["own_system_prompts"]
     if own == report["looked_at"]:
         return "each row's own"
-    return f"{own:,} rows have their own, the others {common}"
+    return f"{own:,} rows have their own, the others {common}" if own else common
 
 
 # SFT, DPO and reward models
@@ -299,7 +294,11 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
         "not_used": not_used,
         "refused": refused,
         "examples": [
-            {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts_of(row, decode)}
+            {
+                "tokens": form.length(row),
+                "learnt": learnt_of(row),
+                "parts": [part for each in segments(row) for part in each.parts(decode)],
+            }
             for row in found[:SHOWN_OF_STAGE]
         ],
     }
@@ -319,51 +318,49 @@ def stage_columns(rows: Rows, options: OfflineOptions, form: tables.Form) -> dic
     return dict(found.most_common())
 
 
-def learnt_of(row: tables.TableRow) -> int:
-    """Tokens that count in the loss; of a reward model all that it reads."""
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Tokens of a row that are one text; of a pair it has three."""
+
+    name: str
+    ids: np.ndarray
+    learnt: np.ndarray | None  # of each token whether it counts in the loss; None: of a prompt
+
+    def parts(self, decode: Callable[[list[int]], str]) -> list[tuple[str, str]]:
+        """Its text in parts that are learnt and parts that are only read."""
+        if self.learnt is None:
+            return [(self.name, decode(self.ids.tolist()))]
+        names = (f"{self.name}, read", self.name) if self.name else ("read", "learnt")
+        edges = [0, *(np.flatnonzero(np.diff(self.learnt)) + 1), len(self.ids)]
+        return [
+            (names[int(self.learnt[begin])], decode(self.ids[begin:end].tolist()))
+            for begin, end in itertools.pairwise(edges)
+            if begin < end
+        ]
+
+
+def segments(row: tables.TableRow) -> list[Segment]:
+    """A row as the model reads it: an example, or the prompt and both answers of a pair, in which
+    turns of others are only read. A reward model learns from all that it reads."""
     if "labels" in row:
-        return int(np.count_nonzero(np.asarray(row["labels"]) != tables.IGNORED))
-    return sum(int(np.count_nonzero(learnt_in(row, name))) for name in tables.LEARNT)
+        learnt = np.asarray(row["labels"]) != tables.IGNORED
+        return [Segment("", np.asarray(row["input_ids"]), learnt)]
+    found = [Segment("prompt", row["prompt_ids"], None)] if "prompt_ids" in row else []
+    for name, mask in tables.LEARNT.items():
+        learnt = np.asarray(row.get(mask, np.ones(len(row[name]))), bool)
+        found.append(Segment(NAMES[name], row[name], learnt))
+    return found
 
 
-def learnt_in(row: tables.TableRow, name: str) -> np.ndarray:
-    """Of each token of an answer in a pair whether it is learnt."""
-    return np.asarray(row.get(tables.LEARNT[name], np.ones(len(row[name]))), bool)
+def learnt_of(row: tables.TableRow) -> int:
+    """Tokens that count in the loss."""
+    learnt = (each.learnt for each in segments(row) if each.learnt is not None)
+    return sum(int(np.count_nonzero(each)) for each in learnt)
 
 
 def tokens_of(row: tables.TableRow) -> int:
     """Tokens of a row; of a pair those of both, each with its prompt."""
-    if "labels" in row:
-        return len(row["input_ids"])
-    answers = sum(len(row[name]) for name in tables.LEARNT)
-    return answers + 2 * len(row.get("prompt_ids", ()))
-
-
-def parts_of(row: tables.TableRow, decode: Decode) -> list[Part]:
-    """A row as the model reads it, in parts: "read" and "learnt" of an example; the prompt and both
-    answers of a pair, of which "chosen, read" and "rejected, read" are turns of others."""
-    if "labels" in row:
-        learnt = np.asarray(row["labels"]) != tables.IGNORED
-        return split(row["input_ids"], learnt, ("learnt", "read"), decode)
-    parts: list[Part] = []
-    for name, said in NAMES.items():
-        if name in tables.LEARNT:
-            parts += split(row[name], learnt_in(row, name), (said, f"{said}, read"), decode)
-        elif name in row:
-            parts.append((said, decode(row[name].tolist())))
-    return parts
-
-
-def split(
-    ids: np.ndarray, learnt: np.ndarray, names: tuple[str, str], decode: Decode
-) -> list[Part]:
-    """Tokens in parts that are learnt or not; `names`: of the two."""
-    edges = [0, *(np.flatnonzero(np.diff(learnt)) + 1), len(ids)]
-    return [
-        (names[0] if learnt[begin] else names[1], decode(ids[begin:end].tolist()))
-        for begin, end in itertools.pairwise(edges)
-        if begin < end
-    ]
+    return sum(len(each.ids) * (1 if each.name != "prompt" else 2) for each in segments(row))
 
 
 def stage_lines(report: Report) -> list[str]:
@@ -380,19 +377,13 @@ def stage_lines(report: Report) -> list[str]:
     for number, example in enumerate(report["examples"], start=1):
         learnt = f", {example['learnt']} learnt" if report["command"] == "sft" else ""
         text += [f"--- row {number}, {example['tokens']} tokens{learnt}"]
-        text += beside(example["parts"])
+        width = max(len(name) for name, _ in example["parts"])
+        text += [  # each line after what it is, so that no text can pass for another part
+            f"{name:<{width}} | {line}"
+            for name, part in example["parts"]
+            for line in shortened(part, MOST_SHOWN).split("\n")
+        ]
     return [*text, *last_lines(report, "lengths", "max_length"), *report["refused"]]
-
-
-def beside(parts: Sequence[Part]) -> list[str]:
-    """Each line of a text after what it is to the training, so that no text can pass for another
-    part."""
-    width = max(len(name) for name, _ in parts)
-    return [
-        f"{name:<{width}} | {line}"
-        for name, text in parts
-        for line in shortened(text, MOST_SHOWN).split("\n")
-    ]
 
 
 def shortened(text: str, most: int) -> str:

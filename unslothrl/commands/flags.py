@@ -2,7 +2,6 @@
 all of them, under the names of their groups."""
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import typer
 from unslothrl.config.names import off
 from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.reading import RECIPES
+from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text
 from unslothrl.embedded import EMBEDDED
 
@@ -79,10 +78,16 @@ def with_options(
         show_default=False,
         hidden=len(names) <= MANY,
     )
-    parameters.append(keyword(ALL, info, bool | None))
+    parameters.append(keyword(ALL, info, bool))
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}
     return function
+
+
+def keyword(name: str, info: Any, kind: Any) -> inspect.Parameter:
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None
+    )
 
 
 def count(names: Sequence[str], table: Table = RUN) -> int:
@@ -96,12 +101,6 @@ def print_all(ctx: typer.Context, is_wanted: bool | None) -> None:
         ctx.meta[ALL] = True
         typer.echo(ctx.get_help())
         raise typer.Exit
-
-
-def keyword(name: str, info: Any, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=annotation
-    )
 
 
 def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.Parameter:
@@ -119,10 +118,8 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
         rich_help_panel=table.options[name].metadata["group"],
         autocompletion=completing(choices or KNOWN.get(name, ())),
     )
-    is_list = kind is tuple
-    return keyword(
-        name, info, list[str] | None if is_list else (bool if kind is bool else str) | None
-    )
+    types: dict[Any, Any] = {tuple: list[str], bool: bool}
+    return keyword(name, info, types.get(kind, str))
 
 
 def completing(values: Sequence[str]) -> Callable[[str], list[str]] | None:
@@ -150,10 +147,3 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that are there: name -> value."""
     return {name: value for name, value in flags.items() if value not in (None, [])}
-
-
-def finite(value: float | None) -> float | None:
-    """Refuses nan, which a number's limits let through."""
-    if value is not None and math.isnan(value):
-        raise typer.BadParameter("nan is not a number")
-    return value

@@ -2,18 +2,16 @@
 as text for people."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import Any
 
-from unslothrl.commands.planned import NOT_MEASURED, Plan, Process, of_run, of_stage
+from unslothrl.commands.planned import NOT_MEASURED, Plan, of_run, of_stage
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.forecast import Store
 from unslothrl.planning.gpu_names import gpus_of, of_size
 from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
@@ -27,27 +25,21 @@ CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 LEAST_GB_MB = 10  # below which a part is given in MB
 
 
-def forecast(
-    command: str,
-    given: Mapping[str, Any],
-    cards: str | None,
-    as_json: bool,
-    out: TextIO | None = None,
-) -> None:
+def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json: bool) -> None:
     """Prints the plan of a run of `command`, train, sft, dpo or rm, with these options; of all
     known models where `train` has none.
 
     UserError where a run with them would be refused, or the model's sizes are not known.
     """
-    out = out or sys.stdout
     machine = machine_with(cards)
     if not given and command not in TABLES:
-        models = table(machine)
-        print(json.dumps(models) if as_json else "\n".join(table_lines(models)), file=out)
-        return
-    is_stage = command in TABLES
-    plan = of_stage(command, given, machine) if is_stage else of_run(given, machine)
-    print(json.dumps(plan.report) if as_json else "\n".join(lines(plan)), file=out)
+        report = table(machine)
+        text = table_lines(report)
+    else:
+        is_stage = command in TABLES
+        plan = of_stage(command, given, machine) if is_stage else of_run(given, machine)
+        report, text = plan.report, lines(plan)
+    print(json.dumps(report) if as_json else "\n".join(text))
 
 
 def machine_with(cards: str | None) -> Machine:
@@ -66,47 +58,59 @@ def lines(plan: Plan) -> list[str]:
     """The plan for people."""
     report = plan.report
     text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
-    for gpu, processes in plan.gpus:
+    if "parts_mb" in report:  # a stage, which is one process
+        own = [{"name": report["command"], "": report["parts_mb"]}]
+        gpus = [{**report["card"], "processes": own}] if report["card"] else []
+        without = [] if gpus else own
+    else:
+        gpus, without = report["cards"], report["processes_without_a_card"]
+    for gpu in gpus:
         verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
         of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
         text += ["", f"{gpu['name']}: {verdict}: {of}"]
         if not gpu["fits"] and (lower := report["would_fit_with"]):
             flags = " ".join(f"--{name} {value}" for name, value in lower.items())
             text.append(f"would fit with {flags}")
-        text += [line for process in processes for line in process_lines(process)]
-    if plan.without_gpu:
+        text += [line for process in gpu["processes"] for line in process_lines(process)]
+    if without:
         text += ["", "no GPU: everything is in the host's memory"]
-        text += [line for process in plan.without_gpu for line in process_lines(process)]
-    text += ["", *map(store_line, plan.stores), *plan.more]
+        text += [line for process in without for line in process_lines(process)]
+    text += ["", *map(store_line, report["stores"])]
+    if report.get("reference"):
+        text += ["", report["reference"]]
     if report["step_seconds"]:
         low, high = map(duration, report["step_seconds"])
         text += ["", f"a step of {plan.step}: {low} to {high} (a rough estimate from the speed of "
                  "such GPUs)"]  # fmt: skip
     for name, best in report["settings"].items():
         if best is None:
-            found = "nothing fits with the options that are set" if plan.gpus else "needs a GPU"
+            found = "nothing fits with the options that are set" if gpus else "needs a GPU"
             text += ["", f"{name}: {found}"]
         else:
             text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
 
 
-def process_lines(process: Process) -> list[str]:
-    """A line for each part, with what it takes in each phase."""
-    phases = process.phases.values()
-    text = [f"  {process.name:<28}" + "".join(f" {name:>11}" for name in process.phases)]
-    for part in dict.fromkeys(part for phase in phases for part in phase):
-        cells = [size(phase[part]) if part in phase else "-" for phase in phases]
+def process_lines(process: Mapping[str, Any]) -> list[str]:
+    """A line for each part, with what it takes in each phase; a stage has one, without a name."""
+    phases = {name: process[name] for name in ("generating", "updating", "") if name in process}
+    count = process.get("cards", 1)
+    title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
+    text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
+    for part in dict.fromkeys(part for phase in phases.values() for part in phase):
+        cells = [size(phase[part]) if part in phase else "-" for phase in phases.values()]
         text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
-    sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases)
+    sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases.values())
     return [*text, f"    {'together':<25} {sums}"]
 
 
-def store_line(store: Store) -> str:
-    has = "" if store.has_mb is None else f" of {gb(store.has_mb)}"
-    verdict = "" if store.holds else ": TOO LITTLE"
-    verdict += f", {store.instead} takes its place" if verdict and store.instead else ""
-    return f"{store.name}: {gb(store.needed_mb)}{has}{verdict}"
+def store_line(store: Mapping[str, Any]) -> str:
+    """/dev/shm fits where it is too small: the disk takes its place."""
+    needed, has = store["needed_mb"], store["has_mb"]
+    line = f"{store['name']}: {gb(needed)}" + ("" if has is None else f" of {gb(has)}")
+    if has is None or needed <= has:
+        return line
+    return f"{line}: TOO LITTLE" + (", the disk takes its place" if store["fits"] else "")
 
 
 # Known models
@@ -192,4 +196,4 @@ def gb(mb: float) -> str:
 
 
 def size(mb: float) -> str:
-    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:.1f} MB"
+    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"

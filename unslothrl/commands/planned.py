@@ -1,7 +1,7 @@
 """The plan of a run, and of a stage before it: what `plan` prints and `recipes` judges by."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +23,9 @@ from unslothrl.planning import setting_search as search
 from unslothrl.planning import speed, stages
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.forecast import Store, forecast_of
+from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.setting_search import FREE
 from unslothrl.planning.stages import Reference
 from unslothrl.runs.resolve import resolve
@@ -40,28 +40,14 @@ OF_THE_ROWS = ("model", "max_length", "max_lora_rank", "micro_batch", "batch_siz
 OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # not repeated
 NOT_MEASURED = "an estimate, not measured on a card yet"
 
-Parts = Mapping[str, float]  # part -> MB
-
-
-@dataclass(frozen=True)
-class Process:
-    """A process and what it takes by phase; a stage has one phase, without a name."""
-
-    name: str
-    phases: Mapping[str, Parts]
-
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run takes, as JSON has it, and what the text needs besides."""
+    """What a run takes: its report, as JSON has it, and what the text says besides."""
 
     report: dict[str, Any]
     title: str
-    gpus: Sequence[tuple[Mapping[str, Any], Sequence[Process]]]  # one each, and what is on it
-    without_gpu: Sequence[Process]
-    stores: Sequence[Store]
     step: str  # what a step has
-    more: Sequence[str] = ()  # lines
 
 
 def shape_of(model: str) -> Shape:
@@ -88,12 +74,13 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
+    judging = speed.judging_seconds(config, shape, needs.placement)
     report = {
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         "step_seconds": speed.step_seconds(config, shape, needs.placement),
-        "judging_seconds": speed.judging_seconds(config, shape, needs.placement),
+        "judging_seconds": judging,
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),
         "note": note(shape),
@@ -110,23 +97,9 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     step = f"{config.batch_size} x {config.num_candidates} {what}"
     if turns := speed.turns_of(config):
         step += f" of at most {turns} turns, {speed.WAIT_S:g} s each for the environment"
-    if report["judging_seconds"] is not None:
-        low, high = report["judging_seconds"]
-        step += f", {low:.0f} to {high:.0f} s of it for the reward model"
-    gpus = [
-        (of_json, [process_of(process) for process in card.processes])
-        for of_json, card in zip(report["cards"], needs.placement.cards, strict=True)
-    ]
-    without = [process_of(process) for process in needs.without_card]
-    return Plan(report, title, gpus, without, needs.stores, step)
-
-
-def process_of(process: ProcessPlan) -> Process:
-    assert process.needs is not None  # the model's sizes are known
-    count = len(process.cards)
-    name = process.name + (f", each of its {count} GPUs" if count > 1 else "")
-    phases = {"generating": process.needs.generating, "updating": process.needs.updating}
-    return Process(name, phases)
+    if judging is not None:
+        step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
+    return Plan(report, title, step)
 
 
 def lengths(config: Config) -> str:
@@ -155,24 +128,22 @@ class Trial:
     def fits(self, tried: Config) -> bool:
         return all(card.fits for card in self.placed(tried).cards)
 
+    def kept(self, tried: Config) -> Config:
+        return search.kept(tried, self.config, self.given)
+
     def settings(self) -> dict[str, Any]:
         """The largest and the fastest setting that fit: their options and their flags."""
+        searches = {"largest": search.largest, "fastest": search.fastest}
+        return {name: self.setting(find) if self.has_gpu else None
+                for name, find in searches.items()}  # fmt: skip
 
-        def kept(tried: Config) -> Config:
-            return search.kept(tried, self.config, self.given)
-
-        best_of: dict[str, Any] = {}
-        for name, find in (("largest", search.largest), ("fastest", search.fastest)):
-            best = None
-            if self.has_gpu:
-                best = find(self.config, lambda tried: self.fits(kept(tried)), self.shape.context)
-            best_of[name] = None if best is None else self.setting(kept(best))
-        return best_of
-
-    def setting(self, best: Config) -> dict[str, Any]:
+    def setting(self, find: Any) -> dict[str, Any] | None:
+        found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
+        if found is None:
+            return None
+        best = self.kept(found)
         names = sorted(FREE | self.given - {"model", "learner", "fit"})
-        changed = {name: getattr(best, name) for name in names}
-        changed = {name: value for name, value in changed.items() if value is not None}
+        changed = {name: value for name in names if (value := getattr(best, name)) is not None}
         flags = {"learner": best.learner, "model": best.model, **changed, "fit": "off"}
         return {
             **changed,
@@ -218,25 +189,24 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
     pairs = pairs_of(options)
     needs = stages.needs(options, shape, gpu, pairs)
     stores = stages.stores_of(options, shape, needs, machine)
-    on_gpu = gpu is None or needs.needed_mb() <= usable_mb(gpu)
-    of_gpu = gpu and {
+    fits = gpu is None or needs.needed_mb() <= usable_mb(gpu)
+    on_gpu = gpu and {
         "name": gpu.name,
         "usable_mb": round(usable_mb(gpu)),
         "needed_mb": round(needs.needed_mb()),
-        "fits": on_gpu,
+        "fits": fits,
     }
     rows = kind_of_rows(options)
-    reference = reference_line(options, shape, pairs)
     report = {
         "command": stage.command,
         **{name: getattr(options, name) for name in OF_THE_ROWS},
         "rows": rows,
-        "fits": on_gpu and all(store.fits for store in stores),
-        "card": of_gpu,
+        "fits": fits and all(store.fits for store in stores),
+        "card": on_gpu,
         "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
         "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
-        "stores": [of_store(store) for store in stores],
-        "reference": reference,
+        "stores": [store.to_json() for store in stores],
+        "reference": reference_line(options, shape, pairs),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "step_seconds": gpu and speed.stage_seconds(options, shape, gpu),
@@ -247,20 +217,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
         f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
     )
-    process = [Process(stage.command, {"": needs.card})]
-    step = f"{options.batch_size} {'pairs' if rows.startswith('pairs') else 'rows'}"
-    more = ["", reference] if reference else []
-    gpus = [(of_gpu, process)] if of_gpu else []
-    return Plan(report, title, gpus, [] if gpu else process, stores, step, more)
-
-
-def of_store(store: Store) -> dict[str, Any]:
-    return {
-        "name": store.name,
-        "needed_mb": round(store.needed_mb),
-        "has_mb": store.has_mb and round(store.has_mb),
-        "fits": store.fits,
-    }
+    return Plan(report, title, f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}")
 
 
 def kind_of_rows(options: OfflineOptions) -> str:

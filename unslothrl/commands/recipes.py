@@ -2,14 +2,13 @@
 
 import json
 import re
-import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from unslothrl.commands.plan import machine_with
 from unslothrl.commands.planned import of_stage, shape_of
-from unslothrl.config.reading import RECIPES, command_of
+from unslothrl.config.toml_files import RECIPES, command_of
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -45,13 +44,10 @@ class Recipe:
 
 def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
     """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
-    out = out or sys.stdout
     machine = machine_with(card)
     found = [look(name, path, machine) for name, path in RECIPES.items()]
-    if as_json:
-        print(json.dumps([asdict(each) for each in found]), file=out)
-    else:
-        print("\n".join(lines(found, "here" if card is None else card)), file=out)
+    as_text = "\n".join(lines(found, "here" if card is None else card))
+    print(json.dumps([asdict(each) for each in found]) if as_json else as_text, file=out)
 
 
 def look(name: str, path: Path, machine: Machine) -> Recipe:
@@ -65,15 +61,14 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
     found = [CHANGE.match(note) for note in report["changed_to_fit"]]
-    hardware, task, memory, time = (said.get(field, "") for field in FIELDS[:4])
     return Recipe(
-        name,
-        hardware,
-        task,
-        memory,
-        time,
-        said.get("Reward") or said.get("Result", ""),
-        command,
+        name=name,
+        hardware=said.get("Hardware", ""),
+        task=said.get("Task", ""),
+        memory=said.get("Memory", ""),
+        time=said.get("Time", ""),
+        reward=said.get("Reward") or said.get("Result", ""),
+        command=command,
         is_measured=UNMEASURED not in text,
         fits=not why_not,
         why_not=why_not,

@@ -80,19 +80,15 @@ def is_run(path: Path) -> bool:
 
 
 def runs_in(folder: Path) -> list[Path]:
-    """The runs in a folder, the newest last. UserError if there are none."""
+    """The runs in a folder, the newest last, by when their options were written. UserError if there
+    are none."""
     found = [path for path in folder.iterdir() if is_folder(path) and is_run(path)]
     if not found:
         raise UserError(
             f"report {plain(str(folder))}: no run there (none has {METRICS}): give a run's folder"
         )
-    return sorted(found, key=lambda path: (started(path), path.name))
-
-
-def started(path: Path) -> float:
-    """When the options were written."""
-    file = path / (CONFIG if (path / CONFIG).is_file() else METRICS)
-    return file.stat().st_mtime
+    files = {path: path / (CONFIG if is_file(path / CONFIG) else METRICS) for path in found}
+    return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
 
 
 def file_name(folders: Sequence[Path]) -> str:

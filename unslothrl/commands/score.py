@@ -15,7 +15,7 @@ from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Task
-from unslothrl.rewards.scorer import Scorable, Scored, Scorer
+from unslothrl.rewards.scorer import Scorable, Scorer
 from unslothrl.text import for_terminal
 
 BATCH = 2_000  # completions that are scored in one call
@@ -40,6 +40,8 @@ def score(
     chosen = rewards.choose(read_value("reward", tuple(texts)))
     if any(each.runs == rewards.IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
+    first = chosen[0].reward  # which grades the answer that is shown
+    answer = answers.tagged if first is None else first.answer
     reader = Reader(columns or Columns(), rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
@@ -58,7 +60,14 @@ def score(
             started = time.perf_counter()
             scored = scorer.score(completed)
             seconds += time.perf_counter() - started
-            write(scored, completed, chosen[0], out)
+            for i, (_, completion) in enumerate(completed):
+                row = {
+                    "rewards": {name: values[i] for name, values in scored.rewards.items()},
+                    "score": scored.scores[i],
+                    "answer": answer(completion.text),
+                    "seconds": round(scored.seconds[i], 6),
+                }
+                print(json.dumps(row), file=out)
             for failure in scored.failures:
                 if failure.kind not in reported:
                     reported.add(failure.kind)
@@ -70,21 +79,6 @@ def score(
         f"{seconds:.2f} s, {count / seconds:,.0f} a second",
         file=err,
     )
-
-
-def write(
-    scored: Scored, completed: Sequence[Scorable], first: rewards.Chosen, out: TextIO
-) -> None:
-    """A line of JSON for each completion; its answer is the part that the first reward grades."""
-    answer = answers.tagged if first.reward is None else first.reward.answer
-    for i, (_, completion) in enumerate(completed):
-        row = {
-            "rewards": {name: values[i] for name, values in scored.rewards.items()},
-            "score": scored.scores[i],
-            "answer": answer(completion.text),
-            "seconds": round(scored.seconds[i], 6),
-        }
-        print(json.dumps(row), file=out)
 
 
 def read(reader: Reader, row: Mapping, where: str) -> Scorable:

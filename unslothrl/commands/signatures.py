@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 import typer
 
-from unslothrl.commands.flags import finite, given
-from unslothrl.config.names import ALIASES
+from unslothrl.commands.flags import given
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
@@ -15,7 +14,8 @@ RL = RUN.command
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of text.")
 CARD = typer.Option(
     None,
-    *(f"--{each}" for each in ("card", *(also for also, own in ALIASES.items() if own == "card"))),
+    "--card",
+    "--gpu",
     metavar="GPU[,GPU...]",
     help="Assume these GPUs, by GB or name: 24, or 4090,12.",
 )
@@ -39,7 +39,6 @@ TEMPERATURE = typer.Option(
     "--temperature",
     min=0,
     max=2,
-    callback=finite,
     help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
 )
 
@@ -87,7 +86,7 @@ def stage(command: str) -> Any:
 def plan(command: str) -> Any:
     """`unslothrl plan` for a run of `command`, train, sft, dpo or rm."""
 
-    def of_command(card: str = CARD, json: bool = JSON, **flags: Any) -> int:
+    def of_command(card: str = CARD, json: bool = JSON, **flags: Any) -> None:
         """Predict a run's memory by process and part, and print the flags that fit a GPU best.
 
         It takes the options of a run. Without any, it prints a table of models that fit the GPU.
@@ -97,7 +96,6 @@ def plan(command: str) -> Any:
 
         chosen = given(flags)
         forecast(command_of(command, chosen), chosen, card, json)
-        return 0
 
     return of_command
 
@@ -105,7 +103,7 @@ def plan(command: str) -> Any:
 def data(command: str) -> Any:
     """`unslothrl data` as a run of `command` reads them."""
 
-    def of_command(source: str = SOURCE, json: bool = JSON, **flags: Any) -> int:
+    def of_command(source: str = SOURCE, json: bool = JSON, **flags: Any) -> None:
         """Show how a data set is read: columns, prompts, lengths, rows that are not used.
 
         `data sft`, `data dpo` and `data rm` show it as those commands read it: what is learnt,
@@ -118,7 +116,6 @@ def data(command: str) -> Any:
         if source == EMBEDDED and of == RL and "recipe" not in chosen:
             chosen.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
         describe(of, {**chosen, "dataset": source}, json)
-        return 0
 
     return of_command
 
@@ -127,18 +124,17 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
     if command != RL or "recipe" not in flags:
         return command
-    from unslothrl.config.reading import command_of
+    from unslothrl.config.toml_files import command_of
 
     found = command_of(flags["recipe"])
     return found if found in TABLES else RL
 
 
-def recipes(card: str = CARD, json: bool = JSON) -> int:
+def recipes(card: str = CARD, json: bool = JSON) -> None:
     """List the recipes, and which fit this machine."""
     from unslothrl.commands.recipes import show
 
     show(card, json)
-    return 0
 
 
 def score(
@@ -147,21 +143,20 @@ def score(
         help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
     ),
     reward_timeout: float = typer.Option(
-        5.0, "--reward_timeout", min=0.01, max=3600, callback=finite, help="Seconds a completion."
+        5.0, "--reward_timeout", min=0.01, max=3600, help="Seconds a completion."
     ),
     prompt_column: str = typer.Option(None, "--prompt_column", help="Column of the problem."),
     answer_column: str = typer.Option(None, "--answer_column", help="Column of the gold answer."),
     allow_unsandboxed_code: bool = typer.Option(
         False, "--allow_unsandboxed_code", help="Run code with limits only, if not sandboxed."
     ),
-) -> int:
+) -> None:
     """Score a file of completions with a reward, without a model."""
     from unslothrl.commands.score import score as run
     from unslothrl.data.formats import Columns
 
     columns = Columns(prompt_column, answer_column)
     run(source, reward, reward_timeout, columns=columns, allow_unsandboxed=allow_unsandboxed_code)
-    return 0
 
 
 def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
@@ -186,14 +181,13 @@ def ask(
     max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
     model: str = BASE_MODEL,
-) -> int:
+) -> None:
     """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.chat import ask as answer
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
     named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
     answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
-    return 0
 
 
 def chat(
@@ -206,13 +200,12 @@ def chat(
     max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
     model: str = BASE_MODEL,
-) -> int:
+) -> None:
     """Chat with an adapter and its base, side by side, or answer questions from a pipe."""
     from unslothrl.commands.chat import chat as talk
 
     named = named_adapter("chat", run, adapter)
     talk(named, max_new_tokens, temperature, model, with_base=base, whole=whole)
-    return 0
 
 
 def evaluate(
@@ -232,14 +225,13 @@ def evaluate(
     ),
     json: bool = JSON,
     **flags: Any,
-) -> int:
+) -> None:
     """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
     from unslothrl.commands.eval import evaluate as figures
 
     chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
     named = named_adapter("eval", run, adapter)
     figures(named, dataset or (), chosen, with_base=base, output=output, as_json=json)
-    return 0
 
 
 def export(
@@ -257,12 +249,11 @@ def export(
     push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
     private: bool = typer.Option(False, "--private", help="Create the repository as private."),
     model: str = BASE_MODEL,
-) -> int:
+) -> None:
     """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
     write(named_adapter("export", run, adapter), to, output, model, gguf_type, push, private)
-    return 0
 
 
 def report(
@@ -270,7 +261,7 @@ def report(
     output: str = typer.Option(
         None, help="File for a comparison; default: beside the first run, named after the runs."
     ),
-) -> int:
+) -> None:
     """Write a run's report.html or a page that compares several runs, or list a folder's runs.
 
     `report runs/A` writes the report, `report runs/A runs/B` a comparison, `report runs` a list.
@@ -278,7 +269,6 @@ def report(
     from unslothrl.commands.report import report as write
 
     write(runs, output)
-    return 0
 
 
 def cluster(
@@ -286,12 +276,11 @@ def cluster(
         None, "--ray_address", help="HOST:PORT or auto; default: RAY_ADDRESS, else this machine's."
     ),
     json: bool = JSON,
-) -> int:
+) -> None:
     """Show a Ray cluster: nodes, GPUs, what runs on each, health, and the speed of its runs."""
     from unslothrl.commands.cluster import show
 
     show(ray_address, json)
-    return 0
 
 
 def doctor(
@@ -317,9 +306,8 @@ def bundle(
     with_rollouts: int = typer.Option(
         0, "--with_rollouts", min=0, max=10_000, help="Also the last so many completions."
     ),
-) -> int:
+) -> None:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
     from unslothrl.commands.bundle import bundle as write
 
     write(run, output, with_rollouts)
-    return 0

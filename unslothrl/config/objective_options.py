@@ -65,6 +65,7 @@ class ObjectiveOptions:
     correction_low: float | None = part(
         "lower bound of the correction (if the learner has none, the usual one)",
         at_least=0,
+        no_more_than="correction_high",
         unused=("with correction none", "with correction truncated"),
     )
     correction_high: float | None = part(
@@ -78,10 +79,14 @@ class ObjectiveOptions:
         "length of the range before max_new_tokens in which completions are softly punished, "
         "0 = off; default: the learner's",
         at_least=0,
+        no_more_than="max_new_tokens",
         unit="tokens",
     )
     filter_low: float | None = part(
-        "lowest accuracy of a group that is trained on", at_least=0, at_most=1
+        "lowest accuracy of a group that is trained on",
+        at_least=0,
+        at_most=1,
+        no_more_than="filter_high",
     )
     filter_high: float | None = part(
         "highest accuracy of a group that is trained on", at_least=0, at_most=1
@@ -106,7 +111,11 @@ class ObjectiveOptions:
         0.2, "clip range of the critic's values, 0 = off", at_least=0, unused=NO_CRITIC
     )
     freeze_steps: int = objective(
-        0, "first steps, in which only the critic is trained", at_least=0, unit="steps"
+        0,
+        "first steps, in which only the critic is trained",
+        at_least=0,
+        unit="steps",
+        refused=(NO_CRITIC,),
     )
     turn_rewards: str = objective(
         "sum",

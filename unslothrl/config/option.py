@@ -31,9 +31,11 @@ def option(
 ) -> Any:
     """A field of `Config`.
 
-    `unused`: conditions, each of which alone leaves the option without effect, see option_rules.py.
+    `unused`: conditions, each of which alone leaves the option without effect, see rules.py.
     `more`: over, at_least, at_most (numbers), choices (strings), unit (for the help), commas
-    (whether several values may be separated by them). A number without at_most gets its unit's.
+    (whether several values may be separated by them), refused (conditions as in `unused`, under
+    which the option has to be left out), no_more_than (the name of another option). A number
+    without at_most gets its unit's.
     """
     if more.keys() & {"over", "at_least"}:
         more.setdefault("at_most", MOST.get(more.get("unit", ""), MOST_NUMBER))

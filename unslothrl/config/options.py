@@ -62,6 +62,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         at_least=0,
         at_most=16,
         unit="versions",
+        refused=("with cluster local", "without number_of_actors"),
     )
     partial_rollouts: bool = training(
         False,
@@ -152,6 +153,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         "fewest actors with which a run continues while dead ones are being replaced",
         at_least=0,
         at_most=1024,
+        no_more_than="number_of_actors",
         unused="without number_of_actors",
     )
     number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
@@ -170,7 +172,11 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         unused=("without number_of_actors", "without engine vllm", "without a GPU"),
     )
     actor_tensor_parallel: int = hardware(
-        1, "GPUs of one node over which each actor's vLLM is split", at_least=1, at_most=64
+        1,
+        "GPUs of one node over which each actor's vLLM is split",
+        at_least=1,
+        at_most=64,
+        refused=("without number_of_actors", "with cluster local", "with engine transformers"),
     )
     learner_gpu_usage: float = hardware(
         0.35,

@@ -10,7 +10,6 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.algorithms.parts import Part
 from unslothrl.config.options import PARTS, Config
 from unslothrl.config.values import read_value
-from unslothrl.errors import UserError
 
 
 def objective_of(config: Config) -> Objective:
@@ -32,24 +31,14 @@ def with_objective(config: Config) -> Config:
     if config.kl == "reward" and config.kl_estimator is None and learners_kl != "reward":
         config = replace(config, kl_estimator="k1")  # see algorithms/divergence.py
     objective = objective_of(config)
-    parts = {name: getattr(objective, name) for name in PARTS}
-    named = {
-        name: part_of(config.learner, name, value)
-        for name, value in parts.items()
-        if not isinstance(value, Part)
-    }
+    named: dict[str, Any] = {}
+    for name in PARTS:
+        if not isinstance(value := getattr(objective, name), Part):
+            named[name] = read_value(name, value, is_flag=False)
     cache = config.overlong_cache
     if cache is None:
         cache = min(1024, config.max_new_tokens // 4) if objective.overlong else 0
     return replace(config, **named, overlong_cache=cache)
-
-
-def part_of(learner: str, name: str, value: Any) -> Any:
-    """A part as an objective sets it, in the option's type. UserError where it is unknown."""
-    try:
-        return read_value(name, value, is_flag=False)
-    except UserError as error:
-        raise UserError(f"learner {learner}: {error}") from None
 
 
 def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:

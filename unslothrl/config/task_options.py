@@ -114,6 +114,7 @@ class TaskOptions:
         16,
         "candidates per prompt to train on, chosen by select",
         at_least=1,
+        no_more_than="num_candidates",
         unit="completions",
         unused="with select all",
     )

@@ -88,10 +88,10 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
         wanted, remedy = limits_text(name, table), example(name, typed, table)
     else:
         return typed
-    raise UserError(
-        f"{name} must be {wanted}, got {shown(value if typed is None else typed)}: set "
-        + written(table.spellings(name)[0] if is_flag else name, remedy, is_flag)
-    )
+    own = table.spellings(name)[0]
+    fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
+    got = shown(value if typed is None else typed)
+    raise UserError(f"{name} must be {wanted}, got {got}: set {fix}")
 
 
 def nearest(typed: str, choices: Sequence[str]) -> str | None:
@@ -99,11 +99,6 @@ def nearest(typed: str, choices: Sequence[str]) -> str | None:
     typed = typed.lower()
     swapped = [c for c in choices if c != typed and sorted(c) == sorted(typed)]
     return next(iter(swapped or difflib.get_close_matches(typed, choices, 1)), None)
-
-
-def written(name: str, value: Any, is_flag: bool) -> str:
-    """How a user sets an option: as a flag, or as a line of TOML."""
-    return f"--{name} {value}" if is_flag else f"{name} = {toml_value(value)}"
 
 
 def toml_value(value: Any) -> str:
@@ -187,15 +182,12 @@ def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
     """A value that would do well: the default, or, where that is none or turns something off, the
     limit that was passed."""
     limits, default = table.options[name].metadata, table.options[name].default
-    if default is None and hasattr(Objective, name):
-        default = getattr(Objective, name)
+    if default is None:
+        default = getattr(Objective, name, None)
     if default or isinstance(default, float):
         return default
-    if isinstance(typed, int | float) and abs(typed) < math.inf:
-        if typed > limits.get("at_most", math.inf):
-            return limits["at_most"]
-        if typed < limits.get("at_least", -math.inf):
-            return limits["at_least"]
+    if isinstance(typed, int | float) and typed > limits.get("at_most", math.inf):
+        return limits["at_most"]
     if default is None:
         return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
     return default

@@ -41,29 +41,24 @@ def read(base: Path, vocabulary: int) -> GgufTokenizer:
     llama.cpp would read differently."""
     try:
         content = read_object(base / FILE, MOST)
-        model = content["model"]
-        if model.get("type") != "BPE" or model.get("byte_fallback"):
-            raise refusal("it is not byte-level BPE")
-        check_normalizer(content.get("normalizer"))
-        merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-        pre = splitting(content.get("pre_tokenizer"), has_merges=bool(merges))
-        tokens, types = vocabulary_of(model["vocab"], content.get("added_tokens") or [], vocabulary)
     except Unreadable as error:
         raise refusal(f"{FILE}: {error}") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise refusal(f"{FILE} is damaged ({type(error).__name__}: {error})") from None
+    model = content["model"]
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        raise refusal("it is not byte-level BPE")
+    normalizer = content.get("normalizer")
+    if normalizer is not None and normalizer.get("type") != "NFC":
+        # llama.cpp has none. NFC leaves nearly every text as it is; without it, accents that are
+        # characters of their own get other tokens.
+        raise refusal(f"it rewrites the text first, by {normalizer.get('type')}")
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    pre = splitting(content.get("pre_tokenizer"), has_merges=bool(merges))
+    tokens, types = vocabulary_of(model["vocab"], content.get("added_tokens") or [], vocabulary)
     return GgufTokenizer(pre, tokens, types, merges)
 
 
 def refusal(why: str) -> UserError:
     return UserError(f"to gguf: the tokenizer cannot be converted ({why}): {INSTEAD}")
-
-
-def check_normalizer(normalizer: Any) -> None:
-    """llama.cpp has none. NFC leaves nearly every text as it is; without it, accents that are
-    characters of their own get other tokens."""
-    if normalizer is not None and normalizer.get("type") != "NFC":
-        raise refusal(f"it rewrites the text first, by {normalizer.get('type')}")
 
 
 def splitting(pre_tokenizer: Any, has_merges: bool) -> str:

@@ -2,14 +2,11 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import UserError
 from unslothrl.files import flush_tree, remove
 
 MARGIN = 64 << 20  # bytes besides the weights
@@ -46,28 +43,14 @@ def check_room(target: Path, size: float) -> None:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder near `target`, which becomes `target` when the block ends without an
-    error. Otherwise nothing is left behind. RunError where the disk does not take it."""
-    with full_disk(target):
-        temporary = existing(target) / f".{target.name}.exporting"
-        remove(temporary)  # of an export that was killed
-        temporary.mkdir()
-        try:
-            yield temporary
-            flush_tree(temporary)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            temporary.rename(target)  # which may be an empty folder
-        finally:
-            remove(temporary)
-
-
-@contextmanager
-def full_disk(target: Path | None = None) -> Iterator[None]:
-    """Inside it an error of the disk is a RunError."""
+    error. Otherwise nothing is left behind."""
+    temporary = existing(target) / f".{target.name}.exporting"
+    remove(temporary)  # of an export that was killed
+    temporary.mkdir()
     try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise RunError(
-            f"output {target or tempfile.gettempdir()}: {reason}: nothing was kept; name a folder "
-            "with room"
-        ) from None
+        yield temporary
+        flush_tree(temporary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.rename(target)  # which may be an empty folder
+    finally:
+        remove(temporary)

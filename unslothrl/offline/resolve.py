@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.checks import check_system_prompt
 from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.rules import check_system_prompt
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError

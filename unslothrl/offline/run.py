@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, expanded, is_file, newest_numbered, read_object, write_whole

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.checkpoints.store import CheckpointStore
-from unslothrl.config.reading import read_toml
+from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import Table
-from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, FREE, changed

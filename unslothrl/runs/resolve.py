@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 from unslothrl import environments, rewards
 from unslothrl.algorithms import objectives
-from unslothrl.config.checks import check
+from unslothrl.config import rules
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective, without_parts_of
-from unslothrl.config.reading import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
+from unslothrl.config.toml_files import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
@@ -35,7 +35,7 @@ from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.mirror import fetching
 from unslothrl.planning import fit
 from unslothrl.rewards import model as reward_model
-from unslothrl.runs import option_rules, resume
+from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
@@ -103,13 +103,13 @@ def resolve(
     config, changes = fit.fit(config, given, machine)
     notes += changes
     config = following(config, layers)
-    check(config)
+    rules.check(config)
     if config.resume is not None:
         before = read_toml(expanded(config.resume) / CONFIG)
         changed = resume.changed(before, config, RUN)
         notes += [f"{line}: changed in this resume" for line in changed]
-    facts = option_rules.Facts(config, machine, lora)
-    notes += option_rules.notes(layers.requested, facts)
+    facts = rules.Facts(config, machine, lora)
+    notes += rules.notes(layers.requested, facts)
     recipe = resume.recipe_of(RUN, layers.asked)
     return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)
 
@@ -133,10 +133,10 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
             user[name] = str(expanded(user[name]))
     if user.get("mirror") is not None:
         user["mirror"] = fetching.canonical("mirror", user["mirror"])
-    if user.get("resume") is not None:
-        user = over_resumed(table, user, asked)
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
+    if user.get("resume") is not None:
+        user = over_resumed(table, user, asked)
     if "reward" in user:
         user["reward"] = tuple(map(newest_reward, user["reward"]))
     user = starting_adapter.with_base(user, notes)
@@ -152,13 +152,10 @@ def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]
             f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
             "set --resume runs/<run_name>"
         )
-    resume.check_command(folder / CONFIG, table.command)
     before = read_toml(folder / CONFIG, table)
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     same = resume.as_begun(table, folder, asked) & fixed
     user = {name: value for name, value in user.items() if name not in same}
-    if user.get("adapter") is not None:
-        user["adapter"] = newest_of_run(user["adapter"])
     for name in sorted(before.keys() - user.keys()):
         if is_hidden(before[name]):
             raise UserError(
@@ -204,25 +201,13 @@ def whole_path(text: str) -> str:
     return text if text == EMBEDDED_TURNS else str(expanded(text).absolute())
 
 
-def whole_model(text: str) -> str:
-    return whole_path(text) if is_path(text) else text
-
-
 def whole_function(text: str) -> str:
-    """`file.py:name`, a learner's file.py, or a name of ours."""
+    """`file.py:name`, a learner's file.py, a reward model, or a name of ours."""
+    if text.startswith(reward_model.PREFIX):
+        return reward_model.absolute(text)
     file, separator, rest = text.partition(".py:")
     is_a_file = separator or objectives.is_file(text)
     return whole_path(file) + separator + rest if is_a_file else text
-
-
-def whole_reward(text: str) -> str:
-    is_model = text.startswith(reward_model.PREFIX)
-    return reward_model.absolute(text) if is_model else whole_function(text)
-
-
-def whole_program(text: str) -> str:
-    """One that is a bare name is looked for when it is started."""
-    return whole_path(text) if "/" in text else text
 
 
 def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
@@ -232,14 +217,14 @@ def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, 
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "adapter": whole_path,
     "lora_save_path": whole_path,
-    "model": whole_model,
+    "model": lambda text: whole_path(text) if is_path(text) else text,
     "dataset": sources.absolute,
     "eval_dataset": each(sources.absolute_eval),
     "learner": whole_function,
     "environment": whole_function,
-    "reward": each(whole_reward),
+    "reward": each(whole_function),
     "tools": each(environments.absolute_tool),
-    "environment_python": whole_program,
+    "environment_python": lambda text: whole_path(text) if "/" in text else text,
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.reading import COMMAND, entries
+from unslothrl.config.toml_files import COMMAND, entries
 from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
@@ -158,11 +158,6 @@ def base_parts_of(
                 f"model {model} is not the base that the run was trained on, by its {changed}: set "
                 "--model to a copy of that, or start a new run from the adapter with --adapter"
             )
-        if not before:
-            notes.append(
-                f"resume {options.resume}: an earlier version began it, which recorded no more of "
-                "its base than the 4-bit weights: the rest is not compared"
-            )
     elif start := starting_adapter.folder(options):
         used.append(start)
     for adapter in used:
@@ -176,17 +171,6 @@ def base_parts_of(
 def base_parts_at(resume: str) -> dict[str, str]:
     """Of the base of the run in the folder `resume`, {} where they were not recorded."""
     return origin.read(expanded(resume)).base
-
-
-def check_command(config: Path, command: str) -> None:
-    """UserError for a run of another command than `command`, whose options may all be known to this
-    one. `config`: the file in the run's folder."""
-    found = entries(config).get(COMMAND, RUN.command)
-    if found != command and found in COMMANDS:
-        raise UserError(
-            f"resume {config.parent}: this is a run of unslothrl {found}, not of {command}: use "
-            f"unslothrl {found} --resume {config.parent}"
-        )
 
 
 def holding(folder: Path) -> str | None:

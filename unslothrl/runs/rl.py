@@ -1,9 +1,6 @@
 """A run of reinforcement learning: check, start, train, and save what there is at the end."""
 
 import contextlib
-import gc
-import importlib.util
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +14,11 @@ from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.config.writing import to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
+from unslothrl.files import expanded
 from unslothrl.planning import forecast, tensor_parallel
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
@@ -47,8 +45,6 @@ from unslothrl.weights import (
     shapes,
     starting_adapter,
 )
-
-COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
 
 class RlRun(Run):
@@ -133,7 +129,6 @@ class RlRun(Run):
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
         self.trackers.start(trainer.state.step if is_resumed else None)
-        spare_collector(processes)
         trainer.train()
         for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
             view.note(line)
@@ -231,10 +226,6 @@ def check_without_data(config: Config, view: Any) -> None:
     if adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
     check_reward_model(config)
-    if config.backend == "unsloth" and importlib.util.find_spec("unsloth") is None:
-        raise UserError(
-            "backend unsloth: unsloth is not installed: set --backend peft, or run `make setup`"
-        )
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
@@ -252,13 +243,7 @@ def check_machine(config: Config, machine: Machine, base: Path) -> None:
         if config.cluster == "ray":
             starting.check()
     if config.lora_save_path is not None:
-        try:
-            Path(os.path.expanduser(config.lora_save_path)).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"lora_save_path {config.lora_save_path} cannot be written ({error.strerror}): set "
-                "another folder"
-            ) from None
+        expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
 
 
 def total_steps(config: Config, data: Data) -> int:
@@ -271,14 +256,6 @@ def total_steps(config: Config, data: Data) -> int:
         return config.max_steps
     steps = config.episodes * data.train.steps_per_episode(config.batch_size)
     return min(steps, config.max_steps or steps)
-
-
-def spare_collector(processes: Cluster) -> None:
-    """Has Python's collector look through less of what never is in a cycle: what is there by now,
-    and, where no tensors can be, the records of rollouts, thousands a second."""
-    gc.freeze()
-    if not processes.is_local:
-        gc.set_threshold(*COLLECT_AFTER)
 
 
 def check_rewards(config: Config, task: Task | None = None) -> str | None:

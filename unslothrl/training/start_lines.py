@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from unslothrl import rewards
 from unslothrl.cluster.base import counted
 from unslothrl.config.options import Config
-from unslothrl.config.reading import EMBEDDED_RECIPE
+from unslothrl.config.toml_files import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN

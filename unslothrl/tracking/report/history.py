@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.reading import read_table
+from unslothrl.config.toml_files import read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import Points, Row, duration, eval_sets, mean, series, short

@@ -1,15 +1,20 @@
-"""Recipes: options in a TOML file, each checked on its own."""
+"""Options in TOML files: recipes, each option checked on its own, and a run's config.toml."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.names import ALIASES, GONE, SECTION
+from unslothrl.algorithms.parts import Part
+from unslothrl.config.names import ALIASES, SECTION
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.values import RUN, Table, read_value
+from unslothrl.config.option import OBJECTIVE
+from unslothrl.config.options import PARTS, Config
+from unslothrl.config.parts import objective_of
+from unslothrl.config.values import RUN, Table, read_value, toml_value
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, expanded, read_text
-from unslothrl.text import plain, shown
+from unslothrl.files import exists, expanded, read_text
+from unslothrl.text import plain, redacted, redacted_values
 
 EMBEDDED_RECIPE = "tiny-cpu"  # what trains the embedded base
 RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")
@@ -62,8 +67,6 @@ def entries(path: Path) -> dict[str, Any]:
     """What a recipe's file says. Raises UserError."""
     try:
         return read_table(path)
-    except Unreadable as error:
-        raise UserError(f"recipe {path}: {error}: give a .toml file") from None
     except ValueError as error:
         said = " ".join(str(error).split())
         raise UserError(
@@ -72,19 +75,14 @@ def entries(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. The config.toml of an earlier version's run may set
-    options that are gone: they are left out. Raises UserError, also for one of another command."""
+    """The options in a file: name -> value. Raises UserError, also for one of another command."""
     found = entries(path)
-    command = found.pop(COMMAND, table.command)
+    usual = RUN if path.name == RUN_FILE else table  # a run's own file names all other commands
+    command = found.pop(COMMAND, usual.command)
     if command != table.command:
-        if command not in [RUN.command, *TABLES]:
-            raise UserError(
-                f"recipe {path}: {COMMAND} must be one of {', '.join((RUN.command, *TABLES))}, got "
-                f"{shown(command)}: leave it out for {RUN.command}"
-            )
         raise UserError(
-            f"recipe {path} is for unslothrl {command}, not for {table.command}: use "
-            f"unslothrl {command} --recipe"
+            f"recipe {path} is for unslothrl {plain(command)}, not for {table.command}: {COMMAND} "
+            f"must be one of {', '.join((RUN.command, *TABLES))}"
         )
     read: dict[str, Any] = {}
     for written, value in found.items():
@@ -94,10 +92,42 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
                 f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
                 "its line"
             )
-        if name in GONE and path.name == RUN_FILE:
-            continue
         try:
             read[name] = read_value(name, value, False, table)
         except UserError as error:
             raise UserError(f"recipe {path}: {error}") from None
     return read
+
+
+def to_toml(options: Any, facts: Sequence[str] = ()) -> str:
+    """All options of a command as a recipe that reads back as the same, but for secrets, which are
+    hidden; unset ones and `facts` of the run are comments."""
+    table = next(each for each in (RUN, *TABLES.values()) if each.config is type(options))
+    lines = [
+        "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from any",
+        "# folder: only output_dir is relative to where it is used.",
+        *(f"# {plain(redacted(fact))}" for fact in facts),
+    ]
+    if table is not RUN:
+        lines += ["", f"{COMMAND} = {toml_value(table.command)}"]
+    functions = functions_of(options) if table is RUN else {}
+    groups = dict.fromkeys(entry.metadata["group"] for entry in table.options.values())
+    for group in sorted(groups, key=lambda each: each == OBJECTIVE):  # a section comes last
+        lines.append(f"\n[{SECTION}]" if group == OBJECTIVE else f"\n# {group}")
+        for name, entry in table.options.items():
+            if entry.metadata["group"] == group:
+                value = redacted_values(getattr(options, name))
+                unset = f"# {name} is {functions.get(name, 'not set')}"
+                lines.append(unset if value is None else f"{name} = {toml_value(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def functions_of(config: Config) -> dict[str, str]:
+    """Parts of the objective that are functions of the learner's file: name -> what to call it."""
+    file, objective = Path(config.learner).name, objective_of(config)
+    parts = {name: getattr(objective, name) for name in PARTS}
+    return {
+        name: plain(f"{part.name} (function of {file})")
+        for name, part in parts.items()
+        if isinstance(part, Part)
+    }

@@ -1,0 +1,202 @@
+"""Options that contradict each other, and options that change nothing.
+
+Most rules are declared by the options themselves, as conditions that rule their values out
+(`refused`) or leave them without effect (`unused`), and as `no_more_than` another option. A
+condition is "with NAME VALUE", "with NAME", "without NAME VALUE" or "without NAME", where NAME is
+an option, or a text of `FACTS`.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unslothrl import rewards
+from unslothrl.algorithms.objective import Objective
+from unslothrl.config.names import in_full
+from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.parts import objective_of
+from unslothrl.environments import SINGLE_TURN
+from unslothrl.errors import UserError
+from unslothrl.files import expanded, is_file
+from unslothrl.system.machine import Machine
+from unslothrl.text import plain
+
+MOST_COMPLETIONS = 2**20  # of a step
+LORA = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
+
+Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a run is, once everything is resolved."""
+
+    config: Config
+    machine: Machine
+    adapter: Any  # the one that it starts from, a `weights.adapter_check.Lora`; None: none
+
+    def runs(self, *kinds: str) -> bool:
+        """Whether any of its rewards runs in one of those places, see rewards/."""
+        return any(reward.runs in kinds for reward in rewards.choose(self.config.reward))
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether every ratio is 1: a rollout has one update, and no function of the user's."""
+        config = self.config  # which leaves parts that are functions unset
+        named = config.clip is not None and config.ratio is not None
+        return config.updates_per_step == 1 and named
+
+    @property
+    def learner_generates_alone(self) -> bool:
+        """Whether nothing generates but a learner without a vLLM of its own."""
+        config = self.config
+        is_alone = config.engine == "vllm" and config.number_of_actors == 0
+        return is_alone and config.backend != "unsloth"
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether it computes on a GPU; a cluster that is joined is taken to have one."""
+        return bool(self.machine.gpus) or self.config.ray_address is not None
+
+
+FACTS: dict[str, Callable[[Facts], bool]] = {
+    "with an adapter": lambda run: run.adapter is not None,
+    "with one update per rollout": lambda run: run.is_on_policy,
+    "with topk at num_candidates": lambda run: run.config.topk == run.config.num_candidates,
+    "without a GPU": lambda run: not run.has_gpu,
+    "without a reward model": lambda run: not run.runs(rewards.IN_LEARNER),
+    "without a reward that can stall": lambda run: (
+        not run.runs(rewards.IN_PROCESS, rewards.IN_SANDBOX)
+    ),
+    "without a reward that runs programs": lambda run: not run.runs(rewards.IN_SANDBOX),
+    "without actors or backend unsloth": lambda run: run.learner_generates_alone,
+    "without environment or tools": lambda run: not run.config.has_environment,
+}
+
+
+def holds(condition: str, run: Facts) -> bool:
+    """Whether a condition of an option's declaration is true for a run."""
+    if condition in FACTS:
+        return FACTS[condition](run)
+    word, name, *value = condition.split()
+    has = getattr(run.config, name)
+    return (str(has) == value[0] if value else bool(has)) == (word == "with")
+
+
+# What changes nothing
+
+
+def notes(requested: Mapping[str, Any], run: Facts) -> list[str]:
+    """A line for each option that the user set (name -> value) and that changes nothing."""
+    lines = []
+    for name, value in requested.items():
+        conditions = OPTIONS[name].metadata["unused"] if wants(name, value, run) else ()
+        why = next((each for each in conditions if holds(each, run)), None)
+        if why is not None:
+            lines.append(f"{name} {plain(value)} has no effect {why}")
+    return lines
+
+
+def wants(name: str, value: Any, run: Facts) -> bool:
+    """Whether a value asks for anything: not what is off, nor what is so anyway."""
+    if name == "run_name" and run.config.resume is not None:  # by which the run was found
+        return value != Path(run.config.resume).resolve().name
+    if name in LORA and run.adapter is not None:
+        return value != getattr(run.adapter, LORA[name])
+    if name == "select" and value in ("topk", "all"):
+        return False
+    return value is not None and value is not False
+
+
+# What cannot be
+
+
+def check(config: Config) -> None:
+    """Raises UserError where options contradict each other."""
+    check_system_prompt(config.system_prompt)
+    for checks in (declared(config), of_objective(config, objective_of(config))):
+        for is_wrong, message in checks:
+            if is_wrong:
+                raise UserError(message)
+
+
+def check_system_prompt(text: str | None) -> None:
+    """UserError for a file's name in place of the prompt in it."""
+    if text and is_file(expanded(text)):
+        raise UserError(
+            f'system_prompt {text} is a file: give the text itself, --system_prompt "$(cat {text})"'
+        )
+
+
+def declared(config: Config) -> Iterator[Check]:
+    """By the options' own conditions, where they are not as usual."""
+    run = Facts(config, Machine(), None)
+    for name, entry in OPTIONS.items():
+        value, limit = getattr(config, name), entry.metadata.get("no_more_than")
+        flag = in_full(name, entry.metadata["group"])
+        if limit is not None and value is not None and not is_off(name, run):
+            most, other = getattr(config, limit), in_full(limit, OPTIONS[limit].metadata["group"])
+            yield (
+                most is not None and value > most,
+                f"{name} must be at most {limit} ({most}), got {value}: set --{flag} {most} or "
+                f"--{other} {value}",
+            )
+        if value != entry.default:
+            for condition in entry.metadata.get("refused", ()):
+                remedy = f"change --{condition.split()[1]}, or leave --{flag} out"
+                yield holds(condition, run), f"{name} {value} is not possible {condition}: {remedy}"
+
+
+def is_off(name: str, run: Facts) -> bool:
+    return any(holds(condition, run) for condition in OPTIONS[name].metadata["unused"])
+
+
+def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
+    """How many completions there are, what they earn, and what is made of that; `objective` has the
+    numbers that the config sets."""
+    batch, candidates = config.batch_size, config.num_candidates
+    yield (
+        candidates < 2 and objective.compares_candidates,
+        f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
+        f"group), got {candidates}: set --num_candidates 8",
+    )
+    yield (
+        config.completions_per_step > MOST_COMPLETIONS,
+        f"batch_size {batch} x num_candidates {candidates} = {config.completions_per_step} "
+        f"completions per step must be at most {MOST_COMPLETIONS}: set --batch_size "
+        f"{MOST_COMPLETIONS // candidates}",
+    )
+    learns_alone = objective.has_critic or objective.trains_without_advantage
+    yield (
+        config.select == "max_variance" and config.topk < 2 and not learns_alone,
+        "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2",
+    )
+    chosen = rewards.choose(config.reward)
+    yield (
+        config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen),
+        "reward: every weight is 0, so nothing would be learnt: set NAME=1",
+    )
+    dual, kl, weight = objective.clip_dual, objective.kl, objective.kl_coefficient
+    yield (
+        bool(dual) and dual <= 1,
+        f"clip_dual must be over 1, or 0 for off, got {dual}: set --objective.clip_dual 3",
+    )
+    yield (
+        kl != "none" and not weight,
+        f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04",
+    )
+    yield (
+        kl == "none" and bool(weight),
+        f"kl_coefficient {weight} without a KL: set --objective.kl loss, or reward",
+    )
+    yield (
+        config.offload == "model" and config.learner_generates,
+        "offload model: a learner that generates needs its model on the GPU: set "
+        "--learner_chunk_size 0 and --number_of_actors 1",
+    )
+    yield (
+        not config.min_actors and not config.learner_generates,
+        "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without actors "
+        "would wait forever: set --min_actors 1",
+    )
