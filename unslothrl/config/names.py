@@ -1,4 +1,4 @@
-"""What an option is called: here, in the field, and in other systems."""
+"""What an option is called: here, in the field, in other systems, and in earlier versions."""
 
 import difflib
 import functools
@@ -15,6 +15,14 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "lora_rank": "max_lora_rank",
     "num_generations": "num_candidates",
     "learning_rate": "lr",
+    "gpu": "card",
+}
+RAY = "start Ray with `ray start --head`, which has {}, and set --ray_address auto"
+GONE = {  # options of earlier versions -> what to do instead
+    "ray_port": RAY.format("--port"),
+    "ray_worker_ports": RAY.format("--min-worker-port and --max-worker-port"),
+    "ray_node_ip": RAY.format("--node-ip-address"),
+    "ray_temp_dir": RAY.format("--temp-dir"),
 }
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
 FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
@@ -64,6 +72,8 @@ def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
     key = name.replace("-", "_").lower()
     parts = key.split(".")[-8:]
     for last in (".".join(parts[i:]) for i in range(len(parts))):
+        if last in GONE:
+            return GONE[last]
         for own in (last, f"{SECTION}.{last}"):
             if own in flags:
                 return f"set {dashes}{own}"

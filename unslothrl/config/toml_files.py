@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.algorithms.parts import Part
-from unslothrl.config.names import ALIASES, SECTION
+from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.options import PARTS, Config
@@ -75,7 +75,8 @@ def entries(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. Raises UserError, also for one of another command."""
+    """The options in a file: name -> value. The config.toml of an earlier version's run may set
+    options that are gone: they are left out. Raises UserError, also for one of another command."""
     found = entries(path)
     usual = RUN if path.name == RUN_FILE else table  # a run's own file names all other commands
     command = found.pop(COMMAND, usual.command)
@@ -87,6 +88,8 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for written, value in found.items():
         name = ALIASES.get(written, written)
+        if name in GONE and path.name == RUN_FILE:
+            continue
         if isinstance(value, dict):
             raise UserError(
                 f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "

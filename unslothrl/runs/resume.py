@@ -158,6 +158,11 @@ def base_parts_of(
                 f"model {model} is not the base that the run was trained on, by its {changed}: set "
                 "--model to a copy of that, or start a new run from the adapter with --adapter"
             )
+        if not before:
+            notes.append(
+                f"resume {options.resume}: an earlier version began it, which recorded no more of "
+                "its base than the 4-bit weights: the rest is not compared"
+            )
     elif start := starting_adapter.folder(options):
         used.append(start)
     for adapter in used:

@@ -1,6 +1,7 @@
 """A run of reinforcement learning: check, start, train, and save what there is at the end."""
 
 import contextlib
+import gc
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +46,8 @@ from unslothrl.weights import (
     shapes,
     starting_adapter,
 )
+
+COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
 
 class RlRun(Run):
@@ -129,6 +132,7 @@ class RlRun(Run):
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
         self.trackers.start(trainer.state.step if is_resumed else None)
+        spare_collector(processes)
         trainer.train()
         for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
             view.note(line)
@@ -256,6 +260,14 @@ def total_steps(config: Config, data: Data) -> int:
         return config.max_steps
     steps = config.episodes * data.train.steps_per_episode(config.batch_size)
     return min(steps, config.max_steps or steps)
+
+
+def spare_collector(processes: Cluster) -> None:
+    """Has Python's collector look through less of what never is in a cycle: what is there by now,
+    and, where no tensors can be, the records of rollouts, thousands a second."""
+    gc.freeze()
+    if not processes.is_local:
+        gc.set_threshold(*COLLECT_AFTER)
 
 
 def check_rewards(config: Config, task: Task | None = None) -> str | None:
