@@ -309,7 +309,7 @@ def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
         assert plan.node is not None
         card = len(nodes.cards)
         nodes.cards.append(nodes.card(plan.node.id))
-        watch.plans[name] = replace(plan, card=card, reserved=1.0)
+        watch.plans[name] = replace(plan, cards=(card,))
         watch.cards[card] = plan.node.id
 
 
@@ -320,7 +320,7 @@ def test_each_card_of_a_node_that_comes_gets_an_actor():
     nodes.alive["b"], nodes.free["b"] = (16, 2), 2
     assert watch.changes().joined == ("actor-1", "actor-2")
     assert [watch.plans[f"actor-{i}"].card for i in (1, 2)] == [2, 3]
-    assert watch.plans["actor-2"].reserved == 1.0 and nodes.free["b"] == 0
+    assert nodes.free["b"] == 0
 
 
 def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_more():

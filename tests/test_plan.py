@@ -8,8 +8,9 @@ import pytest
 from few_cases import few
 
 from unslothrl.commands.cli import main
+from unslothrl.commands.plan import duration, table
 from unslothrl.config.options import Config
-from unslothrl.planning import memory
+from unslothrl.planning import forecast, memory
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
@@ -286,8 +287,6 @@ def test_without_options_known_models_are_listed(capsys):
 
 
 def test_a_table_for_a_card_has_gigabytes_by_context():
-    from unslothrl.commands.plan import table
-
     found = table(cards(24))
     assert found["what"] == "GB by context"
     row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
@@ -357,3 +356,41 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
     assert f"would fit with --max_new_tokens {tokens}\n" in capsys.readouterr().out
     assert main([*flags, "--max_new_tokens", "300", "--card", "6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["would_fit_with"] is None
+
+
+# How long a step takes
+
+
+def seconds(config: Config, *sizes: float):
+    resources = Resources.of_machine(config, cards(*sizes))
+    return forecast.step_seconds(config, SEVEN, place(config, resources, shape=SEVEN))
+
+
+def test_a_step_by_hand():
+    config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
+    found = sum(forecast.parts(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0))
+    parameters, tokens = 7_615_616_512, 1200
+    moving = (SEVEN.engine_bytes() + 64 * 1550 * 57_344 / 2) / 0.5e12
+    computing = 2 * parameters * 64 / 0.5e14
+    updating = 8 * parameters * 128 * 1550 / 0.5e14
+    assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
+    slow = sum(forecast.parts(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0))
+    assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
+
+
+def test_the_range_goes_up_and_is_shorter_on_larger_cards():
+    config = replace(MAIN, max_num_seqs=16)
+    by_size = [seconds(config, gb) for gb in (12, 24, 80)]
+    assert all(low < high for low, high in by_size)
+    assert [low for low, _ in by_size] == sorted((low for low, _ in by_size), reverse=True)
+    longer = seconds(replace(config, max_new_tokens=2400), 24)
+    assert longer[0] > by_size[1][0] and longer[1] > by_size[1][1]
+    assert seconds(replace(config, engine="transformers", backend="peft"), 24)[1] > by_size[1][1]
+    assert seconds(config) is None
+
+
+@pytest.mark.parametrize(
+    ("of", "shown"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5400, "2 h"), (36_000, "10 h")]
+)
+def test_durations_are_short(of, shown):
+    assert duration(of) == shown

@@ -39,7 +39,7 @@ OWNERS = {
     "": "begun ctx decoder() each entry error group info look lr_scheduler model() optimizer other"
     " options[] output_embeddings plan process published schedule stat() tables tokenizer view"
     " wrong backends/unsloth.py:output engines/canary.py:state engines/chunk.py:output"
-    " offline/weighting.py:outputs cluster/node_watch.py:future cluster/starting.py:server",
+    " offline/weighting.py:outputs cluster/node_watch.py:future",
     "=ray": "ray",
     "=ray._raylet": "raylet",
     "ray._private.worker.RayContext": "context",

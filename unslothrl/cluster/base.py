@@ -1,11 +1,13 @@
 """What the driver asks of the processes of a run."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.config.options import Config
+from unslothrl.errors import RunError
 
 T = TypeVar("T")
 
@@ -43,15 +45,18 @@ class Builders:
     learner: Callable[..., Any]
 
 
-class Cluster(Protocol):
-    """The actors and learners of a run, wherever they are."""
+class Cluster:
+    """The actors and learners of a run, wherever they are. What a class does not override is as it
+    is where all of them are in this process, which nothing outlives."""
 
-    actors: Sequence[ActorHandle]
-    learners: Sequence[LearnerHandle]
-    is_local: bool
-    """All is in this process: a call runs when its result is asked for, and nothing beside it."""
-    meanwhile: Callable[[], None] | None
-    """Called again and again while `gather` waits."""
+    is_local = True  # a call runs when its result is asked for, and nothing beside it
+
+    def __init__(
+        self, actors: Sequence[ActorHandle] = (), learners: Sequence[LearnerHandle] = ()
+    ) -> None:
+        self.actors, self.learners = actors, learners
+        # called again and again while `gather` waits
+        self.meanwhile: Callable[[], None] | None = None
 
     def gather(
         self,
@@ -64,57 +69,72 @@ class Cluster(Protocol):
         `progress` gets (done, tokens) summed over the calls' processes while they run. ProcessLost
         where a process has died, does not answer, or is not done within `deadline_s`.
         """
+        raise NotImplementedError
 
     def wait(self, calls: Sequence[Call[Any]]) -> None:
         """Returns when these calls have ended; what came of them stays where it is. ProcessLost
         where a process does not answer."""
+        self.gather(calls)
 
     def later(self, call: Call[T]) -> Callable[[], T]:
         """What another thread may call for a call's result: it waits for that, and raises what
         `gather` would. Where all is in this process, the call is over when this returns."""
+        (value,) = self.gather([call])
+        return lambda: value
 
     def poll(
         self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:
         """Those of `calls` that have ended, after at most `timeout_s`. Where they run in this
-        process, they are run, and `progress` gets (done, tokens) meanwhile."""
+        process, they are run, what they raise is raised, and `progress` gets (done, tokens)."""
+        values = self.gather(list(calls), progress)
+        return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
 
     def silence_s(self, handle: GeneratorHandle) -> float:
         """For how long a process has left a question of this method's unanswered, which a thread
         answers beside its calls; 0 where it answers."""
+        return 0.0
 
     def answer_s(self) -> float:
         """Seconds that such answers take now, of processes that have been asked of late: long where
         the machines are busy."""
+        return 0.0
 
     def check_learners(self) -> None:
         """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
 
     def start_allowed_s(self) -> float:
         """How long an actor may take to start, by what those before it have taken."""
+        return math.inf
 
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""
+        return Changes()
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Call[None]]:
         """Begins to start an actor in place of the one of that name, which is ended first, or one
         that `changes` has named; on another node than before where its node has gone, or if
         `elsewhere` and there is room. -> (it, a call that ends when it is ready). Raises RunError
         where it cannot be started now."""
+        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
         """Ends an actor for good."""
+        self.add_actor(name)
 
     def exclude_node(self, name: str) -> bool:
         """Starts nothing any more on the node of that actor, unless it is one of those that the run
         was started on. -> whether that is so"""
+        return False
 
     def start_again(self, name: str) -> None:
         """Ends a process that has yet to work, a learner with all the others, and starts it again;
         returns when it is built."""
+        self.add_actor(name)
 
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""
+        self.add_actor("learners")
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """How far the run is after a step, for `unslothrl cluster`."""
@@ -137,11 +157,6 @@ def join_learners(cluster: Cluster, host: str | None = None) -> None:
 def everyone(cluster: Cluster) -> list[GeneratorHandle]:
     """All that hold a model, learners first."""
     return [*cluster.learners, *cluster.actors]
-
-
-def generators(cluster: Cluster) -> list[GeneratorHandle]:
-    """All that can draw, actors first."""
-    return [*cluster.actors, *cluster.learners]
 
 
 def counted(number: int, noun: str) -> str:

@@ -140,22 +140,10 @@ class Results:
         if not by_ref:
             return []
         done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
-        try:
-            values = ray.get(done, timeout=GET_S)
-        except Exception:  # one of them has failed: which?
-            return [self._outcome(by_ref[ref]) for ref in done]
-        return [Outcome(by_ref[ref], value) for ref, value in zip(done, values, strict=True)]
+        return [self.outcome(by_ref[ref]) for ref in done]
 
-    def wait(self, call: RayCall) -> Any:
-        """The result of one call, in any thread. Raises what it raised, ProcessLost, ResultLost."""
-        import ray
-
-        try:
-            return ray.get(call.ref, timeout=GET_S)
-        except Exception as error:
-            raise self.error_of(error) from None
-
-    def _outcome(self, call: RayCall) -> Outcome:
+    def outcome(self, call: RayCall) -> Outcome:
+        """What a call has come to, in any thread."""
         import ray
 
         try:
@@ -165,17 +153,16 @@ class Results:
 
     def error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
-        from ray.exceptions import (
-            GetTimeoutError,
-            ObjectFetchTimedOutError,
-            ObjectLostError,
-            RayError,
-        )
+        from ray import exceptions
 
+        lost = (
+            exceptions.ObjectLostError,
+            exceptions.ObjectFetchTimedOutError,
+            exceptions.GetTimeoutError,
+        )
         cause = failures.original(error)
-        if isinstance(cause, ObjectLostError | ObjectFetchTimedOutError | GetTimeoutError):
+        if isinstance(cause, lost):
             return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
-        if isinstance(cause, RayError):
+        if isinstance(cause, exceptions.RayError):
             return failures.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
-        assert isinstance(cause, Exception)
         return cause

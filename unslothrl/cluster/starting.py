@@ -12,8 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import psutil
+from unittest import mock
 
 from unslothrl.cluster import joining
 from unslothrl.errors import UserError
@@ -23,7 +22,6 @@ from unslothrl.system.machine import Machine
 LEAST_ROOM = 100 << 20  # bytes, in Ray's folder
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
 QUIET = {"task_events_report_interval_ms": 0}
-SERVERS = ("gcs_server", "raylet")
 TMPDIR = "RAY_TMPDIR"  # read by Ray
 
 
@@ -44,7 +42,9 @@ def start(ray: Any, machine: Machine) -> Any:
     size, folder = object_store(machine)
     if folder is not None:
         os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
-    with loopback_alone(ray):
+    # As on macOS, where all of Ray's servers listen at the loopback address alone: `ray.init`
+    # (2.60) takes the network's even if it is given the loopback's.
+    with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
         context = ray.init(
             address="local",
             num_cpus=machine.cpus,
@@ -60,88 +60,25 @@ def start(ray: Any, machine: Machine) -> Any:
     return context
 
 
-@contextlib.contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside it `owner` has another value of that name."""
-    before = getattr(owner, name)
-    setattr(owner, name, value)
-    try:
-        yield
-    finally:
-        setattr(owner, name, before)
-
-
 def keep_others_out(session: Path) -> None:
     """Ray lets every user of the machine write into its session's folder, and replace the sockets
     in it, through which processes exchange pickles; and replace the folder itself."""
-    with contextlib.suppress(OSError):
-        session.chmod(0o700)
-        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)  # where it is ours
+    session.chmod(0o700)
+    if session.parent.stat().st_uid == os.getuid():
+        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)
 
 
 @contextlib.contextmanager
 def undisturbed(ray: Any) -> Iterator[None]:
-    """Inside it signals wait while Ray's C++ part starts, a second or two: a process that stops in
-    between may crash when it ends. Ray would also answer SIGTERM itself, then and later."""
-    worker, utils = ray._private.worker, ray._private.utils
-    connect = worker.connect
+    """Inside it, where Ray starts or is joined, signals wait: a process that stops while Ray's C++
+    part starts may crash when it ends, and one that stops before that leaves Ray's agents behind.
+    Ray would also answer SIGTERM itself, then and later."""
     on_termination = signal.getsignal(signal.SIGTERM)
-
-    def connect_undisturbed(*arguments: Any, **keywords: Any) -> None:
-        with stopping.held(may_hang=True):
-            connect(*arguments, **keywords)
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
-
-    with (
-        replaced(worker, "connect", connect_undisturbed),
-        replaced(utils, "set_sigterm_handler", lambda handler: None),
-    ):
+    utils = ray._private.utils
+    with stopping.held(may_hang=True), mock.patch.object(utils, "set_sigterm_handler"):
         yield
-
-
-class Started:
-    """The processes of the Ray that this process starts: its servers, and what these start.
-
-    A Ray that is ended while it starts leaves its agents behind, which notice it a minute later.
-    """
-
-    def __init__(self) -> None:
-        self.seen: set[psutil.Process] = set()
-
-    def look(self) -> list[psutil.Process]:
-        """To be called while the servers live: what they have started is nobody's after that.
-        -> the servers"""
-        servers = []
-        for server in psutil.Process().children():
-            with contextlib.suppress(psutil.Error):
-                if server.name() in SERVERS:
-                    servers.append(server)
-                    self.seen |= {server, *server.children(recursive=True)}
-        return servers
-
-    def end(self) -> None:
-        """Ends at once what is left of them."""
-        for server in self.look():
-            with contextlib.suppress(psutil.Error):
-                server.suspend()  # it starts nothing more
-        self.look()
-        for process in self.seen:
-            with contextlib.suppress(psutil.Error):
-                process.kill()
-
-
-@contextlib.contextmanager
-def loopback_alone(ray: Any) -> Iterator[None]:
-    """Inside it Ray starts at the loopback address, as it does on macOS, where all its servers
-    listen there alone: `ray.init` (2.60) takes the network's even if it is given the loopback's."""
-    constants = ray._private.ray_constants
-    before = constants.ENABLE_RAY_CLUSTER
-    constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
 
 
 def object_store(machine: Machine) -> tuple[int, str | None]:

@@ -36,9 +36,11 @@ from unslothrl.system.machine import (
     available_ram_mb,
     free_mb,
     hub_answers,
+    installed,
+    requirements_of,
+    unmet,
     usable_ram_mb,
 )
-from unslothrl.system.packages import installed, requirements_of, unmet
 from unslothrl.system.variables import import_path
 from unslothrl.text import redacted
 from unslothrl.weights.base_model import cache_folder

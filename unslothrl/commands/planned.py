@@ -19,8 +19,8 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
+from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning import speed, stages
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import Store, forecast_of
@@ -92,8 +92,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": speed.step_seconds(config, shape, needs.placement),
-        "judging_seconds": speed.judging_seconds(config, shape, needs.placement),
+        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
+        "judging_seconds": forecast.judging_seconds(config, shape, needs.placement),
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),
         "note": note(shape),
@@ -108,8 +108,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     )
     what = "episodes" if config.has_environment else "completions"
     step = f"{config.batch_size} x {config.num_candidates} {what}"
-    if turns := speed.turns_of(config):
-        step += f" of at most {turns} turns, {speed.WAIT_S:g} s each for the environment"
+    if turns := forecast.turns_of(config):
+        step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
     if report["judging_seconds"] is not None:
         low, high = report["judging_seconds"]
         step += f", {low:.0f} to {high:.0f} s of it for the reward model"
@@ -239,7 +239,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "reference": reference,
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
-        "step_seconds": gpu and speed.stage_seconds(options, shape, gpu),
+        "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }

@@ -16,7 +16,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import memory
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.memory import KEPT_FREE, MB
+from unslothrl.planning.memory import KEPT_FREE, MB, gb
 from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
@@ -94,7 +94,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     elif is_here and changes.config.engine == "vllm" and config.kv_cache_mb is None:
         workers = config.actor_tensor_parallel  # each has a cache of that size
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
-        changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
+        changes.set("kv_cache_mb", room, f"from {gb(machine.ram_mb)} of memory")
     return changes.config, changes.notes
 
 
@@ -109,7 +109,7 @@ def _say_why_this_task(changes: Changes, machine: Machine) -> None:
         notes.append(f"{names} -> {EMBEDDED}: the Hugging Face hub does not answer")
     elif "model" not in changes.given and config.model not in (EMBEDDED, MODELS[0][1]):
         smallest = min(gpu.memory_mb for gpu in machine.gpus)
-        notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {_gb(smallest)}")
+        notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {gb(smallest)}")
 
 
 def _fit_stack(changes: Changes, machine: Machine) -> None:
@@ -246,16 +246,16 @@ def _fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     elif start.fit != "off":
         config = lower(start, given, excess)
     fits = excess(config) <= 0
-    why = f"{'fits' if fits else 'the least for'} {_gb(card.gpu.memory_mb)}"
+    why = f"{'fits' if fits else 'the least for'} {gb(card.gpu.memory_mb)}"
     if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
-        why += f" ({_gb(card.gpu.free_mb)} free)"
+        why += f" ({gb(card.gpu.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", config.length_option):
         changes.set(name, getattr(config, name), why)
     if not fits and start.fit != "off":
         card = tightest(config)
         changes.notes.append(
-            f"this may run out of memory: about {_gb(card.needed_mb())} needed, "
-            f"{_gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
+            f"this may run out of memory: about {gb(card.needed_mb())} needed, "
+            f"{gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
             + (f" or lower --{config.length_option}" if has_length(start, given) else "")
         )
     config = with_engines(config, given, shape, resources)
@@ -314,10 +314,6 @@ def _beside_engine(config: Config, shape: Shape, gpu: Gpu, actors: int) -> float
     limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
     actor = memory.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
     return own + actors * actor.generating_mb()
-
-
-def _gb(mb: float) -> str:
-    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"
 
 
 def _counted(number: int, noun: str) -> str:
