@@ -12,7 +12,6 @@ from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import Card
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.place import OVERHEAD_MB
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 
@@ -367,7 +366,3 @@ def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
     changes = watch.changes()
     assert changes.joined == () and "too small" in changes.notes[0]
     assert nodes.given_back == ["b"]
-
-
-def test_the_memory_that_an_actor_needs():
-    assert OVERHEAD_MB + BASE_MB == 2000

@@ -1,4 +1,5 @@
-"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives.
+"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives;
+and starting one, on the loopback address, with a token, without a dashboard.
 
 Ray's own client retries for minutes and writes to stderr from C++. So a separate process tries
 first (`python -m unslothrl.cluster.joining HOST:PORT`), and its result becomes one line. Ray 2.60
@@ -6,21 +7,27 @@ starts a cluster with token authentication as soon as there is a token; a driver
 same one.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
 import secrets
+import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from unslothrl.errors import HeadLost, UserError
+from unslothrl.system import stopping
+from unslothrl.system.machine import Machine
 from unslothrl.system.variables import import_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
@@ -34,6 +41,9 @@ VERSIONS = "Version mismatch"
 NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
 LOOPBACK = "127.0.0.1"
 HELP = "`ray start --head` prints it"
+
+# Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
+QUIET = {"task_events_report_interval_ms": 0}
 
 LOOK_S = 2.0  # between two looks at the head
 CONNECT_S = 1.0
@@ -229,6 +239,66 @@ class Head:
                 f"Ray's head at {self.address} has not answered for {now - self.seen:.0f} s, and "
                 "without it Ray ends every process: continue with --resume when it is back"
             )
+
+
+# A cluster of the run's own
+
+
+def start(ray: Any, machine: Machine) -> Any:
+    """Starts Ray on this machine; it ends with this process. -> Ray's context"""
+    ensure_token(os.environ)
+    size, folder = object_store(machine)
+    if folder is not None:
+        os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
+    # As on macOS, where all of Ray's servers listen at the loopback address alone: `ray.init`
+    # (2.60) takes the network's even if it is given the loopback's.
+    with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+        context = ray.init(
+            address="local",
+            num_cpus=machine.cpus,
+            num_gpus=len(machine.gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=size,
+            _plasma_directory=folder,
+            _system_config=QUIET,
+        )
+    keep_others_out(Path(context.address_info["session_dir"]))
+    return context
+
+
+def keep_others_out(session: Path) -> None:
+    """Ray lets every user of the machine write into its session's folder, and replace the sockets
+    in it, through which processes exchange pickles; and replace the folder itself."""
+    session.chmod(0o700)
+    if session.parent.stat().st_uid == os.getuid():
+        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)
+
+
+@contextlib.contextmanager
+def undisturbed(ray: Any) -> Iterator[None]:
+    """Inside it, where Ray starts or is joined, signals wait: a process that stops while Ray's C++
+    part starts may crash when it ends, and one that stops before that leaves Ray's agents behind.
+    Ray would also answer SIGTERM itself, then and later."""
+    on_termination = signal.getsignal(signal.SIGTERM)
+    utils = ray._private.utils
+    with stopping.held(may_hang=True), mock.patch.object(utils, "set_sigterm_handler"):
+        yield
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
+
+
+def object_store(machine: Machine) -> tuple[int, str | None]:
+    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
+
+    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
+    small for that (64 MB in a container), the store lies on disk.
+    """
+    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
+    if machine.shm_mb * 2**20 > 1.2 * size:
+        return size, None
+    return size, "/tmp"
 
 
 if __name__ == "__main__":

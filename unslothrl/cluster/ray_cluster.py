@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unslothrl.cluster import failures, starting, watching
+from unslothrl.cluster import failures, joining
 from unslothrl.cluster.base import (
     Builders,
     Changes,
@@ -30,9 +30,16 @@ from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, Learne
 from unslothrl.cluster.joining import Head
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
-from unslothrl.cluster.ray_calls import RayTransport, Results, watched_host
+from unslothrl.cluster.ray_calls import (
+    PING_S,
+    RayTransport,
+    Results,
+    Stalls,
+    Watch,
+    answer_s,
+    watched_host,
+)
 from unslothrl.cluster.run_entry import RunEntry
-from unslothrl.cluster.watching import PING_S, Stalls, Watch
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError
@@ -89,9 +96,9 @@ class RayCluster(Cluster):
         """Starts Ray, or joins it, and enters the run there."""
         ray, address, name = self.ray, self.config.ray_address, self.config.run_name or "run"
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        with starting.undisturbed(ray):
+        with joining.undisturbed(ray):
             if address is None:
-                context = starting.start(ray, self.machine)
+                context = joining.start(ray, self.machine)
             else:
                 context = ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         # Ray prints on its own that some worker died; we say which, and why.
@@ -285,7 +292,7 @@ class RayCluster(Cluster):
         return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:
-        return watching.answer_s(self.watches.values())
+        return answer_s(self.watches.values())
 
     def check_learners(self) -> None:
         for learner in self.learners:

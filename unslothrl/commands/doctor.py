@@ -27,7 +27,7 @@ import psutil
 from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
-from unslothrl.cluster.starting import object_store
+from unslothrl.cluster.joining import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
@@ -256,7 +256,7 @@ def memory() -> Check:
 
 
 def shared_memory(machine: Machine) -> Check:
-    """Too little makes Ray keep its object store on the disk, as `cluster.starting` has it."""
+    """Too little makes Ray keep its object store on the disk, as `cluster.joining` has it."""
     wanted_bytes, other = object_store(machine)
     is_small = other is not None and machine.system == "Linux"
     wanted = wanted_bytes * 6 // 5 >> 20

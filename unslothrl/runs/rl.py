@@ -11,7 +11,7 @@ from typing import Any
 
 from unslothrl import cluster, rewards
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.cluster import joining, starting
+from unslothrl.cluster import joining
 from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.cluster.checks import Checks
@@ -249,8 +249,6 @@ def check_machine(config: Config, machine: Machine, base: Path) -> None:
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
-        if config.cluster == "ray":
-            starting.check()
     if config.lora_save_path is not None:
         try:
             Path(os.path.expanduser(config.lora_save_path)).mkdir(parents=True, exist_ok=True)

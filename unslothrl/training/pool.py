@@ -13,7 +13,7 @@ from unslothrl.cluster.base import Cluster, Progress, counted
 from unslothrl.cluster.checks import Checks
 from unslothrl.cluster.failures import summary_of
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.watching import Stalls
+from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
