@@ -10,7 +10,7 @@ import pytest
 from test_engines import bias_towards
 
 from unslothrl import cluster
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
 from unslothrl.cluster.base import everyone, loaded
@@ -160,7 +160,7 @@ def test_what_a_process_raises_arrives_as_it_is(ray_cluster):
     with pytest.raises(AttributeError, match="no attribute 'nothing'") as error:
         ray_cluster.gather([ray_cluster.actors[0].transport.call("nothing")])
     assert "in call" in str(error.value.__cause__)  # the traceback there
-    assert failures.summary_of(error.value).endswith("(ray_calls.py, line " + host_line() + ")")
+    assert causes.summary_of(error.value).endswith("(ray_calls.py, line " + host_line() + ")")
 
 
 def host_line() -> str:

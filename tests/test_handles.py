@@ -8,8 +8,8 @@ import pytest
 from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
-from unslothrl.cluster import checks as checks_module
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster import base as checks_module
+from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import ActorHandle, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError

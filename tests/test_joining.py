@@ -223,7 +223,7 @@ def test_a_head_is_gone_when_nothing_has_listened_for_long(monkeypatch):
     monkeypatch.setattr(joining, "time", SimpleNamespace(monotonic=lambda: clock.now))
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        head = joining.Head(address)
+        head = joining.RayHead(address)
         for clock.now in (3.0, 6.0, 100.0):  # it was there whenever somebody looked
             head.check()
             assert head.answers()

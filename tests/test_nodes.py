@@ -109,9 +109,7 @@ def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
             if line.startswith("step 2/"):
                 break
         assert lines[-1].startswith("step 2/"), lines
-        started = time.monotonic()
         shown = unslothrl(cluster, tmp_path, "cluster", "--ray_address", cluster.address)
-        assert time.monotonic() - started < 20
         assert shown.returncode == 0, shown.stderr
         text = shown.stdout.splitlines()
         assert max(map(len, text)) <= 80

@@ -10,7 +10,7 @@ from few_cases import few
 from unslothrl.commands.cli import main
 from unslothrl.commands.plan import duration, table
 from unslothrl.config.options import Config
-from unslothrl.planning import forecast, memory
+from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
@@ -91,7 +91,7 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     optimizer.step()
     kept = [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
     kept += [t for parameter in trained for t in (parameter, parameter.grad)]
-    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * memory.TRAINED["cpu"]
+    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * footprint.TRAINED["cpu"]
 
 
 @pytest.mark.real
@@ -127,7 +127,7 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
         return sum(storage.nbytes() for storage in storages.values())
 
     shape = Shape(2, hidden, inner, heads, kv_heads, hidden // heads, 64, tied=False)
-    assert (kept(3) - kept(2)) / 64 == memory.peft_layer_bytes(shape, rank=8)
+    assert (kept(3) - kept(2)) / 64 == footprint.peft_layer_bytes(shape, rank=8)
 
 
 def test_a_plan_by_hand():
@@ -156,12 +156,12 @@ def test_a_plan_by_hand():
 
 def test_learners_on_cards_of_their_own_have_room_for_the_sum_of_their_gradients():
     alone, other = (
-        memory.learner(replace(MAIN, number_of_learners=n), SEVEN, cards(24).gpus[0])
+        footprint.learner(replace(MAIN, number_of_learners=n), SEVEN, cards(24).gpus[0])
         for n in (1, 2)
     )
     gradients = SEVEN.lora_weights(MAIN.max_lora_rank) * 4 / 2**20
-    assert other.updating_mb() - alone.updating_mb() == pytest.approx(gradients + memory.NCCL_MB)
-    assert other.generating_mb() - alone.generating_mb() == pytest.approx(memory.NCCL_MB)
+    assert other.updating_mb() - alone.updating_mb() == pytest.approx(gradients + footprint.NCCL_MB)
+    assert other.generating_mb() - alone.generating_mb() == pytest.approx(footprint.NCCL_MB)
 
 
 def test_processes_on_one_card_take_turns():
@@ -282,7 +282,7 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     """By hand: rank 33 is rounded to 64 on the card, and stays 33 in the host's memory."""
     machine = cards(24, 24)
 
-    def actor(**changes) -> memory.Needs:
+    def actor(**changes) -> footprint.Needs:
         config = replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_num_seqs=8,
                          max_lora_rank=33, **changes)  # fmt: skip
         return placed(config, machine).actors[0].needs

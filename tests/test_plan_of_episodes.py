@@ -10,7 +10,7 @@ from test_plan import MAIN, SEVEN, cards, placed
 
 from unslothrl.commands.cli import main
 from unslothrl.errors import UserError
-from unslothrl.planning import forecast, memory
+from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
 from unslothrl.runs.resolve import resolve
 
@@ -28,7 +28,7 @@ def test_the_memory_of_episodes_is_that_of_completions_as_long():
     assert (needs.generating, needs.updating) == (others.generating, others.updating)
     assert needs.host == {**others.host, "environments": 20 + 5 * 256.0}
     few = replace(EPISODES, batch_size=4, num_candidates=8, tools=("python",))
-    assert memory.episodes(few) == {"environments": 180 + 25 * 32.0}
+    assert footprint.episodes(few) == {"environments": 180 + 25 * 32.0}
     without_budget = replace(EPISODES, max_episode_tokens=None)
     assert without_budget.context == 350 + 300  # of all turns together, as it is played
 

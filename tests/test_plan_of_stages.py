@@ -18,7 +18,7 @@ from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
 from unslothrl.planning import forecast, stages
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.memory import MB
+from unslothrl.planning.footprint import MB
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.stages import Reference, needs

@@ -7,7 +7,7 @@ import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target
 from fakes import task
 
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError

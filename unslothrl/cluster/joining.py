@@ -203,7 +203,7 @@ def as_driver(address: str) -> dict[str, Any]:
     return {}
 
 
-class Head:
+class RayHead:
     """The head of the cluster at `address`, "host:port".
 
     Without it calls between processes go on, but calls of the head block, and after 60 s Ray ends

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster import failures, joining, on_node
+from unslothrl.cluster import causes, joining, on_node
 from unslothrl.cluster.joining import name_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
@@ -243,8 +243,8 @@ class JoinedNodes(Nodes):
             try:
                 answer = self.ray.get(ref)
             except self.ray.exceptions.RayError as error:
-                cause = failures.original(error)
-                raise RunError(f"node {name}: {failures.summary_of(cause)}") from None
+                cause = causes.original(error)
+                raise RunError(f"node {name}: {causes.summary_of(cause)}") from None
             if isinstance(answer, str):
                 raise UserError(
                     f"node {name} cannot import this package ({answer}): install the driver's "

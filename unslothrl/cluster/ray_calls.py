@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import ResultLost
@@ -75,7 +75,7 @@ class RayTransport:
         return RayCall(self, self.host.ready.remote())
 
 
-class Host:
+class RayHost:
     """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
 
     def __init__(self, build: Callable, *arguments: Any):
@@ -114,15 +114,15 @@ class Host:
 
 
 def watched_host() -> type:
-    """`Host` with threads of their own for what is answered while a call runs."""
+    """`RayHost` with threads of their own for what is answered while a call runs."""
     import ray
 
     groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
     methods = {
-        name: ray.method(concurrency_group=group)(getattr(Host, name))
+        name: ray.method(concurrency_group=group)(getattr(RayHost, name))
         for name, group in groups.items()
     }
-    return type("Host", (Host,), methods)
+    return type("RayHost", (RayHost,), methods)
 
 
 @dataclass
@@ -132,7 +132,7 @@ class Results:
     names: dict[str, str]  # Ray's id of an actor -> its name
     logs: Path | None = None
     here: str = ""  # the driver's node
-    oom_kills: int = field(default_factory=failures.oom_killed)
+    oom_kills: int = field(default_factory=causes.oom_killed)
 
     @property
     def loopback(self) -> str | None:
@@ -167,11 +167,11 @@ class Results:
             exceptions.ObjectFetchTimedOutError,
             exceptions.GetTimeoutError,
         )
-        cause = failures.original(error)
+        cause = causes.original(error)
         if isinstance(cause, lost):
             return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
         if isinstance(cause, exceptions.RayError):
-            return failures.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
+            return causes.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
         return cause
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unslothrl.cluster import failures, joining
+from unslothrl.cluster import causes, joining
 from unslothrl.cluster.base import (
+    MOST_STARTS,
     Builders,
     Changes,
     Cluster,
@@ -25,9 +26,8 @@ from unslothrl.cluster.base import (
     join_learners,
     loaded,
 )
-from unslothrl.cluster.checks import MOST_STARTS
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
-from unslothrl.cluster.joining import Head
+from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import (
@@ -79,7 +79,7 @@ class RayCluster(Cluster):
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
-        self.head: Head | None = None
+        self.head: RayHead | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # by host
@@ -105,7 +105,7 @@ class RayCluster(Cluster):
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
-        self.head = Head(context.address_info["gcs_address"])
+        self.head = RayHead(context.address_info["gcs_address"])
         client, here = ray._private.worker.global_worker.gcs_client, ray.get_runtime_context()
         entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
         entry.claim(is_resumed=self.config.resume is not None)
@@ -209,7 +209,7 @@ class RayCluster(Cluster):
                     error = ProcessLost(name, text)
                 if error is None:
                     continue
-                may_start = isinstance(error, ProcessLost) and not failures.is_for_memory(error)
+                may_start = isinstance(error, ProcessLost) and not causes.is_for_memory(error)
                 if starts[name] == MOST_STARTS or not may_start:
                     self._raise(error, ())
                 self.stage(f"{error}: started again")

@@ -18,7 +18,7 @@ EXTRA = (
 def crash(error: Exception) -> str:
     """The last line about an exception that nobody foresaw; prints its traceback before, without
     secrets."""
-    from unslothrl.cluster.failures import summary_of
+    from unslothrl.cluster.causes import summary_of
 
     text = redacted("".join(traceback.format_exception(error)), guess=True)
     print(printable(text, kept="\n"), file=sys.stderr, end="")

@@ -14,9 +14,9 @@ from unslothrl.config.hardware import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.memory import KEPT_FREE, MB, gb
+from unslothrl.planning.footprint import KEPT_FREE, MB, gb
 from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
@@ -55,7 +55,7 @@ def default_task(machine: Machine) -> tuple[str, str]:
     return next(model for least, model in MODELS if smallest >= least), DATASET
 
 
-class Changes:
+class Fitting:
     """A config on its way to fitting; each change of what was not given leaves a line."""
 
     def __init__(self, config: Config, given: Set[str]):
@@ -75,7 +75,7 @@ class Changes:
 
 def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
     """-> (the config with what was not given fitted to the machine, one line per change)."""
-    changes = Changes(config, given)
+    changes = Fitting(config, given)
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)
     check_model(changes.config)
@@ -98,7 +98,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     return changes.config, changes.notes
 
 
-def _say_why_this_task(changes: Changes, machine: Machine) -> None:
+def _say_why_this_task(changes: Fitting, machine: Machine) -> None:
     config, notes = changes.config, changes.notes
     if machine.gpu_problem:
         notes.append(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
@@ -112,7 +112,7 @@ def _say_why_this_task(changes: Changes, machine: Machine) -> None:
         notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {gb(smallest)}")
 
 
-def _fit_stack(changes: Changes, machine: Machine) -> None:
+def _fit_stack(changes: Fitting, machine: Machine) -> None:
     """Engine, backend, dtype and cluster: the best that is installed and that the GPU can do."""
     config, packages, given = changes.config, machine.packages, changes.given
     install = install_command(machine)
@@ -157,7 +157,7 @@ def install_command(machine: Machine) -> str:
     return f"pip install --no-deps -r {lock}"
 
 
-def _fit_actors(changes: Changes, machine: Machine) -> None:
+def _fit_actors(changes: Fitting, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
     config = changes.config
     asked = config.number_of_actors
@@ -201,7 +201,7 @@ def _check_enough_gpus(config: Config, gpus: int) -> None:
         )
 
 
-def _fit_context(changes: Changes, shape: Shape | None) -> None:
+def _fit_context(changes: Fitting, shape: Shape | None) -> None:
     """A prompt and its completion, or whole episode, must fit the model's context. Raises UserError
     if they cannot."""
     config = changes.config
@@ -222,7 +222,7 @@ def _fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def _fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
+def _fit_memory(changes: Fitting, shape: Shape, machine: Machine) -> None:
     """What was not given, as `--fit` says: lowered until every GPU holds its processes, or as large
     or fast as they hold; then what the engines may take.
 
@@ -275,15 +275,15 @@ def with_engines(config: Config, given: Set[str], shape: Shape, resources: Resou
     gpu = min(known, key=usable_mb)
     beside = config.number_of_actors if len(resources.gpus) == 1 else 0
     if beside and config.engine == "vllm" and "kv_cache_mb" not in given:
-        config = replace(config, kv_cache_mb=math.ceil(memory.whole_cache(config, shape)))
+        config = replace(config, kv_cache_mb=math.ceil(footprint.whole_cache(config, shape)))
     if not config.learner_has_engine or "learner_gpu_usage" in given:
         return config
     room = usable_mb(gpu) - _beside_engine(config, shape, gpu, beside)
-    prefill = memory.unsloth_prefill(room - shape.engine_bytes() / MB)
-    fixed = sum(memory.engine_parts(config, shape, prefill).values())
+    prefill = footprint.unsloth_prefill(room - shape.engine_bytes() / MB)
+    fixed = sum(footprint.engine_parts(config, shape, prefill).values())
     enough = _unsloth_least(config, shape)
-    least = max(fixed + memory.least_cache(config, shape), enough) / gpu.memory_mb
-    most = min(max(fixed + memory.whole_cache(config, shape), enough), room) / gpu.memory_mb
+    least = max(fixed + footprint.least_cache(config, shape), enough) / gpu.memory_mb
+    most = min(max(fixed + footprint.whole_cache(config, shape), enough), room) / gpu.memory_mb
     if config.number_of_actors and least <= config.learner_gpu_usage <= most:
         return config
     share = max(math.ceil(1000 * least), math.floor(1000 * min(most, MOST_SHARE))) / 1000
@@ -306,13 +306,13 @@ def _beside_engine(config: Config, shape: Shape, gpu: Gpu, actors: int) -> float
     that of so many actors on the same GPU."""
     share = usable_share(gpu)
     engine = EngineLimits(config.learner_gpu_usage).on(gpu, share)
-    parts = memory.learner(config, shape, gpu, engine).generating
+    parts = footprint.learner(config, shape, gpu, engine).generating
     names = ("adapter and optimiser", "CUDA context", "CUDA graphs", KEPT_FREE)
     own = sum(parts.get(name, 0) for name in names)
     if not actors:
         return own
     limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
-    actor = memory.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
+    actor = footprint.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
     return own + actors * actor.generating_mb()
 
 

@@ -27,8 +27,8 @@ from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
 from unslothrl.environments.base import DEFAULT_TURNS
-from unslothrl.planning import memory
-from unslothrl.planning.memory import MB, TRAINED
+from unslothrl.planning import footprint
+from unslothrl.planning.footprint import MB, TRAINED
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
@@ -52,7 +52,7 @@ SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest
     (float("inf"), (1555, 312), (4800, 989)),  # A100 to H200
 )
 
-Speed = tuple[float, float]  # bytes/s, operations/s
+Rates = tuple[float, float]  # bytes/s, operations/s
 Seconds = tuple[float, float, float]  # of generating, judging, updating
 
 
@@ -170,7 +170,7 @@ def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
     ]
 
 
-def of_size(gpu: Gpu) -> tuple[Speed, Speed]:
+def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     """-> what the slowest and the fastest GPU of this one's size reach."""
     _, *both = next(size for size in SIZES if gpu.physical_mb / 1024 <= size[0])
     slow, fast = ((REACHED * gb * 1e9, REACHED * tflops * 1e12) for gb, tflops in both)
@@ -188,7 +188,7 @@ def judging_seconds(
 ) -> tuple[float, float] | None:
     """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
     found = _low_and_high(config, shape, placement)
-    return found and (found[0][1], found[1][1]) if memory.has_reward_model(config) else None
+    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
 
 
 def _low_and_high(
@@ -221,7 +221,7 @@ def turns_of(config: Config) -> int:
 
 
 def parts(
-    config: Config, shape: Shape, speed: Speed, engine_s: float, share: float, turns: int = 0
+    config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
 ) -> Seconds:
     """Of a step, one after the other; `turns` that are waited for."""
     bandwidth, flops = speed
@@ -238,7 +238,7 @@ def parts(
     rounds = -(-completions // at_once)
     generating = rounds * (length * (max(moving, computing) + engine_s) + between)
     scored = config.completions_per_step * (config.max_prompt_tokens * share + length) / learners
-    judging = FORWARD * parameters * scored / flops if memory.has_reward_model(config) else 0.0
+    judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
     chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     trained = chosen * (config.max_prompt_tokens * share + length) / learners
     return generating, judging, FLOPS * parameters * trained / flops

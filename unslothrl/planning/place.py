@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
 from unslothrl.planning.placement import (
     ACTOR,
@@ -344,9 +344,9 @@ def _with_needs(
     if shape is None or (process.card is not None and process.gpu is None):
         return process
     if process.kind == LEARNER:
-        needs = memory.learner(config, shape, process.gpu, process.engine())
+        needs = footprint.learner(config, shape, process.gpu, process.engine())
     else:
-        needs = memory.actor(config, shape, process.gpu, process.engine(), is_shared)
+        needs = footprint.actor(config, shape, process.gpu, process.engine(), is_shared)
     return replace(process, needs=needs)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import USABLE, EngineLimits, EngineMemory, usable_mb
-from unslothrl.planning.memory import Needs
+from unslothrl.planning.footprint import Needs
 from unslothrl.system.machine import Gpu, Machine
 
 LEARNER, ACTOR = "learner", "actor"

@@ -17,10 +17,10 @@ from unslothrl.config.offline_options import (
     RmOptions,
 )
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
+from unslothrl.planning.footprint import LOGIT, MB, TRAINED, Parts, gb
 from unslothrl.planning.forecast import Store
-from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts, gb
 from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
@@ -137,7 +137,7 @@ def needs(
     if gpu:
         card["CUDA context"] = float(ON_A_CARD["context"])
     backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
-    on_card, on_host = memory.activations(tokens, options.max_lora_rank, backend, shape, gpu)
+    on_card, on_host = footprint.activations(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
     if on_host:
         host["offloaded activations"] = on_host / MB

@@ -12,9 +12,8 @@ from typing import Any
 from unslothrl import cluster, rewards
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.cluster import joining
-from unslothrl.cluster.base import Cluster
+from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
-from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.writing import to_toml
