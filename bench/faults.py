@@ -52,7 +52,7 @@ from facts import commit, facts, result_file  # noqa: E402
 from hosts import hosts, start_ray  # noqa: E402
 from run_on_hosts import RunOnHosts, rewards, write_problems  # noqa: E402
 
-from unslothrl.cluster.watching import PING_S  # noqa: E402
+from unslothrl.cluster.ray_calls import PING_S  # noqa: E402
 
 MEMORY_GB = (8, 2.5)  # so the learners are on the first host, and one actor on each
 MEMORY_FLAG = f"--memory={int(MEMORY_GB[1] * 2**30)}"  # of the second host's Ray

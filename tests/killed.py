@@ -13,7 +13,7 @@ from typing import Any
 
 PHASES = {  # name -> module, class or "", function
     "start": ("unslothrl.runs.rl", "RlRun", "prepare"),
-    "ray": ("unslothrl.cluster.starting", "", "start"),
+    "ray": ("unslothrl.cluster.joining", "", "start"),
     "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
     "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
     "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),

@@ -10,13 +10,13 @@ import pytest
 from test_engines import bias_towards
 
 from unslothrl import cluster
-from unslothrl.cluster import failures, watching
+from unslothrl.cluster import causes
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
 from unslothrl.cluster.base import everyone, loaded
+from unslothrl.cluster.joining import object_store
 from unslothrl.cluster.nodes import process_environment
 from unslothrl.cluster.ray_cluster import RayCluster
-from unslothrl.cluster.starting import object_store
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
@@ -95,7 +95,7 @@ def test_every_process_has_the_same_threads(ray_cluster):
 def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster, monkeypatch):
     learner = ray_cluster.learners[0]
     pid = ray_cluster.ray.get(learner.transport.host.pid.remote())
-    monkeypatch.setattr(watching, "PING_S", 0.5)
+    monkeypatch.setattr(ray_module, "PING_S", 0.5)
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ProcessLost, match="learner-0 does not answer"):
@@ -160,7 +160,7 @@ def test_what_a_process_raises_arrives_as_it_is(ray_cluster):
     with pytest.raises(AttributeError, match="no attribute 'nothing'") as error:
         ray_cluster.gather([ray_cluster.actors[0].transport.call("nothing")])
     assert "in call" in str(error.value.__cause__)  # the traceback there
-    assert failures.summary_of(error.value).endswith("(ray_calls.py, line " + host_line() + ")")
+    assert causes.summary_of(error.value).endswith("(ray_calls.py, line " + host_line() + ")")
 
 
 def host_line() -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from unslothrl.commands import doctor
 from unslothrl.commands.doctor import Check, examine
-from unslothrl.system import packages
+from unslothrl.system import machine
 from unslothrl.system.machine import Gpu, Machine
 
 ROOT = Path(__file__).parents[1]
@@ -42,10 +42,10 @@ def test_what_the_locks_install_is_fine(monkeypatch):
 def test_a_requirement_that_is_not_met_is_a_problem():
     found = {"vllm": "0.26.0", "torch": "2.12.0", "numpy": "2.3.5"}
     wanted = {"vllm": ["torch==2.11.0", "numpy", 'click==1; extra == "x"', "absent>=3"]}
-    [(what, remedy)] = packages.unmet(found, wanted)
+    [(what, remedy)] = machine.unmet(found, wanted)
     assert what == "vllm 0.26.0 needs torch==2.11.0, got 2.12.0"
     assert remedy == 'pip install "torch==2.11.0"'
-    assert list(packages.unmet({**found, "torch": "2.11.0+cu130"}, wanted)) == []
+    assert list(machine.unmet({**found, "torch": "2.11.0+cu130"}, wanted)) == []
 
 
 @pytest.mark.parametrize(

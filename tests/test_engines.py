@@ -25,7 +25,7 @@ from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterDamaged
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 from unslothrl.weights.node_files import Held
@@ -252,7 +252,9 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
     ((weights, adapter),) = vllm_engine.llm.apply_model(measure)
     assert weights == pytest.approx(shape.engine_bytes(), rel=0.01)
     config = Config(max_staleness=2, max_lora_rank=8)
-    assert adapter == pytest.approx(memory.versions_mb(config, shape, 8) * memory.MB, rel=0.01)
+    assert adapter == pytest.approx(
+        footprint.versions_mb(config, shape, 8) * footprint.MB, rel=0.01
+    )
     assert adapter == pytest.approx(3 * shape.lora_weights(8) * 2, rel=0.01)
     for version in (850, 851, 852):
         vllm_engine.load(backend.publish(version))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from unslothrl.algorithms import objectives
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
@@ -179,16 +179,16 @@ DIED = (
     ],
 )
 def test_why_a_process_died(kind, log, killed, cause):
-    assert failures.probable_cause(DIED.format(kind=kind), log, killed).startswith(cause)
+    assert causes.probable_cause(DIED.format(kind=kind), log, killed).startswith(cause)
 
 
 def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path):
     """Neither by a log with its number, nor by what this machine's kernel has killed."""
     (tmp_path / "worker-ab-77.err").write_text("*** SIGSEGV received")
     error = RuntimeError(DIED.format(kind="SYSTEM_ERROR") + "\n\tip: 10.0.0.2\n")
-    there = failures.process_died(error, {}, tmp_path, -1, "10.0.0.1")
+    there = causes.process_died(error, {}, tmp_path, -1, "10.0.0.1")
     assert "(process 77 on 10.0.0.2) died: a signal from outside" in str(there)
-    here = failures.process_died(error, {}, tmp_path, failures.oom_killed(), "10.0.0.2")
+    here = causes.process_died(error, {}, tmp_path, causes.oom_killed(), "10.0.0.2")
     assert "(process 77) died: SIGSEGV; its log is" in str(here)
 
 

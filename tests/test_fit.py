@@ -96,11 +96,8 @@ def test_given_values_are_never_changed_but_doubted():
     resolved = resolve(flags, gpus(8_192))
     assert {name: str(getattr(resolved.config, name)) for name in flags} == flags
     assert any("this may run out of memory" in note for note in resolved.notes)
-
-
-def test_a_given_topk_keeps_enough_candidates():
-    resolved = resolve({"topk": "16"}, gpus(4_096))
-    assert (resolved.config.topk, resolved.config.num_candidates) == (16, 16)
+    kept = resolve({"topk": "16"}, gpus(4_096)).config
+    assert (kept.topk, kept.num_candidates) == (16, 16)
 
 
 def test_memory_that_others_use_is_not_counted_on():
@@ -121,12 +118,9 @@ def test_a_t4_gets_float16_and_the_learners_own_engine():
         "engine auto -> transformers: vLLM's 4-bit layers compute in bfloat16, which card15 lacks"
         in resolved.notes
     )
-
-
-def test_vllm_asked_for_on_a_t4_is_doubted():
-    resolved = resolve({"engine": "vllm"}, gpus(15_360, capability=(7, 5)))
-    assert resolved.config.engine == "vllm"
-    assert any(note.startswith("engine vllm: its 4-bit layers") for note in resolved.notes)
+    asked = resolve({"engine": "vllm"}, gpus(15_360, capability=(7, 5)))
+    assert asked.config.engine == "vllm"
+    assert any(note.startswith("engine vllm: its 4-bit layers") for note in asked.notes)
 
 
 @pytest.mark.parametrize(("cards", "actors"), [(1, 0), (2, 1), (3, 2), (8, 2)])
@@ -261,20 +255,16 @@ def test_a_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
     assert "kv_cache_mb not set -> 1500: from 11.7 GB of memory" in resolved.notes
 
 
-@pytest.mark.parametrize(("quota", "cpus"), [("50000 100000", 1), ("100000 100000", 1)])
-def test_a_cgroups_limits_count(tmp_path, monkeypatch, quota, cpus):
-    (tmp_path / "cpu.max").write_text(quota)
-    (tmp_path / "memory.max").write_text(str(512 * 2**20))
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    assert (machine.usable_cpus(), machine.usable_ram_mb()) == (cpus, 512)
-
-
-def test_without_limits_the_whole_host_counts(tmp_path, monkeypatch):
+def test_a_cgroups_limits_count(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     free = machine.usable_cpus(), machine.usable_ram_mb()
-    (tmp_path / "cpu.max").write_text("max 100000")
-    (tmp_path / "memory.max").write_text("max")
-    assert (machine.usable_cpus(), machine.usable_ram_mb()) == free
+    for cpus, memory, expected in (
+        ("max 100000", "max", free),
+        ("50000 100000", str(512 * 2**20), (1, 512)),
+    ):
+        (tmp_path / "cpu.max").write_text(cpus)
+        (tmp_path / "memory.max").write_text(memory)
+        assert (machine.usable_cpus(), machine.usable_ram_mb()) == expected
 
 
 @pytest.mark.parametrize(

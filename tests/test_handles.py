@@ -1,13 +1,19 @@
-"""Handles have the methods of what they stand for, and every call crosses the process border."""
+"""Handles have the methods of what they stand for, every call crosses the process border, and what
+every process of a run must show before it works."""
 
 import inspect
 import typing
 
 import pytest
+from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
+from unslothrl.cluster import base as checks_module
+from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import ActorHandle, GeneratorHandle, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
+from unslothrl.errors import ProcessLost, RunError, UserError
+from unslothrl.learners.learner import Learner
 
 
 def methods(handle: type) -> list[str]:
@@ -22,8 +28,6 @@ def parameters(function) -> list[tuple[str, object]]:
 @pytest.mark.parametrize("handle", [GeneratorHandle, ActorHandle, LearnerHandle])
 def test_a_handle_passes_what_the_method_takes(handle):
     """But for parameters that have a default there, which tests use."""
-    from unslothrl.learners.learner import Learner
-
     targets = [Learner] if handle is LearnerHandle else [Actor, Learner]
     for name in methods(handle):
         for target in targets:
@@ -36,8 +40,6 @@ def test_a_handle_passes_what_the_method_takes(handle):
 
 @pytest.mark.parametrize("handle", [ActorHandle, LearnerHandle])
 def test_a_call_has_the_type_of_the_methods_result(handle):
-    from unslothrl.learners.learner import Learner
-
     target = Learner if handle is LearnerHandle else Actor
     for name in methods(handle):
         returns = inspect.signature(getattr(target, name), eval_str=True).return_annotation
@@ -60,3 +62,63 @@ def test_a_call_may_be_an_argument_and_runs_once():
     published = cluster.learners[0].publish(3)
     assert cluster.gather([cluster.actors[0].load(published)]) == ["loaded v3"]
     assert cluster.gather([published, published]) == ["v3", "v3"]
+
+
+# Checks
+
+
+def test_who_has_a_canary():
+    def cluster() -> tuple[LocalCluster, list[FakeGenerator]]:
+        actors = {name: FakeGenerator(name, lambda *_: True) for name in ("actor-0", "actor-1")}
+        learner = FakeLearner("learner-0", lambda *_: True)
+        return LocalCluster.of(actors, {"learner-0": learner}), [*actors.values(), learner]
+
+    for learners_generate, expected in ((False, [1, 1, 0]), (True, [1, 1, 1])):
+        checks = Checks(learners_generate=learners_generate)
+        processes, everyone = cluster()
+        checks.check_all(processes)
+        assert [each.calls.count("canary") for each in everyone] == [0, 0, 0]
+        checks.ask_shape(processes)
+        checks.check_all(processes)
+        assert [each.calls.count("canary") for each in everyone] == expected
+        checks.check_all(processes, processes.actors[1:])  # that was started again
+        assert [each.calls.count("canary") for each in everyone][1] == 2
+
+
+def test_another_base_and_another_sandbox_are_named():
+    checks = Checks("bubblewrap")
+    checks.check("learner-0", [None, "a" * 8])
+    with pytest.raises(RunError, match=r"actor-1 holds a different 4-bit base \(bbbbbbbb\)"):
+        checks.check("actor-1", [None, "b" * 8, None])
+    with pytest.raises(UserError, match="actor-2: no bubblewrap here"):
+        checks.check("actor-2", ["no bubblewrap here", "a" * 8])
+
+
+class Dying:
+    """A cluster in which the named process dies at each of its first calls."""
+
+    def __init__(self, name: str, deaths: int):
+        actors = {n: FakeGenerator(n, lambda *_: True) for n in ("actor-0", "actor-1")}
+        learner = FakeLearner("learner-0", lambda *_: True)
+        self.inner = LocalCluster.of(actors, {"learner-0": learner})
+        self.actors, self.learners = self.inner.actors, self.inner.learners
+        self.name, self.deaths, self.started = name, deaths, []
+
+    def gather(self, calls):
+        names = {call.target.name for call in calls}
+        if self.name in names and len(self.started) < self.deaths:
+            raise ProcessLost(self.name, f"{self.name} died")
+        return self.inner.gather(calls)
+
+    def start_again(self, name: str) -> None:
+        self.started.append(name)
+
+
+@pytest.mark.parametrize("name", ["actor-1", "learner-0"])
+def test_one_that_dies_while_it_is_checked_is_started_again(name):
+    notes: list[str] = []
+    cluster = Dying(name, checks_module.MOST_STARTS - 1)
+    Checks().check_started(cluster, notes.append)
+    assert cluster.started == [name] * 2 and notes == [f"{name} died: started again"] * 2
+    with pytest.raises(ProcessLost, match=f"{name} died"):
+        Checks().check_started(Dying(name, checks_module.MOST_STARTS), notes.append)

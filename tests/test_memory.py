@@ -88,7 +88,7 @@ def test_the_limit_reaches_every_worker(monkeypatch):
     assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
 
 
-def watched() -> memory.Watch:
+def watched() -> memory.MemoryWatch:
     """What `prepare_card` began."""
     memory.prepare_card()
     watch = memory.watch_card()
@@ -123,7 +123,7 @@ def test_without_nvml_cuda_is_asked_and_never_in_the_background(card):
 
 def test_the_peak_is_the_largest_reading():
     readings = iter([5.0, 9.0, 2.0])
-    watch = memory.Watch(lambda: next(readings, 1.0))
+    watch = memory.MemoryWatch(lambda: next(readings, 1.0))
     try:
         assert [watch.peak_mb() for _ in range(3)][-1] == 9.0
     finally:
@@ -132,14 +132,14 @@ def test_the_peak_is_the_largest_reading():
 
 def test_a_reading_that_fails_changes_nothing():
     readings = iter([5.0])
-    watch = memory.Watch(lambda: next(readings), in_background=False)  # then StopIteration
+    watch = memory.MemoryWatch(lambda: next(readings), in_background=False)  # then StopIteration
     assert [watch.peak_mb(), watch.peak_mb()] == [5.0, 5.0]
 
 
 def test_a_peak_between_two_questions_is_seen():
     """The thread reads it; nobody asks while the engine is awake."""
     values = [4.0]
-    watch = memory.Watch(lambda: values[0])
+    watch = memory.MemoryWatch(lambda: values[0])
     try:
         values[0] = 30.0
         while watch.most < 30.0:

@@ -12,7 +12,6 @@ from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import Card
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.place import OVERHEAD_MB
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 
@@ -309,7 +308,7 @@ def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
         assert plan.node is not None
         card = len(nodes.cards)
         nodes.cards.append(nodes.card(plan.node.id))
-        watch.plans[name] = replace(plan, card=card, reserved=1.0)
+        watch.plans[name] = replace(plan, cards=(card,))
         watch.cards[card] = plan.node.id
 
 
@@ -320,7 +319,7 @@ def test_each_card_of_a_node_that_comes_gets_an_actor():
     nodes.alive["b"], nodes.free["b"] = (16, 2), 2
     assert watch.changes().joined == ("actor-1", "actor-2")
     assert [watch.plans[f"actor-{i}"].card for i in (1, 2)] == [2, 3]
-    assert watch.plans["actor-2"].reserved == 1.0 and nodes.free["b"] == 0
+    assert nodes.free["b"] == 0
 
 
 def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_more():
@@ -367,7 +366,3 @@ def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
     changes = watch.changes()
     assert changes.joined == () and "too small" in changes.notes[0]
     assert nodes.given_back == ["b"]
-
-
-def test_the_memory_that_an_actor_needs():
-    assert OVERHEAD_MB + BASE_MB == 2000

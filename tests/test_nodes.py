@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ray_nodes import RayNodes, own_token
 
-from unslothrl.cluster import joining, nodes, on_node, shipping
+from unslothrl.cluster import joining, nodes, on_node
 from unslothrl.cluster.run_entry import RunEntry, entries
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
@@ -75,9 +75,7 @@ def looked(ray, cluster, **options) -> nodes.JoinedNodes:
         Config(), model="embedded", learner="grpo", engine="transformers", backend="peft",
         ray_address=cluster.address, **options,
     )  # fmt: skip
-    found = nodes.of_run(ray, config, base_model.prepare("embedded"), Machine.detect(), Path())
-    assert isinstance(found, nodes.JoinedNodes)
-    return found
+    return nodes.JoinedNodes(ray, config, base_model.prepare("embedded"), Machine.detect())
 
 
 @pytest.mark.slow
@@ -111,9 +109,7 @@ def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
             if line.startswith("step 2/"):
                 break
         assert lines[-1].startswith("step 2/"), lines
-        started = time.monotonic()
         shown = unslothrl(cluster, tmp_path, "cluster", "--ray_address", cluster.address)
-        assert time.monotonic() - started < 20
         assert shown.returncode == 0, shown.stderr
         text = shown.stdout.splitlines()
         assert max(map(len, text)) <= 80
@@ -200,7 +196,7 @@ def test_a_reward_that_lacks_something_on_a_node_is_refused_there(first_line, la
     path = str(tmp_path / "mine.py")
     (tmp_path / "mine.py").write_text(f"{first_line}\n{REWARD}")
     config = replace(Config(), model=str(BASE), reward=(f"{path}:reward",))
-    answer = on_node.prepare(config, [path], "session", "job", ["job"], shipping.content(path))
+    answer = on_node.prepare(config, [path], "session", "job", ["job"], on_node.content(path))
     assert answer.keys() == {"error"}
     assert answer["error"].startswith(f"reward {path}:reward: ") and lacks in answer["error"]
     assert "copy what else it reads or imports to the same path there" in answer["error"]
@@ -231,13 +227,14 @@ def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatc
 
 
 @pytest.mark.slow
-def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
-    """Ray counts three GPUs on a third node, which are not there: their size is not known."""
-    cluster.add("--num-cpus=1", "--num-gpus=3")
-    found = looked(ray, cluster, number_of_actors=1)
-    assert found.resources.gpus == (None,) * 3
+def test_gpus_are_held_one_by_one_and_given_back(ray, cluster):
+    """Ray counts four GPUs on a third node, which are not there: their size is not known. An actor
+    over two starts by the group of one of them, and the run holds the other's as long."""
+    cluster.add("--num-cpus=1", "--num-gpus=4")
+    found = looked(ray, cluster, number_of_actors=1, actor_tensor_parallel=2)
+    assert found.resources.gpus == (None,) * 4
     placement = place(found.config, found.resources, base_mb=1)
-    assert [plan.card for plan in placement.processes] == [0, 1]
+    assert [len(plan.cards) for plan in placement.processes] == [1, 2]
     found.prepare(placement)
     deadline = time.monotonic() + 30
     while ray.available_resources().get("GPU") != 1.0 and time.monotonic() < deadline:
@@ -246,52 +243,18 @@ def test_cards_are_held_one_by_one_and_given_back(ray, cluster):
     seen = []
     for plan in placement.processes:
         start = found.start_of(plan)
-        task = ray.remote(num_cpus=0)(lambda: os.environ["CUDA_VISIBLE_DEVICES"])
+        task = ray.remote(num_cpus=0)(
+            lambda: (os.environ["CUDA_VISIBLE_DEVICES"], ray.get_runtime_context().get_node_id())
+        )
         ref = task.options(
-            num_gpus=start.gpus, scheduling_strategy=start.strategy,
-            runtime_env={"env_vars": start.environment},
-        ).remote()  # fmt: skip
-        seen.append(ray.get(ref))
-    assert sorted(seen) == sorted(found.cards[plan.card].visible for plan in placement.processes)
-    assert len(set(seen)) == 2
+            scheduling_strategy=start.strategy, runtime_env={"env_vars": start.environment}
+        ).remote()
+        visible, node = ray.get(ref)
+        assert visible.split(",") == [found.cards[card].visible for card in plan.cards]
+        assert node == plan.node.id
+        seen += visible.split(",")
+    assert len(set(seen)) == 3
     found.close()
-
-
-@pytest.mark.slow
-def test_an_actor_over_two_cards_holds_both(ray, cluster):
-    """Of three GPUs that Ray counts on a node: the actor starts by the group of one of its cards,
-    and the run holds the other's as long."""
-    cluster.add("--num-cpus=1", "--num-gpus=3")
-    found = looked(ray, cluster, number_of_actors=1, actor_tensor_parallel=2)
-    placement = place(found.config, found.resources, base_mb=1)
-    (learner,), (actor,) = placement.learners, placement.actors
-    assert len(actor.cards) == 2 and learner.card not in actor.cards
-    found.prepare(placement)
-    start = found.start_of(actor)
-    assert start.gpus == 1.0
-    task = ray.remote(num_cpus=0)(
-        lambda: (os.environ["CUDA_VISIBLE_DEVICES"], ray.get_runtime_context().get_node_id())
-    )
-    ref = task.options(
-        num_gpus=start.gpus, scheduling_strategy=start.strategy,
-        runtime_env={"env_vars": start.environment},
-    ).remote()  # fmt: skip
-    visible, node = ray.get(ref)
-    assert visible.split(",") == [found.cards[card].visible for card in actor.cards]
-    assert len(set(visible.split(","))) == 2 and node == actor.node.id
-    held = [found.cards[card].group for card in (*learner.cards, *actor.cards)]
-    assert all(group.wait(1) for group in held)
-    found.close()
-    found.give_back(held)
-
-
-def test_without_a_cluster_the_command_says_so_in_a_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "unslothrl", "cluster", "--ray_address", "127.0.0.1:1"],
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1 and "nothing listens there" in done.stderr
 
 
 @pytest.mark.slow

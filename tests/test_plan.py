@@ -8,8 +8,9 @@ import pytest
 from few_cases import few
 
 from unslothrl.commands.cli import main
+from unslothrl.commands.plan import duration, table
 from unslothrl.config.options import Config
-from unslothrl.planning import memory
+from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
@@ -90,7 +91,7 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     optimizer.step()
     kept = [t for state in optimizer.state.values() for t in state.values() if t.numel() > 1]
     kept += [t for parameter in trained for t in (parameter, parameter.grad)]
-    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * memory.TRAINED["cpu"]
+    assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * footprint.TRAINED["cpu"]
 
 
 @pytest.mark.real
@@ -126,7 +127,7 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
         return sum(storage.nbytes() for storage in storages.values())
 
     shape = Shape(2, hidden, inner, heads, kv_heads, hidden // heads, 64, tied=False)
-    assert (kept(3) - kept(2)) / 64 == memory.peft_layer_bytes(shape, rank=8)
+    assert (kept(3) - kept(2)) / 64 == footprint.peft_layer_bytes(shape, rank=8)
 
 
 def test_a_plan_by_hand():
@@ -155,12 +156,12 @@ def test_a_plan_by_hand():
 
 def test_learners_on_cards_of_their_own_have_room_for_the_sum_of_their_gradients():
     alone, other = (
-        memory.learner(replace(MAIN, number_of_learners=n), SEVEN, cards(24).gpus[0])
+        footprint.learner(replace(MAIN, number_of_learners=n), SEVEN, cards(24).gpus[0])
         for n in (1, 2)
     )
     gradients = SEVEN.lora_weights(MAIN.max_lora_rank) * 4 / 2**20
-    assert other.updating_mb() - alone.updating_mb() == pytest.approx(gradients + memory.NCCL_MB)
-    assert other.generating_mb() - alone.generating_mb() == pytest.approx(memory.NCCL_MB)
+    assert other.updating_mb() - alone.updating_mb() == pytest.approx(gradients + footprint.NCCL_MB)
+    assert other.generating_mb() - alone.generating_mb() == pytest.approx(footprint.NCCL_MB)
 
 
 def test_processes_on_one_card_take_turns():
@@ -277,29 +278,11 @@ def test_a_small_shm_is_reported_and_does_not_stop_a_run():
     assert not forecast_of(MAIN, SEVEN, replace(machine, disk_mb=1000)).fits
 
 
-def test_without_options_known_models_are_listed(capsys):
-    assert main(["plan", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert set(found["models"]) == set(KNOWN)
-    assert main(["plan"]) == 0
-    assert "qwen2.5-14b" in capsys.readouterr().out
-
-
-def test_a_table_for_a_card_has_gigabytes_by_context():
-    from unslothrl.commands.plan import table
-
-    found = table(cards(24))
-    assert found["what"] == "GB by context"
-    row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
-    assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
-    assert found["models"]["qwen2.5-72b"] == dict.fromkeys(found["models"]["qwen2.5-72b"])
-
-
 def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     """By hand: rank 33 is rounded to 64 on the card, and stays 33 in the host's memory."""
     machine = cards(24, 24)
 
-    def actor(**changes) -> memory.Needs:
+    def actor(**changes) -> footprint.Needs:
         config = replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_num_seqs=8,
                          max_lora_rank=33, **changes)  # fmt: skip
         return placed(config, machine).actors[0].needs
@@ -331,15 +314,19 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     assert "max_staleness 2: on 1 GPU" in capsys.readouterr().err
 
 
-def test_a_card_alone_gives_the_table_of_what_fits_it(capsys):
+def test_without_a_model_known_models_are_listed(capsys):
+    assert main(["plan", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)["models"]) == set(KNOWN)
     assert main(["plan", "--card", "12"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("a card of 12 GB: GB by context") and "qwen2.5-3b " in text
-    rows = [line for line in text.splitlines() if line.startswith("qwen2.5-7b")]
-    assert len(rows) == 1 and "qwen2.5-72b" not in text.partition("too large:")[0]
-    assert "qwen2.5-72b" in text.partition("too large:")[2]
-    assert main(["plan", "--card", "12", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["card"] == "a card of 12 GB"
+    fitting, _, too_large = text.partition("too large:")
+    assert fitting.count("qwen2.5-7b ") == 1 and "qwen2.5-72b" not in fitting
+    assert "qwen2.5-72b" in too_large
+    found = table(cards(24))
+    row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
+    assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
+    assert found["models"]["qwen2.5-72b"] == dict.fromkeys(found["models"]["qwen2.5-72b"])
 
 
 def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
@@ -357,3 +344,41 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
     assert f"would fit with --max_new_tokens {tokens}\n" in capsys.readouterr().out
     assert main([*flags, "--max_new_tokens", "300", "--card", "6", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["would_fit_with"] is None
+
+
+# How long a step takes
+
+
+def seconds(config: Config, *sizes: float):
+    resources = Resources.of_machine(config, cards(*sizes))
+    return forecast.step_seconds(config, SEVEN, place(config, resources, shape=SEVEN))
+
+
+def test_a_step_by_hand():
+    config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
+    found = sum(forecast.parts(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0))
+    parameters, tokens = 7_615_616_512, 1200
+    moving = (SEVEN.engine_bytes() + 64 * 1550 * 57_344 / 2) / 0.5e12
+    computing = 2 * parameters * 64 / 0.5e14
+    updating = 8 * parameters * 128 * 1550 / 0.5e14
+    assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
+    slow = sum(forecast.parts(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0))
+    assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
+
+
+def test_the_range_goes_up_and_is_shorter_on_larger_cards():
+    config = replace(MAIN, max_num_seqs=16)
+    by_size = [seconds(config, gb) for gb in (12, 24, 80)]
+    assert all(low < high for low, high in by_size)
+    assert [low for low, _ in by_size] == sorted((low for low, _ in by_size), reverse=True)
+    longer = seconds(replace(config, max_new_tokens=2400), 24)
+    assert longer[0] > by_size[1][0] and longer[1] > by_size[1][1]
+    assert seconds(replace(config, engine="transformers", backend="peft"), 24)[1] > by_size[1][1]
+    assert seconds(config) is None
+
+
+@pytest.mark.parametrize(
+    ("of", "shown"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5400, "2 h"), (36_000, "10 h")]
+)
+def test_durations_are_short(of, shown):
+    assert duration(of) == shown

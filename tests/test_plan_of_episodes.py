@@ -10,7 +10,7 @@ from test_plan import MAIN, SEVEN, cards, placed
 
 from unslothrl.commands.cli import main
 from unslothrl.errors import UserError
-from unslothrl.planning import memory, speed
+from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
 from unslothrl.runs.resolve import resolve
 
@@ -28,7 +28,7 @@ def test_the_memory_of_episodes_is_that_of_completions_as_long():
     assert (needs.generating, needs.updating) == (others.generating, others.updating)
     assert needs.host == {**others.host, "environments": 20 + 5 * 256.0}
     few = replace(EPISODES, batch_size=4, num_candidates=8, tools=("python",))
-    assert memory.episodes(few) == {"environments": 180 + 25 * 32.0}
+    assert footprint.episodes(few) == {"environments": 180 + 25 * 32.0}
     without_budget = replace(EPISODES, max_episode_tokens=None)
     assert without_budget.context == 350 + 300  # of all turns together, as it is played
 
@@ -38,17 +38,17 @@ def test_a_step_of_episodes_by_hand():
     environment is waited for 5 times."""
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     options = {"speed": (0.5e12, 0.5e14), "engine_s": 0.01, "share": 1.0}
-    found = sum(speed.parts(config, SEVEN, **options, turns=5))
+    found = sum(forecast.parts(config, SEVEN, **options, turns=5))
     parameters = 7_615_616_512
     single = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
                      max_new_tokens=2000)  # fmt: skip
-    alone = sum(speed.parts(single, SEVEN, **options))
+    alone = sum(forecast.parts(single, SEVEN, **options))
     again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
     assert found == pytest.approx(alone + 2 * (again + 5))
-    low, high = speed.step_seconds(config, SEVEN, placed(config, cards(24)))
-    longer = speed.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
+    low, high = forecast.step_seconds(config, SEVEN, placed(config, cards(24)))
+    longer = forecast.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
     assert longer[0] == low and longer[1] > high
-    assert speed.turns_of(config) == 10 and speed.turns_of(MAIN) == 0
+    assert forecast.turns_of(config) == 10 and forecast.turns_of(MAIN) == 0
 
 
 def test_what_does_not_fit_has_shorter_episodes():

@@ -16,9 +16,9 @@ from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftO
 from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
-from unslothrl.planning import speed, stages
+from unslothrl.planning import forecast, stages
 from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.memory import MB
+from unslothrl.planning.footprint import MB
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.stages import Reference, needs
@@ -404,15 +404,15 @@ def test_the_embedded_run_is_planned_without_a_card(capsys):
 
 
 def test_a_steps_time_by_hand():
-    low, high = speed.stage_seconds(options_of(batch_size=10, max_length=1000), SEVEN, GPU)
+    low, high = forecast.stage_seconds(options_of(batch_size=10, max_length=1000), SEVEN, GPU)
     one = 6 * SEVEN.parameters() * 10 * 1000
     assert low == pytest.approx(one / 4 / (0.5 * 165e12))
     assert high == pytest.approx(one / (0.5 * 60e12))
-    packed = speed.stage_seconds(options_of(packing=True), SEVEN, GPU)
-    assert packed[0] == pytest.approx(4 * speed.stage_seconds(options_of(), SEVEN, GPU)[0])
-    pairs = [speed.stage_seconds(options_of(DpoOptions, reference=kind), SEVEN, GPU)[1]
+    packed = forecast.stage_seconds(options_of(packing=True), SEVEN, GPU)
+    assert packed[0] == pytest.approx(4 * forecast.stage_seconds(options_of(), SEVEN, GPU)[0])
+    pairs = [forecast.stage_seconds(options_of(DpoOptions, reference=kind), SEVEN, GPU)[1]
              for kind in ("cached", "adapter")]  # fmt: skip
-    rm = speed.stage_seconds(options_of(RmOptions), SEVEN, GPU)[1]
+    rm = forecast.stage_seconds(options_of(RmOptions), SEVEN, GPU)[1]
     assert pairs == pytest.approx([rm, 8 / 6 * rm])
 
 
@@ -422,12 +422,12 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     tokens = 8 * 16 * (350 + 1200)
     resources = Resources.of_machine(config, cards(24))
     found = {c.reward: place(c, resources, shape=SEVEN) for c in (config, judged)}
-    low, high = speed.judging_seconds(judged, SEVEN, found[judged.reward])
+    low, high = forecast.judging_seconds(judged, SEVEN, found[judged.reward])
     assert high == pytest.approx(2 * SEVEN.parameters() * tokens / (0.5 * 60e12))
     assert low == pytest.approx(2 * SEVEN.parameters() * tokens / 4 / (0.5 * 165e12))
-    steps = [speed.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
+    steps = [forecast.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
     assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
-    assert speed.judging_seconds(config, SEVEN, found[config.reward]) is None
+    assert forecast.judging_seconds(config, SEVEN, found[config.reward]) is None
     judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
     words = ["plan", "--model", MODEL, "--card", "24", "--reward", "accuracy"]
     assert cli.main([*words, "--reward", f"rm:{judge}"]) == 0

@@ -7,9 +7,9 @@ import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target
 from fakes import task
 
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.cluster.watching import Stalls
+from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Sampling
 from unslothrl.training import pool as pool_module

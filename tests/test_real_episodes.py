@@ -33,7 +33,7 @@ from unslothrl.cluster.build import build_actor, environment_of, rules_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments.host import Host
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.records import Assignment, Batch, Group, Sample, Sampling
 from unslothrl.weights import base_model
 
@@ -247,5 +247,5 @@ def test_the_processes_of_environments_take_what_is_planned():
         found = asyncio.run(opened(host))
     finally:
         host.close()
-    planned = memory.episodes(config)["environments"]
+    planned = footprint.episodes(config)["environments"]
     assert planned / 3 < found < planned

@@ -12,7 +12,7 @@ import pytest
 from environment_files import Script, asked, play_with, written
 
 from unslothrl import environments
-from unslothrl.cluster import shipping
+from unslothrl.cluster import on_node
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.environments import corpus
@@ -330,17 +330,17 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
         (str(tmp_path / "docs"), {"dogs.txt", "more/cats.md", "rows.jsonl"}),
     ):
         config = replace(Config(), tools=("python", f"search:{path}"))
-        (sent,) = shipping.paths_of(config)
-        content = shipping.content(sent)
-        assert content.keys() == names and shipping.digest(sent)
+        (sent,) = on_node.paths_of(config)
+        content = on_node.content(sent)
+        assert content.keys() == names and on_node.digest(sent)
         target = tmp_path / f"node of {Path(path).name}"
-        moved = shipping.write({sent: content}, target)
-        here = shipping.renamed(config, lambda path, moved=moved: moved.get(path, path))
+        moved = on_node.write({sent: content}, target)
+        here = on_node.renamed(config, lambda path, moved=moved: moved.get(path, path))
         moved = environments.corpus_of(here.tools[1])
         assert here.tools[0] == "python" and str(target) in moved
         assert sorted(Corpus(moved)) == sorted(Corpus(path))
-        assert shipping.digest(here.tools[1]) == shipping.digest(sent)
-    assert shipping.digest(f"search:{tmp_path}/nowhere") == ""
+        assert on_node.digest(here.tools[1]) == on_node.digest(sent)
+    assert on_node.digest(f"search:{tmp_path}/nowhere") == ""
 
 
 @pytest.mark.slow

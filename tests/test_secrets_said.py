@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.commands import cli
 from unslothrl.text import HIDDEN
 from unslothrl.tracking.run_folder import ERROR, RunFolder
@@ -46,7 +46,7 @@ def test_a_traceback_is_without_the_secrets_of_the_shell_that_it_came_from(tmp_p
     try:
         raise OSError(f"{WITH_PASSWORD}: Authorization: Basic QWxhZGRpbg said correct horse")
     except OSError as error:
-        summary = failures.summary_of(error)
+        summary = causes.summary_of(error)
         RunFolder(tmp_path).write_error(error)
     monkeypatch.delenv("MY_SERVICE_PASSWORD")
     said = f"OSError: {SHOWN}: Authorization: {HIDDEN} said {HIDDEN}"

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.base import Builders, everyone
-from unslothrl.cluster.checks import Checks
-from unslothrl.cluster.watching import FORGET_S
+from unslothrl.cluster.base import Builders, Checks, everyone
+from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.system.machine import Machine
 from unslothrl.weights.adapter import AdapterShape

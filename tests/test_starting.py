@@ -1,4 +1,4 @@
-"""The Ray that a run starts: what it is given, and what is refused before it starts."""
+"""The Ray that a run starts: who reaches it, and that nothing is left of it."""
 
 import contextlib
 import ipaddress
@@ -12,9 +12,6 @@ import tempfile
 import psutil
 import pytest
 
-from unslothrl.cluster import starting
-from unslothrl.errors import UserError
-
 
 @pytest.fixture
 def variables(monkeypatch, tmp_path):
@@ -26,20 +23,12 @@ def variables(monkeypatch, tmp_path):
     return monkeypatch
 
 
-def test_a_full_disk_is_refused(variables):
-    """As if every disk were."""
-    starting.check()
-    variables.setattr(starting, "LEAST_ROOM", 2**60)
-    with pytest.raises(UserError, match="MB free, and Ray needs about"):
-        starting.check()
-
-
 ALONE = """
 import json, os, psutil, ray, subprocess, sys
-from unslothrl.cluster import starting
+from unslothrl.cluster import joining
 from unslothrl.system.machine import Machine
 
-context = starting.start(ray, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
+context = joining.start(ray, Machine(cpus=1, ram_mb=4_000, shm_mb=8_000))
 
 @ray.remote
 def work():

@@ -67,11 +67,11 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
         ({"engine": "transformers"}, "with engine transformers: change --engine"),
         (
             {"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"},
-            "quantised already, .* such as unsloth/Qwen2.5-7B-Instruct, which every card",
+            "quantised already, .* such as unsloth/Qwen2.5-7B-Instruct, which every GPU",
         ),
         (
             {"actor_tensor_parallel": "3"},
-            "3 cards cannot share the 28 attention heads .* set --actor_tensor_parallel 2",
+            "3 GPUs cannot share the 28 attention heads .* set --actor_tensor_parallel 2",
         ),
         (
             {"model": "Qwen/Qwen2.5-0.5B-Instruct", "actor_tensor_parallel": "4"},
@@ -168,8 +168,6 @@ def test_three_cards_hold_a_learner_and_an_actor_over_two():
     placement = placed(24, 24, 24)
     learner, actor = placement.processes
     assert (learner.cards, actor.cards) == ((0,), (2, 1))
-    assert (learner.reserved, actor.reserved) == (1.0, 2.0)
-    assert placement.bundles() == [{"GPU": 1.0}, {"GPU": 2.0}]
     assert actor.engine() == EngineMemory(None, 0.884, 8192)
     assert not actor.takes_turns and actor.sleep_lock is None
     assert placement.rounds() == [(learner, actor)]
@@ -294,7 +292,7 @@ def split_watch(**more: tuple[float, int]):
     watch = watch_of(nodes, zero="b")
     on_cards(nodes, watch)
     nodes.cards.append(nodes.card("b"))
-    watch.plans["actor-0"] = replace(watch.plans["actor-0"], more_cards=(2,), reserved=2.0)
+    watch.plans["actor-0"] = replace(watch.plans["actor-0"], cards=(1, 2))
     watch.cards[2] = "b"
     return nodes, watch
 
@@ -311,7 +309,7 @@ def test_an_actor_whose_node_has_gone_takes_two_cards_of_another():
     watch.look()
     watch.place("actor-0")
     plan = watch.plans["actor-0"]
-    assert plan.node.id == "d" and len(plan.cards) == 2 and plan.reserved == 2.0
+    assert plan.node.id == "d" and len(plan.cards) == 2
     assert all(watch.cards[card] == "d" for card in plan.cards)
 
 

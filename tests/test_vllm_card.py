@@ -22,7 +22,7 @@ from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_options import EXTENSION, split_over
-from unslothrl.planning import memory as planned
+from unslothrl.planning import footprint as planned
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.tensor_parallel import problem
 from unslothrl.runs.resolve import resolve

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from unslothrl.planning.memory import LOGITS
+from unslothrl.planning.footprint import LOGITS
 
 CHUNK = LOGITS["cpu"]  # 8 MB in float32, of which some four copies are alive at a time
 CHUNK_ON_A_GPU = LOGITS["cuda"]

@@ -1,13 +1,19 @@
-"""What the driver asks of the processes of a run."""
+"""What the driver asks of the processes of a run, and what all of them must agree on before they
+work, at the start and when one is started again."""
 
+import math
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
 from unslothrl.config.options import Config
+from unslothrl.errors import ProcessLost, RunError, UserError
+from unslothrl.weights.adapter import AdapterShape
 
 T = TypeVar("T")
+MOST_STARTS = 3  # of a process, before the first step
 
 Stage = Callable[[str], None]
 """Called with what is being started."""
@@ -43,15 +49,18 @@ class Builders:
     learner: Callable[..., Any]
 
 
-class Cluster(Protocol):
-    """The actors and learners of a run, wherever they are."""
+class Cluster:
+    """The actors and learners of a run, wherever they are. What a class does not override is as it
+    is where all of them are in this process, which nothing outlives."""
 
-    actors: Sequence[ActorHandle]
-    learners: Sequence[LearnerHandle]
-    is_local: bool
-    """All is in this process: a call runs when its result is asked for, and nothing beside it."""
-    meanwhile: Callable[[], None] | None
-    """Called again and again while `gather` waits."""
+    is_local = True  # a call runs when its result is asked for, and nothing beside it
+
+    def __init__(
+        self, actors: Sequence[ActorHandle] = (), learners: Sequence[LearnerHandle] = ()
+    ) -> None:
+        self.actors, self.learners = actors, learners
+        # called again and again while `gather` waits
+        self.meanwhile: Callable[[], None] | None = None
 
     def gather(
         self,
@@ -64,57 +73,72 @@ class Cluster(Protocol):
         `progress` gets (done, tokens) summed over the calls' processes while they run. ProcessLost
         where a process has died, does not answer, or is not done within `deadline_s`.
         """
+        raise NotImplementedError
 
     def wait(self, calls: Sequence[Call[Any]]) -> None:
         """Returns when these calls have ended; what came of them stays where it is. ProcessLost
         where a process does not answer."""
+        self.gather(calls)
 
     def later(self, call: Call[T]) -> Callable[[], T]:
         """What another thread may call for a call's result: it waits for that, and raises what
         `gather` would. Where all is in this process, the call is over when this returns."""
+        (value,) = self.gather([call])
+        return lambda: value
 
     def poll(
         self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:
         """Those of `calls` that have ended, after at most `timeout_s`. Where they run in this
-        process, they are run, and `progress` gets (done, tokens) meanwhile."""
+        process, they are run, what they raise is raised, and `progress` gets (done, tokens)."""
+        values = self.gather(list(calls), progress)
+        return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
 
     def silence_s(self, handle: GeneratorHandle) -> float:
         """For how long a process has left a question of this method's unanswered, which a thread
         answers beside its calls; 0 where it answers."""
+        return 0.0
 
     def answer_s(self) -> float:
         """Seconds that such answers take now, of processes that have been asked of late: long where
         the machines are busy."""
+        return 0.0
 
     def check_learners(self) -> None:
         """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
 
     def start_allowed_s(self) -> float:
         """How long an actor may take to start, by what those before it have taken."""
+        return math.inf
 
     def changes(self) -> Changes:
         """Which nodes have come or are about to go since it was last asked."""
+        return Changes()
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Call[None]]:
         """Begins to start an actor in place of the one of that name, which is ended first, or one
         that `changes` has named; on another node than before where its node has gone, or if
         `elsewhere` and there is room. -> (it, a call that ends when it is ready). Raises RunError
         where it cannot be started now."""
+        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
         """Ends an actor for good."""
+        self.add_actor(name)
 
     def exclude_node(self, name: str) -> bool:
         """Starts nothing any more on the node of that actor, unless it is one of those that the run
         was started on. -> whether that is so"""
+        return False
 
     def start_again(self, name: str) -> None:
         """Ends a process that has yet to work, a learner with all the others, and starts it again;
         returns when it is built."""
+        self.add_actor(name)
 
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""
+        self.add_actor("learners")
 
     def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
         """How far the run is after a step, for `unslothrl cluster`."""
@@ -139,11 +163,6 @@ def everyone(cluster: Cluster) -> list[GeneratorHandle]:
     return [*cluster.learners, *cluster.actors]
 
 
-def generators(cluster: Cluster) -> list[GeneratorHandle]:
-    """All that can draw, actors first."""
-    return [*cluster.actors, *cluster.learners]
-
-
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
@@ -152,3 +171,61 @@ def loaded(config: Config) -> str:
     """The learners and actors of a run, for the line that says that they are loaded."""
     counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
     return " and ".join(counted(number, noun) for number, noun in counts if number)
+
+
+@dataclass
+class Checks:
+    """Of one run. `calls` begins them in a process, `check` judges what came of them."""
+
+    level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
+    base_hash: str = ""  # of the 4-bit base, as the first process has it
+    shape: AdapterShape | None = None  # of the run's adapters; None: no canary
+    learners_generate: bool = False  # so that they have a canary too
+
+    def ask_shape(self, cluster: Cluster) -> None:
+        """From now on every process that draws has a canary: see `Engine.canary`."""
+        (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
+
+    def check_started(self, cluster: Cluster, note: Callable[[str], None]) -> None:
+        """`ask_shape` and `check_all` of a cluster that has just started. A process that dies or
+        hangs meanwhile is started again, which `note` is called with."""
+        starts: Counter[str] = Counter()
+        while True:
+            try:
+                self.ask_shape(cluster)
+                return self.check_all(cluster)
+            except ProcessLost as error:
+                starts[error.name] += 1
+                known = any(error.name == handle.name for handle in everyone(cluster))
+                if not known or starts[error.name] == MOST_STARTS:
+                    raise
+                note(f"{error}: started again")
+                cluster.start_again(error.name)
+
+    def calls(self, handle: GeneratorHandle) -> list[Call[Any]]:
+        begun: list[Call[Any]] = [handle.use_level(self.level), handle.fingerprint()]
+        draws = self.learners_generate or not isinstance(handle, LearnerHandle)
+        if self.shape is not None and draws:  # it raises by itself
+            begun.append(handle.canary(self.shape))
+        return begun
+
+    def check(self, name: str, results: Sequence[Any]) -> None:
+        """Raises UserError where a process cannot sandbox programs as the others do, RunError where
+        it holds another base."""
+        refusal, base_hash, *_ = results
+        if refusal is not None:
+            raise UserError(f"{name}: {refusal}")
+        self.base_hash = self.base_hash or base_hash
+        if base_hash != self.base_hash:
+            raise RunError(
+                f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
+                f"({self.base_hash}): the same --model must be the same files on every node"
+            )
+
+    def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
+        """Every process at once, or those of `handles`."""
+        handles = everyone(cluster) if handles is None else handles
+        begun = [self.calls(handle) for handle in handles]
+        results = iter(cluster.gather([call for calls in begun for call in calls]))
+        for handle, calls in zip(handles, begun, strict=True):
+            self.check(handle.name, [next(results) for _ in calls])

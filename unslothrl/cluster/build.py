@@ -6,7 +6,6 @@ its kind in a process, and a process that trains needs no vLLM.
 
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ from unslothrl.files import expanded
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards import Chosen
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
@@ -34,43 +32,41 @@ from unslothrl.weights.base_model import load_tokenizer
 
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     """-> an `Actor` with an engine, and on it a 4-bit base, of its own; without a `plan` it has the
-    card that it finds to itself."""
+    GPU that it finds to itself."""
     plan = plan or actor_alone(config)
-    if config.actor_tensor_parallel > 1:
-        return actor_of(plan.name, split_engine(config, base, plan), config, base)
-    prepare_card()
-    memory = engine_memory(plan)
-    if memory is None:
-        engine = own_engine(config, base, peft_backend(config, base), has_own_base=True)
-        return actor_of(plan.name, engine, config, base)
-    from unslothrl.engines import vllm
+    if config.engine != "vllm":
+        prepare_card()
+        engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
+    elif config.actor_tensor_parallel > 1:
+        engine = split_engine(config, base, plan)
+    else:
+        from unslothrl.engines import vllm
 
-    engine = vllm.start(
-        base,
-        **vllm_options(config),
-        dtype=dtype_name(config),
-        memory=memory,
-        takes_turns=plan.takes_turns,
-        sleep_lock=plan.sleep_lock,
-    )
+        prepare_card()
+        engine = vllm.start(
+            base,
+            **vllm_options(config),
+            dtype=dtype_name(config),
+            memory=engine_memory(plan),
+            takes_turns=plan.takes_turns,
+            sleep_lock=plan.sleep_lock,
+        )
     return actor_of(plan.name, engine, config, base)
 
 
 def split_engine(config: Config, base: Path, plan: ProcessPlan):
-    """-> an engine over several cards, which its workers use: this process does not."""
+    """-> an engine over several GPUs, which its workers use: this process does not."""
     from unslothrl.engines import vllm_split
 
-    card, free_mb = smallest_card()
-    memory = plan.engine(card, free_mb)
-    assert memory is not None  # the transformers engine is not split
+    gpu, free_mb = smallest_card()
     return vllm_split.start(
         base,
         base_model.find(config.model),
         config.actor_tensor_parallel,
         **vllm_options(config),
-        on_gpu=card is not None,
-        dtype=dtype_on(config, card.capability if card else None),
-        memory=memory,
+        on_gpu=gpu is not None,
+        dtype=dtype_on(config, gpu.capability if gpu else None),
+        memory=plan.engine(gpu, free_mb),
     )
 
 
@@ -84,7 +80,7 @@ def vllm_options(config: Config) -> dict[str, Any]:
     }
 
 
-def own_engine(config: Config, base: Path, backend: Any, has_own_base: bool):
+def transformers_engine(config: Config, base: Path, backend: Any, has_own_base: bool):
     """-> transformers' engine over a backend's model."""
     from unslothrl.engines.transformers import TransformersEngine
 
@@ -93,13 +89,18 @@ def own_engine(config: Config, base: Path, backend: Any, has_own_base: bool):
 
 
 def engine_memory(plan: ProcessPlan) -> EngineMemory | None:
-    """What the process's vLLM is given of the card that it finds; None where it has none."""
+    """What the process's vLLM is given of the GPU that it finds; None where it has none."""
     return plan.engine(*this_card()) if plan.limits else None
 
 
 def data_options(config: Config) -> DataOptions:
     """What a run is trained and evaluated on. UserError for a reward that cannot be."""
     chosen = rewards.choose(config.reward)
+    folder = starting_adapter.folder(config)
+    use = adapter_use.read(expanded(folder)) if folder is not None else None
+    # The system prompt of problems that have none: what the adapter that training begins with was
+    # told, else what the rewards ask for. The embedded base knows problems as they stand.
+    asked_for = "" if config.model == EMBEDDED else rewards.system_prompt(chosen)
     return DataOptions(
         dataset=config.dataset,
         eval_dataset=config.eval_dataset,
@@ -111,19 +112,8 @@ def data_options(config: Config) -> DataOptions:
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
         keeps_row=config.has_environment or any(each.signature is not None for each in chosen),
-        default_prompt=default_prompt(config, chosen),
+        default_prompt=asked_for if use is None else use.system_prompt,
     )
-
-
-def default_prompt(config: Config, chosen: Sequence[Chosen]) -> str:
-    """The system prompt of problems that have none: what the adapter that training begins with was
-    told, else what the rewards ask for. UserError for an adapter whose files are damaged."""
-    folder = starting_adapter.folder(config)
-    use = adapter_use.read(expanded(folder)) if folder is not None else None
-    if use is not None:
-        return use.system_prompt
-    # The embedded base knows problems as they stand; an instruction only confuses it.
-    return "" if config.model == EMBEDDED else rewards.system_prompt(chosen)
 
 
 def actor_of(name: str, engine, config: Config, base: Path):
@@ -184,14 +174,27 @@ def scorer_of(config: Config) -> Scorer:
 
 
 def build_learner(config: Config, base: Path, plan: ProcessPlan):
-    """-> a `Learner` whose engine shares its weights."""
+    """-> a `Learner` whose engine shares its weights: Unsloth's vLLM where there is one."""
     if config.backend == "unsloth":
-        backend = unsloth_backend(config, base, plan)
+        memory = engine_memory(plan)
+        backend: Any = import_unsloth(config).load(
+            base,
+            **lora_options(config, base),
+            context=config.context,
+            memory_share=memory.utilisation if memory else None,
+            max_num_seqs=config.sequences_at_once,
+        )
     else:
         backend = peft_backend(config, base)
     for each in rewards.choose(config.reward):
         if each.runs == rewards.IN_LEARNER:
             backend.add_reward_model(Path(each.function), config.normalize_reward_model)
+    if backend.llm is None:
+        engine: Any = transformers_engine(config, base, backend, has_own_base=False)
+    else:
+        from unslothrl.engines.vllm import VllmEngine
+
+        engine = VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
     from unslothrl.learners.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(
@@ -204,20 +207,10 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         value_clip=config.value_clip,
         seed=config.seed,
     )
-    engine = shared_engine(config, base, backend, plan)
     actor = actor_of(plan.name, engine, config, base)
     learner = Learner(backend, objective_of(config), actor, settings)
-    learner.make_room()  # the actors on its card start after it
+    learner.make_room()  # the actors on its GPU start after it
     return learner
-
-
-def shared_engine(config: Config, base: Path, backend, plan: ProcessPlan):
-    """An engine over the learner's own weights: Unsloth's vLLM where there is one."""
-    if backend.llm is None:
-        return own_engine(config, base, backend, has_own_base=False)
-    from unslothrl.engines.vllm import VllmEngine
-
-    return VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
 
 
 def import_unsloth(config: Config):
@@ -227,18 +220,6 @@ def import_unsloth(config: Config):
     from unslothrl.backends import unsloth
 
     return unsloth
-
-
-def unsloth_backend(config: Config, base: Path, plan: ProcessPlan):
-    module = import_unsloth(config)
-    memory = engine_memory(plan)
-    return module.load(
-        base,
-        **lora_options(config, base),
-        context=config.context,
-        memory_share=memory.utilisation if memory else None,
-        max_num_seqs=config.sequences_at_once,
-    )
 
 
 def peft_backend(config: Config, base: Path):
@@ -265,7 +246,7 @@ def lora_options(config: Config, base: Path) -> dict:
 
 
 def dtype_name(config: Config) -> str:
-    """What the base computes in on this process's card."""
+    """What the base computes in on this process's GPU."""
     import torch
 
     has_card = torch.cuda.is_available()

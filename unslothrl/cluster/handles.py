@@ -125,7 +125,7 @@ class LearnerHandle(GeneratorHandle):
         return self.transport.call("publish_again")
 
     def make_room(self) -> Call[None]:
-        """Leaves the card to the actors on it until something is computed there again."""
+        """Leaves the GPU to the actors on it until something is computed there again."""
         return self.transport.call("make_room")
 
     def save_state(self) -> Call[bytes]:

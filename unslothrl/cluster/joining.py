@@ -1,4 +1,5 @@
-"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives.
+"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives;
+and starting one, on the loopback address, with a token, without a dashboard.
 
 Ray's own client retries for minutes and writes to stderr from C++. So a separate process tries
 first (`python -m unslothrl.cluster.joining HOST:PORT`), and its result becomes one line. Ray 2.60
@@ -6,21 +7,27 @@ starts a cluster with token authentication as soon as there is a token; a driver
 same one.
 """
 
+import contextlib
 import json
 import logging
 import os
 import re
 import secrets
+import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from unslothrl.errors import HeadLost, UserError
+from unslothrl.system import stopping
+from unslothrl.system.machine import Machine
 from unslothrl.system.variables import import_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
@@ -30,9 +37,13 @@ ATTEMPTS = 3  # of Ray's client, after which the port is taken for another progr
 RESULT_PREFIX = "unslothrl-joined "  # of the line that has the other process's result
 UNAUTHENTICATED = "InvalidAuthToken"
 NOT_RAY = "Failed to get cluster ID from GCS server: "
+VERSIONS = "Version mismatch"
 NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
 LOOPBACK = "127.0.0.1"
 HELP = "`ray start --head` prints it"
+
+# Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
+QUIET = {"task_events_report_interval_ms": 0}
 
 LOOK_S = 2.0  # between two looks at the head
 CONNECT_S = 1.0
@@ -56,10 +67,7 @@ def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, 
             f"ray_address {address}: nothing listens there ({reason}): start a cluster with "
             "`ray start --head` and use the address that it prints"
         )
-    result = join_elsewhere(address, module)
-    if "error" in result:
-        raise UserError(f"ray_address {address}: {explain(result['error'], source)}")
-    return result
+    return join_elsewhere(address, module, source)
 
 
 def split(address: str) -> tuple[str, int] | None:
@@ -79,22 +87,12 @@ def connection_error(host: str, port: int, timeout_s: float = PORT_S) -> str | N
     return None
 
 
-def token_source(variables: MutableMapping[str, str]) -> str | None:
-    """-> the variable or the file that Ray reads its token from, None if there is no token.
-
-    Raises UserError if `RAY_AUTH_TOKEN_PATH` names a file that is missing or empty.
-    """
+def token_source(variables: Mapping[str, str]) -> str | None:
+    """-> the variable or the file that Ray reads its token from, None if there is no token."""
     if variables.get(TOKEN):
         return TOKEN
-    named = variables.get(TOKEN_PATH)
-    path = Path(named or os.path.expanduser(DEFAULT_TOKEN))
-    token = path.read_text().strip() if path.is_file() else ""
-    if named and not token:
-        raise UserError(
-            f"{TOKEN_PATH} {named} cannot be read, or is empty: set it to a file with the "
-            "cluster's token, or unset it"
-        )
-    return str(path) if token else None
+    path = Path(variables.get(TOKEN_PATH) or os.path.expanduser(DEFAULT_TOKEN))
+    return str(path) if path.is_file() and path.read_text().strip() else None
 
 
 def ensure_token(variables: MutableMapping[str, str]) -> None:
@@ -107,8 +105,9 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
         variables[TOKEN] = secrets.token_hex(32)
 
 
-def join_elsewhere(address: str, module: str) -> dict[str, Any]:
-    """Joins from another process. -> what it answers, {"error": text} where it cannot.
+def join_elsewhere(address: str, module: str, source: str | None) -> dict[str, Any]:
+    """Joins from another process. -> what it answers. Raises UserError where it cannot, with the
+    `source` of the token.
 
     It reads that process's output only until the result is certain, because Ray's client would go
     on trying.
@@ -124,25 +123,24 @@ def join_elsewhere(address: str, module: str) -> dict[str, Any]:
     assert process.stdout is not None
     at_deadline = threading.Timer(JOIN_S, process.kill)
     at_deadline.start()
-    last, failed = NOT_RAY, 0
+    said = ""
     try:
         for line in process.stdout:
             if line.startswith(RESULT_PREFIX):
                 return json.loads(line.removeprefix(RESULT_PREFIX))
-            last = line.strip() or last
-            failed += NOT_RAY in line
-            if UNAUTHENTICATED in line or failed == ATTEMPTS:
+            said += line
+            if UNAUTHENTICATED in line or said.count(NOT_RAY) == ATTEMPTS:
                 break
-        return {"error": last}
     finally:
         at_deadline.cancel()
         process.kill()
         process.wait()
         process.stdout.close()
+    raise UserError(f"ray_address {address}: {explain(said.strip() or NOT_RAY, source)}")
 
 
 def explain(error: str, source: str | None) -> str:
-    """What went wrong and what to do, in one line."""
+    """What went wrong, by the other process's output, and what to do, in one line."""
     if UNAUTHENTICATED in error and os.environ.get(MODE, "token") != "token":
         return f"the cluster asks for a token, and {MODE} is {os.environ[MODE]} here: unset it"
     if UNAUTHENTICATED in error and source is None:
@@ -155,15 +153,16 @@ def explain(error: str, source: str | None) -> str:
             f"the cluster does not accept the token of {source}: use the head's, which "
             "`ray get-auth-token` prints there"
         )
-    if "Version mismatch" in error:
-        return " ".join(error.split()).partition(" If you")[0] + ": install the same on both"
+    if VERSIONS in error:
+        versions = " ".join(error.rpartition(VERSIONS)[2].split()).partition(" If you")[0]
+        return f"{VERSIONS}{versions}: install the same on both"
     if NOT_RAY in error or "http2 header" in error:
         return f"what listens there does not answer as Ray does: use the head's port; {HELP}"
     if NO_LOCAL_CLUSTER in error:
         return "no cluster runs on this machine: start one with `ray start --head`"
     if "node" in error and "IP address" in error:
         return "this machine is not a node of that cluster: run `ray start --address=HOST:PORT`"
-    return f"it cannot be joined ({' '.join(error.split())[:300]}): see `ray status`"
+    return f"it cannot be joined ({error.splitlines()[-1][:300]}): see `ray status`"
 
 
 def name_of(node: Mapping[str, Any]) -> str:
@@ -180,11 +179,10 @@ def python_path() -> str:
 def answering(address: str) -> str:
     """The address of this machine's last cluster that Ray remembers, at the loopback where it
     listens there alone. ConnectionError where it has ended."""
-    endpoint = split(address)
-    if endpoint is not None:
-        for host in (endpoint[0], LOOPBACK):
-            if connection_error(host, endpoint[1]) is None:
-                return f"[{host}]:{endpoint[1]}" if ":" in host else f"{host}:{endpoint[1]}"
+    given, port = split(address) or ("", 0)
+    for host in (given, LOOPBACK):
+        if connection_error(host, port) is None:
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     raise ConnectionError(NO_LOCAL_CLUSTER)
 
 
@@ -192,16 +190,9 @@ def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
     """Joins and prints the result on a line of its own, among what Ray's C++ threads write."""
     from ray._private import services
 
-    try:
-        if address == "auto":
-            address = answering(services.canonicalize_bootstrap_address_or_die(address))
-        result = join(address)
-    except BaseException as error:
-        causes = [error]
-        while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-            causes.append(cause)
-        result = {"error": " ".join(map(str, causes))}
-    print("\n" + RESULT_PREFIX + json.dumps(result), flush=True)
+    if address == "auto":
+        address = answering(services.canonicalize_bootstrap_address_or_die(address))
+    print("\n" + RESULT_PREFIX + json.dumps(join(address)), flush=True)
 
 
 def as_driver(address: str) -> dict[str, Any]:
@@ -212,7 +203,7 @@ def as_driver(address: str) -> dict[str, Any]:
     return {}
 
 
-class Head:
+class RayHead:
     """The head of the cluster at `address`, "host:port".
 
     Without it calls between processes go on, but calls of the head block, and after 60 s Ray ends
@@ -248,6 +239,66 @@ class Head:
                 f"Ray's head at {self.address} has not answered for {now - self.seen:.0f} s, and "
                 "without it Ray ends every process: continue with --resume when it is back"
             )
+
+
+# A cluster of the run's own
+
+
+def start(ray: Any, machine: Machine) -> Any:
+    """Starts Ray on this machine; it ends with this process. -> Ray's context"""
+    ensure_token(os.environ)
+    size, folder = object_store(machine)
+    if folder is not None:
+        os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
+    # As on macOS, where all of Ray's servers listen at the loopback address alone: `ray.init`
+    # (2.60) takes the network's even if it is given the loopback's.
+    with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+        context = ray.init(
+            address="local",
+            num_cpus=machine.cpus,
+            num_gpus=len(machine.gpus),
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=size,
+            _plasma_directory=folder,
+            _system_config=QUIET,
+        )
+    keep_others_out(Path(context.address_info["session_dir"]))
+    return context
+
+
+def keep_others_out(session: Path) -> None:
+    """Ray lets every user of the machine write into its session's folder, and replace the sockets
+    in it, through which processes exchange pickles; and replace the folder itself."""
+    session.chmod(0o700)
+    if session.parent.stat().st_uid == os.getuid():
+        session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)
+
+
+@contextlib.contextmanager
+def undisturbed(ray: Any) -> Iterator[None]:
+    """Inside it, where Ray starts or is joined, signals wait: a process that stops while Ray's C++
+    part starts may crash when it ends, and one that stops before that leaves Ray's agents behind.
+    Ray would also answer SIGTERM itself, then and later."""
+    on_termination = signal.getsignal(signal.SIGTERM)
+    utils = ray._private.utils
+    with stopping.held(may_hang=True), mock.patch.object(utils, "set_sigterm_handler"):
+        yield
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
+
+
+def object_store(machine: Machine) -> tuple[int, str | None]:
+    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
+
+    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
+    small for that (64 MB in a container), the store lies on disk.
+    """
+    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
+    if machine.shm_mb * 2**20 > 1.2 * size:
+        return size, None
+    return size, "/tmp"
 
 
 if __name__ == "__main__":

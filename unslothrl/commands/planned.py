@@ -19,8 +19,8 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
+from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning import speed, stages
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.forecast import forecast_of
@@ -74,12 +74,12 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
-    judging = speed.judging_seconds(config, shape, needs.placement)
+    judging = forecast.judging_seconds(config, shape, needs.placement)
     report = {
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": speed.step_seconds(config, shape, needs.placement),
+        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
         "judging_seconds": judging,
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),
@@ -95,8 +95,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     )
     what = "episodes" if config.has_environment else "completions"
     step = f"{config.batch_size} x {config.num_candidates} {what}"
-    if turns := speed.turns_of(config):
-        step += f" of at most {turns} turns, {speed.WAIT_S:g} s each for the environment"
+    if turns := forecast.turns_of(config):
+        step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
     if judging is not None:
         step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
     return Plan(report, title, step)
@@ -209,7 +209,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "reference": reference_line(options, shape, pairs),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
-        "step_seconds": gpu and speed.stage_seconds(options, shape, gpu),
+        "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }

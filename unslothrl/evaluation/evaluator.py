@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unslothrl import cluster
-from unslothrl.cluster.base import Cluster
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Task
 from unslothrl.rewards.failures import FailureReport

@@ -17,8 +17,7 @@ from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.planning.fit import install_command
-from unslothrl.system.machine import Machine
-from unslothrl.system.packages import installed, requirements_of, unmet
+from unslothrl.system.machine import Machine, installed, requirements_of, unmet
 from unslothrl.weights import base_model
 
 AUTO, UNSLOTH, PEFT = "auto", "unsloth", "peft"

@@ -14,9 +14,9 @@ from unslothrl.config.hardware import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.memory import KEPT_FREE, MB
+from unslothrl.planning.footprint import KEPT_FREE, MB, gb
 from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
@@ -55,7 +55,7 @@ def default_task(machine: Machine) -> tuple[str, str]:
     return next(model for least, model in MODELS if smallest >= least), DATASET
 
 
-class Changes:
+class Fitting:
     """A config on its way to fitting; each change of what was not given leaves a line."""
 
     def __init__(self, config: Config, given: Set[str]):
@@ -75,7 +75,7 @@ class Changes:
 
 def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
     """-> (the config with what was not given fitted to the machine, one line per change)."""
-    changes = Changes(config, given)
+    changes = Fitting(config, given)
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)
     check_model(changes.config)
@@ -94,11 +94,11 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     elif is_here and changes.config.engine == "vllm" and config.kv_cache_mb is None:
         workers = config.actor_tensor_parallel  # each has a cache of that size
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
-        changes.set("kv_cache_mb", room, f"from {_gb(machine.ram_mb)} of memory")
+        changes.set("kv_cache_mb", room, f"from {gb(machine.ram_mb)} of memory")
     return changes.config, changes.notes
 
 
-def _say_why_this_task(changes: Changes, machine: Machine) -> None:
+def _say_why_this_task(changes: Fitting, machine: Machine) -> None:
     config, notes = changes.config, changes.notes
     if machine.gpu_problem:
         notes.append(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
@@ -109,10 +109,10 @@ def _say_why_this_task(changes: Changes, machine: Machine) -> None:
         notes.append(f"{names} -> {EMBEDDED}: the Hugging Face hub does not answer")
     elif "model" not in changes.given and config.model not in (EMBEDDED, MODELS[0][1]):
         smallest = min(gpu.memory_mb for gpu in machine.gpus)
-        notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {_gb(smallest)}")
+        notes.append(f"model {MODELS[0][1]} -> {config.model}: fits {gb(smallest)}")
 
 
-def _fit_stack(changes: Changes, machine: Machine) -> None:
+def _fit_stack(changes: Fitting, machine: Machine) -> None:
     """Engine, backend, dtype and cluster: the best that is installed and that the GPU can do."""
     config, packages, given = changes.config, machine.packages, changes.given
     install = install_command(machine)
@@ -157,7 +157,7 @@ def install_command(machine: Machine) -> str:
     return f"pip install --no-deps -r {lock}"
 
 
-def _fit_actors(changes: Changes, machine: Machine) -> None:
+def _fit_actors(changes: Fitting, machine: Machine) -> None:
     """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
     config = changes.config
     asked = config.number_of_actors
@@ -201,7 +201,7 @@ def _check_enough_gpus(config: Config, gpus: int) -> None:
         )
 
 
-def _fit_context(changes: Changes, shape: Shape | None) -> None:
+def _fit_context(changes: Fitting, shape: Shape | None) -> None:
     """A prompt and its completion, or whole episode, must fit the model's context. Raises UserError
     if they cannot."""
     config = changes.config
@@ -222,7 +222,7 @@ def _fit_context(changes: Changes, shape: Shape | None) -> None:
     )
 
 
-def _fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
+def _fit_memory(changes: Fitting, shape: Shape, machine: Machine) -> None:
     """What was not given, as `--fit` says: lowered until every GPU holds its processes, or as large
     or fast as they hold; then what the engines may take.
 
@@ -246,16 +246,16 @@ def _fit_memory(changes: Changes, shape: Shape, machine: Machine) -> None:
     elif start.fit != "off":
         config = lower(start, given, excess)
     fits = excess(config) <= 0
-    why = f"{'fits' if fits else 'the least for'} {_gb(card.gpu.memory_mb)}"
+    why = f"{'fits' if fits else 'the least for'} {gb(card.gpu.memory_mb)}"
     if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
-        why += f" ({_gb(card.gpu.free_mb)} free)"
+        why += f" ({gb(card.gpu.free_mb)} free)"
     for name in ("max_num_seqs", "train_batch_size", "num_candidates", config.length_option):
         changes.set(name, getattr(config, name), why)
     if not fits and start.fit != "off":
         card = tightest(config)
         changes.notes.append(
-            f"this may run out of memory: about {_gb(card.needed_mb())} needed, "
-            f"{_gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
+            f"this may run out of memory: about {gb(card.needed_mb())} needed, "
+            f"{gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
             + (f" or lower --{config.length_option}" if has_length(start, given) else "")
         )
     config = with_engines(config, given, shape, resources)
@@ -275,15 +275,15 @@ def with_engines(config: Config, given: Set[str], shape: Shape, resources: Resou
     gpu = min(known, key=usable_mb)
     beside = config.number_of_actors if len(resources.gpus) == 1 else 0
     if beside and config.engine == "vllm" and "kv_cache_mb" not in given:
-        config = replace(config, kv_cache_mb=math.ceil(memory.whole_cache(config, shape)))
+        config = replace(config, kv_cache_mb=math.ceil(footprint.whole_cache(config, shape)))
     if not config.learner_has_engine or "learner_gpu_usage" in given:
         return config
     room = usable_mb(gpu) - _beside_engine(config, shape, gpu, beside)
-    prefill = memory.unsloth_prefill(room - shape.engine_bytes() / MB)
-    fixed = sum(memory.engine_parts(config, shape, prefill).values())
+    prefill = footprint.unsloth_prefill(room - shape.engine_bytes() / MB)
+    fixed = sum(footprint.engine_parts(config, shape, prefill).values())
     enough = _unsloth_least(config, shape)
-    least = max(fixed + memory.least_cache(config, shape), enough) / gpu.memory_mb
-    most = min(max(fixed + memory.whole_cache(config, shape), enough), room) / gpu.memory_mb
+    least = max(fixed + footprint.least_cache(config, shape), enough) / gpu.memory_mb
+    most = min(max(fixed + footprint.whole_cache(config, shape), enough), room) / gpu.memory_mb
     if config.number_of_actors and least <= config.learner_gpu_usage <= most:
         return config
     share = max(math.ceil(1000 * least), math.floor(1000 * min(most, MOST_SHARE))) / 1000
@@ -306,18 +306,14 @@ def _beside_engine(config: Config, shape: Shape, gpu: Gpu, actors: int) -> float
     that of so many actors on the same GPU."""
     share = usable_share(gpu)
     engine = EngineLimits(config.learner_gpu_usage).on(gpu, share)
-    parts = memory.learner(config, shape, gpu, engine).generating
+    parts = footprint.learner(config, shape, gpu, engine).generating
     names = ("adapter and optimiser", "CUDA context", "CUDA graphs", KEPT_FREE)
     own = sum(parts.get(name, 0) for name in names)
     if not actors:
         return own
     limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
-    actor = memory.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
+    actor = footprint.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
     return own + actors * actor.generating_mb()
-
-
-def _gb(mb: float) -> str:
-    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,20 +1,59 @@
-"""What a run takes of the cards, of the host's memory, of /dev/shm and of the disk.
+"""What a run takes of the GPUs, of the host's memory, of /dev/shm and of the disk, and how long a
+step takes. The GPUs' part is the placement's; this adds up the rest.
 
-The cards' part is the placement's; this adds up the rest.
+The time is computed from what GPUs of their size move and compute: an estimate in a range, which no
+GPU has measured yet.
+
+    generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
+                 + what an engine adds), n sequences at once; rounds = completions / n
+    judging      2 P tokens / speed, where a reward is a reward model: a forward over completions
+    updating     8 P tokens / speed: forward, forward again, backward, and the log-probabilities
+
+P is the model's parameters, bytes are those of its 4-bit weights and half of a full KV cache. The
+low figure has completions of a quarter of their limit and the fastest GPU of the size; the high one
+completions of full length and the slowest.
+
+Of episodes with an environment, whose length is that of all turns and observations, the low figure
+has one turn. The high one has all that there may be, and adds to each round
+
+    (turns - 1) x 2 P n (prompt + length / 2) / speed    what came before a turn, read again
+    turns x WAIT_S                                       until the environment has answered
 """
 
 from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.config.hardware import versions_in_flight
+from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
-from unslothrl.planning.memory import MB, TRAINED
+from unslothrl.environments.base import DEFAULT_TURNS
+from unslothrl.planning import footprint
+from unslothrl.planning.footprint import MB, TRAINED
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, ProcessPlan, Resources
-from unslothrl.system.machine import Machine
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape
 
 DRIVER_MB = 700  # of the host, for the driver and Ray's own processes; measured on a CPU
+
+REACHED = 0.5  # of a GPU's bandwidth and speed on paper
+SHORT = 0.25  # of the longest completion or episode
+WAIT_S = 1.0  # of a turn, for the environment: a guess, since anything may be one
+ENGINE_S = {"vllm": (0.004, 0.02), "transformers": (0.03, 0.1)}  # added to each token, low and high
+FLOPS = 8  # of an update, for each parameter and token
+FORWARD = 2  # of a forward pass
+
+SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest, from data sheets
+    (8.5, (224, 20), (448, 60)),  # RTX 3050 to 3070
+    (12.5, (360, 25), (504, 60)),  # RTX 3060 to 4070
+    (17, (288, 30), (736, 100)),  # RTX 4060 Ti and T4 to 4080
+    (26, (300, 60), (1008, 165)),  # L4 and RTX 3090 to 4090
+    (50, (696, 125), (960, 360)),  # A40 to L40S
+    (float("inf"), (1555, 312), (4800, 989)),  # A100 to H200
+)
+
+Rates = tuple[float, float]  # bytes/s, operations/s
+Seconds = tuple[float, float, float]  # of generating, judging, updating
 
 
 @dataclass(frozen=True)
@@ -129,3 +168,77 @@ def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
         f"max_steps {max_steps} -> {steps}: the data end after {passes} (--episodes): set "
         f"--episodes {-(-max_steps * episodes // steps)} for {max_steps} steps"
     ]
+
+
+def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
+    """-> what the slowest and the fastest GPU of this one's size reach."""
+    _, *both = next(size for size in SIZES if gpu.physical_mb / 1024 <= size[0])
+    slow, fast = ((REACHED * gb * 1e9, REACHED * tflops * 1e12) for gb, tflops in both)
+    return slow, fast
+
+
+def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[float, float] | None:
+    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
+    found = _low_and_high(config, shape, placement)
+    return found and (sum(found[0]), sum(found[1]))
+
+
+def judging_seconds(
+    config: Config, shape: Shape, placement: Placement
+) -> tuple[float, float] | None:
+    """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
+    found = _low_and_high(config, shape, placement)
+    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
+
+
+def _low_and_high(
+    config: Config, shape: Shape, placement: Placement
+) -> tuple[Seconds, Seconds] | None:
+    gpus = [card.gpu for card in placement.cards]
+    if not gpus:
+        return None
+    slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
+    low_s, high_s = ENGINE_S[config.engine]
+    turns = turns_of(config)
+    return parts(config, shape, fast, low_s, SHORT), parts(config, shape, slow, high_s, 1.0, turns)
+
+
+def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
+    """-> (low, high) of a step of SFT, DPO or a reward model: forward, forward again and backward
+    over every row; DPO's reference, where it is an adapter, a forward more."""
+    (_, slow), (_, fast) = of_size(gpu)
+    rows = options.batch_size * (2 if isinstance(options, PreferenceOptions) else 1)
+    has_reference = isinstance(options, DpoOptions) and options.reference != "cached"
+    passes = FLOPS - FORWARD + FORWARD * has_reference
+    operations = passes * shape.parameters() * rows * options.max_length
+    share = 1.0 if getattr(options, "packing", False) else SHORT
+    return share * operations / fast, operations / slow
+
+
+def turns_of(config: Config) -> int:
+    """The most that an environment answers in an episode; 0 without one."""
+    return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
+
+
+def parts(
+    config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
+) -> Seconds:
+    """Of a step, one after the other; `turns` that are waited for."""
+    bandwidth, flops = speed
+    length, parameters = share * config.episode_tokens, shape.parameters()
+    learners = config.number_of_learners
+    generators = config.number_of_actors + (learners if config.learner_generates else 0)
+    completions = -(-config.completions_per_step // generators)
+    at_once = min(config.sequences_at_once, completions)
+    cached = shape.kv_bytes(at_once * round(config.max_prompt_tokens + length)) / 2
+    moving = (shape.engine_bytes() + cached) / bandwidth
+    computing = 2 * parameters * at_once / flops
+    before = max(0, turns - 1) * (config.max_prompt_tokens + length / 2)
+    between = before * computing + turns * WAIT_S
+    rounds = -(-completions // at_once)
+    generating = rounds * (length * (max(moving, computing) + engine_s) + between)
+    scored = config.completions_per_step * (config.max_prompt_tokens * share + length) / learners
+    judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
+    chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
+    trained = chosen * (config.max_prompt_tokens * share + length) / learners
+    return generating, judging, FLOPS * parameters * trained / flops

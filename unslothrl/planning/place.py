@@ -3,7 +3,7 @@
 as many GPUs as processes, or more    a whole GPU each
 fewer, but more than learners         learners keep whole ones, actors share the rest evenly
 one, and one learner                  all share it: actors sleep while the learner updates
-none                                  CPU processes; nothing is reserved
+none                                  CPU processes
 
 With `actor_tensor_parallel` an actor has that many whole GPUs of a node.
 
@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
 from unslothrl.planning.placement import (
     ACTOR,
@@ -53,12 +53,15 @@ def place(
     shape = shape or shape_of(config.model)
     if len(resources.gpus) == 1:
         _check_shared_gpu(config)
-    learners, actors = cards_of(config, resources)
-    bare = [_bound(ProcessPlan(LEARNER, i), c, resources.gpus) for i, c in enumerate(learners)]
-    bare += [_bound(ProcessPlan(ACTOR, i), c, resources.gpus) for i, c in enumerate(actors)]
+    cards = cards_of(config, resources)
+    bare = [
+        ProcessPlan(kind, index, its, resources.gpus[its[0]] if its else None)
+        for kind, of_kind in zip((LEARNER, ACTOR), cards, strict=True)
+        for index, its in enumerate(of_kind)
+    ]
     if resources.nodes:
         places = (
-            [resources.card_nodes[cards[0]] for cards in (*learners, *actors)]
+            [resources.card_nodes[process.cards[0]] for process in bare]
             if resources.gpus
             else assign_nodes(config, resources.nodes, base_mb)
         )
@@ -74,16 +77,8 @@ def place(
 def place_alone(config: Config, process: ProcessPlan, cards: Cards, gpu: Gpu | None) -> ProcessPlan:
     """The plan of a process that starts during a run on the node that `process` names: its GPUs, if
     it has any, are its alone; `gpu` is the smallest of them."""
-    bare = ProcessPlan(
-        process.kind, process.index, cards[0] if cards else None, gpu, cards[1:], process.node
-    )
+    bare = ProcessPlan(process.kind, process.index, cards, gpu, process.node)
     return _divide(config, shape_of(config.model), [bare])[0]
-
-
-def _bound(process: ProcessPlan, cards: Cards, gpus: Sequence[Gpu | None]) -> ProcessPlan:
-    if not cards:
-        return process
-    return replace(process, card=cards[0], gpu=gpus[cards[0]], more_cards=cards[1:])
 
 
 def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Sequence[Cards]]:
@@ -180,7 +175,7 @@ def _for_actors(
 ) -> list[Cards]:
     """The GPUs of each actor: none is idle while another is shared; then whichever leaves the actor
     most, of equal ones those whose node has fewest actors. Actors of GPUs with the fewest come
-    first, as `Placement.bundles` needs it."""
+    first."""
     count = dict.fromkeys(groups, 0)
     on_node: Counter[int] = Counter()
     for _ in range(actors):
@@ -283,7 +278,7 @@ def _check_shared_gpu(config: Config) -> None:
         raise UserError(
             f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
             f"at {learner} of its memory: set --number_of_actors 0, or --actor_gpu_usage "
-            f"{_rounded_down((1 - learner) / actors):.2f}"
+            f"{int(10_000 * (1 - learner) / actors) / 10_000:.2f}"
         )
 
 
@@ -325,7 +320,6 @@ def _divide(
     count = len(processes)
     actors = sum(process.kind == ACTOR for process in processes)
     is_shared = 0 < actors < count  # by a learner and actors
-    reserved = float(len(processes[0].cards)) if count == 1 else _rounded_down(1 / count)
     left, plans = usable_share(processes[0].gpu), []
     for process in processes:
         if process.kind == ACTOR:
@@ -334,9 +328,7 @@ def _divide(
         else:
             limits = EngineLimits(config.learner_gpu_usage) if config.learner_has_engine else None
             share, takes_turns = left, limits is not None
-        process = replace(
-            process, reserved=reserved, limits=limits, share=share, takes_turns=takes_turns
-        )
+        process = replace(process, limits=limits, share=share, takes_turns=takes_turns)
         process = _with_needs(config, shape, process, is_shared)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
@@ -352,9 +344,9 @@ def _with_needs(
     if shape is None or (process.card is not None and process.gpu is None):
         return process
     if process.kind == LEARNER:
-        needs = memory.learner(config, shape, process.gpu, process.engine())
+        needs = footprint.learner(config, shape, process.gpu, process.engine())
     else:
-        needs = memory.actor(config, shape, process.gpu, process.engine(), is_shared)
+        needs = footprint.actor(config, shape, process.gpu, process.engine(), is_shared)
     return replace(process, needs=needs)
 
 
@@ -378,8 +370,3 @@ def limits_of_actor(config: Config) -> EngineLimits | None:
 def actor_alone(config: Config) -> ProcessPlan:
     """An actor that has the GPU that it finds, whatever its size, or a CPU to itself."""
     return ProcessPlan(ACTOR, 0, limits=limits_of_actor(config))
-
-
-def _rounded_down(value: float) -> float:
-    """To Ray's resolution, so that shares never add up to more than one GPU."""
-    return int(value * 10_000) / 10_000

@@ -1,4 +1,4 @@
-"""Which process computes on which card, and what it may take of it.
+"""Which process computes on which GPU, and what it may take of it.
 
 A `Placement` is made once, by `place.place`. The options are fitted to it, `unslothrl plan` prints
 it, the cluster reserves by it, and every worker asks for what it says.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from unslothrl.config.options import Config
 from unslothrl.planning.engine_memory import USABLE, EngineLimits, EngineMemory, usable_mb
-from unslothrl.planning.memory import Needs
+from unslothrl.planning.footprint import Needs
 from unslothrl.system.machine import Gpu, Machine
 
 LEARNER, ACTOR = "learner", "actor"
@@ -29,10 +29,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Resources:
-    """What there is for a run's processes. A card is None where its size is not known.
+    """What there is for a run's processes. A GPU is None where its size is not known.
 
     `nodes` are those of a cluster that was joined, none where all are processes of this machine;
-    `card_nodes` has each card's place among them.
+    `card_nodes` has each GPU's place among them.
     """
 
     gpus: tuple[Gpu | None, ...]
@@ -42,7 +42,7 @@ class Resources:
 
     @classmethod
     def of_machine(cls, config: Config, machine: Machine) -> "Resources":
-        """This machine, of whose cards one process (`--cluster local`) uses the first alone."""
+        """This machine, of whose GPUs one process (`--cluster local`) uses the first alone."""
         gpus = machine.gpus[:1] if config.cluster == "local" else machine.gpus
         return cls(gpus, machine.ram_mb)
 
@@ -63,12 +63,10 @@ class ProcessPlan:
 
     kind: str  # LEARNER or ACTOR
     index: int  # among its kind
-    card: int | None = None  # its place in `Placement.gpus`; None: it computes on a CPU
-    gpu: Gpu | None = None  # that card as it was when the placement was made; None: not known
-    more_cards: tuple[int, ...] = ()  # that its vLLM is split over too, none of them smaller
+    cards: tuple[int, ...] = ()  # its GPUs by their places in `Placement.gpus`; none: a CPU
+    gpu: Gpu | None = None  # the smallest as it was when the placement was made; None: not known
     node: Node | None = None  # where it runs; None: on this machine
-    reserved: float = 0.0  # GPUs, for Ray; below 1 where it shares one
-    share: float = USABLE  # of its card's memory, its own while completions are generated
+    share: float = USABLE  # of its GPU's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none
     takes_turns: bool = False  # its vLLM sleeps except while it generates
     sleep_lock: str | None = None  # held while it sleeps or wakes; None: no other sleeps there
@@ -79,14 +77,14 @@ class ProcessPlan:
         return f"{self.kind}-{self.index}"
 
     @property
-    def cards(self) -> tuple[int, ...]:
-        """All its cards; none where it computes on a CPU."""
-        return () if self.card is None else (self.card, *self.more_cards)
+    def card(self) -> int | None:
+        """The smallest of its GPUs, which comes first."""
+        return self.cards[0] if self.cards else None
 
     def engine(self, here: Gpu | None = None, free_mb: float | None = None) -> EngineMemory | None:
         """What its vLLM is given; None where it has none.
 
-        In the process itself: `here` is the card that it finds, `free_mb` what is free of it now.
+        In the process itself: `here` is the GPU that it finds, `free_mb` what is free of it now.
         Less is free than planned where somebody else has taken some: then it gets less.
         """
         if self.limits is None:
@@ -99,7 +97,7 @@ class ProcessPlan:
 
 @dataclass(frozen=True)
 class CardPlan:
-    """A card and its processes, which are all in the same phase at a time."""
+    """A GPU and its processes, which are all in the same phase at a time."""
 
     gpu: Gpu
     processes: tuple[ProcessPlan, ...]
@@ -137,7 +135,7 @@ class Placement:
 
     @property
     def cards(self) -> tuple[CardPlan, ...]:
-        """The cards of known size that are used."""
+        """The GPUs of known size that are used."""
         plans = (
             CardPlan(gpu, tuple(process for process in self.processes if index in process.cards))
             for index, gpu in enumerate(self.gpus)
@@ -145,24 +143,13 @@ class Placement:
         )
         return tuple(card for card in plans if card.processes)
 
-    def bundles(self) -> list[dict[str, float]]:
-        """Ray placement group bundles, one for each process; none where no GPU is reserved. Ray
-        takes all GPUs of a bundle from one node.
-
-        The larger ones come first and equal ones stand together: Ray fills the fullest card that
-        still has room, so it needs no more cards than the placement has.
-        """
-        return [{"GPU": process.reserved} for process in self.processes if process.reserved]
-
     def rounds(self) -> list[tuple[ProcessPlan, ...]]:
         """The order of the start: the processes of a round start together, the next round's when
         they are ready. Engines on one GPU measure its free memory, so they start one by one."""
-        rounds: list[list[ProcessPlan]] = []
+        rounds: dict[int, list[ProcessPlan]] = {}
         started: Counter[int] = Counter()  # on each GPU
         for process in self.processes:
-            number = 0 if process.card is None else started[process.card]
-            if number == len(rounds):
-                rounds.append([])
-            rounds[number].append(process)
+            number = started[process.cards[0]] if process.cards else 0
+            rounds.setdefault(number, []).append(process)
             started.update(process.cards)
-        return [tuple(plans) for plans in rounds]
+        return [tuple(rounds[number]) for number in sorted(rounds)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.config.options import DEFAULT_NUM_SEQS, Config
-from unslothrl.planning.memory import LEAST_SEQS
+from unslothrl.planning.footprint import LEAST_SEQS
 
 LEAST_NEW_TOKENS = 256
 FREE = frozenset(

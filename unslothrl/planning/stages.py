@@ -1,7 +1,7 @@
-"""How much memory SFT, DPO and a reward model need, and the micro-batch that fits a card; before
+"""How much memory SFT, DPO and a reward model need, and the micro-batch that fits a GPU; before
 any weights are loaded.
 
-One process trains on one card. A micro-batch has `train_batch_size` rows of up to `max_length`
+One process trains on one GPU. A micro-batch has `train_batch_size` rows of up to `max_length`
 tokens, padded or, with packing, full; of a pair there are two rows. docs/plan.md has the formulas
 in words, tests/test_plan_of_stages.py compares them with what TRL's trainers hold.
 """
@@ -17,10 +17,10 @@ from unslothrl.config.offline_options import (
     RmOptions,
 )
 from unslothrl.errors import UserError
-from unslothrl.planning import memory
+from unslothrl.planning import footprint
 from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
+from unslothrl.planning.footprint import LOGIT, MB, TRAINED, Parts, gb
 from unslothrl.planning.forecast import Store
-from unslothrl.planning.memory import LOGIT, MB, TRAINED, Parts
 from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
@@ -89,8 +89,8 @@ class Reference:
 
 @dataclass(frozen=True)
 class StageNeeds:
-    """What a stage holds on its card while it trains, by part in MB, and in the host's memory.
-    Without a card the first lies there too."""
+    """What a stage holds on its GPU while it trains, by part in MB, and in the host's memory.
+    Without a GPU the first lies there too."""
 
     card: Parts
     host: Parts
@@ -137,7 +137,7 @@ def needs(
     if gpu:
         card["CUDA context"] = float(ON_A_CARD["context"])
     backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
-    on_card, on_host = memory.activations_of(tokens, options.max_lora_rank, backend, shape, gpu)
+    on_card, on_host = footprint.activations(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
     if on_host:
         host["offloaded activations"] = on_host / MB
@@ -179,7 +179,7 @@ def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine:
 
 
 def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
-    """The options with what was not given fitted to the model's context and to the card."""
+    """The options with what was not given fitted to the model's context and to the GPU."""
     shape = shape_of(options.model)
     if shape is None:
         unknown = f"model {options.model}: its size is not known, so nothing was fitted"
@@ -275,7 +275,3 @@ def refusal_of(options: OfflineOptions, given: Set[str], shape: Shape, gpu: Gpu)
         f"{least.micro_batch} x {options.max_length} tokens, and {gb(usable_mb(gpu))} are usable "
         f"on {gpu.name}: {advice}, or start all the same with --fit off"
     )
-
-
-def gb(mb: float) -> str:
-    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"

@@ -2,20 +2,19 @@
 
 vLLM refuses to split a checkpoint that bitsandbytes has quantised
 (model_loader/bitsandbytes_loader.py, `_verify_model_compatibility`). A 16-bit checkpoint it
-quantises as it loads: each card its own part, in blocks of 64 values of a row. Where no block is
+quantises as it loads: each GPU its own part, in blocks of 64 values of a row. Where no block is
 cut, the parts have the 4-bit values of the learner's base.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.weights import base_model
-from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, read, shape_of
+from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, shape_of
 
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
@@ -26,14 +25,28 @@ DTYPE = "BF16"  # that the learner's base is quantised from
 def check_model(config: Config) -> None:
     """Raises UserError where vLLM cannot split the model, as far as its name and the files that are
     here say so."""
-    if config.actor_tensor_parallel == 1:
+    gpus = config.actor_tensor_parallel
+    if gpus == 1:
         return
     settings = config_of(config.model)
-    if QUANTISED_NAME.search(config.model) if settings is None else is_quantised(settings):
-        raise _quantised(config)
+    by_name = QUANTISED_NAME.search(config.model) is not None
+    if by_name if settings is None else settings.get("quantization_config"):
+        source = QUANTISED_NAME.sub("", config.model)
+        such_as = "" if source in (config.model, EMBEDDED) else f", such as {source}"
+        raise UserError(
+            f"actor_tensor_parallel {gpus}: vLLM does not split a model that is quantised already, "
+            f"as {config.model} is: set --model to its 16-bit source{such_as}, which every GPU "
+            "quantises as it loads"
+        )
     shape = shape_of(config.model)
-    if shape is not None:
-        _check_shape(config, shape)
+    reason = None if shape is None else problem(shape, gpus)
+    if shape is not None and reason is not None:
+        fewer = max(count for count in range(1, gpus) if problem(shape, count) is None)
+        remedy = f"set --actor_tensor_parallel {fewer}" if fewer > 1 else "leave it out"
+        raise UserError(
+            f"actor_tensor_parallel {gpus}: {gpus} GPUs cannot share the {reason} of model "
+            f"{config.model}: {remedy}"
+        )
 
 
 def check_source(config: Config) -> None:
@@ -42,10 +55,7 @@ def check_source(config: Config) -> None:
     if config.actor_tensor_parallel == 1:
         return
     source = base_model.find(config.model)
-    settings = base_model.read_config(source)
-    if is_quantised(settings):
-        raise _quantised(config)
-    _check_shape(config, read(dict(settings)))
+    check_model(config)
     for file, name, dtype in _linears(source):
         if dtype != DTYPE:
             raise UserError(
@@ -53,32 +63,6 @@ def check_source(config: Config) -> None:
                 f"{config.model} ({file}) is in {dtype}: actors would quantise that, and the "
                 "learner what bfloat16 makes of it: save the model in bfloat16"
             )
-
-
-def is_quantised(settings: Mapping[str, Any]) -> bool:
-    return bool(settings.get("quantization_config"))
-
-
-def _quantised(config: Config) -> UserError:
-    source = QUANTISED_NAME.sub("", config.model)
-    such_as = "" if source in (config.model, EMBEDDED) else f", such as {source}"
-    return UserError(
-        f"actor_tensor_parallel {config.actor_tensor_parallel}: vLLM does not split a model that "
-        f"is quantised already, as {config.model} is: set --model to its 16-bit source{such_as}, "
-        "which every card quantises as it loads"
-    )
-
-
-def _check_shape(config: Config, shape: Shape) -> None:
-    gpus = config.actor_tensor_parallel
-    reason = problem(shape, gpus)
-    if reason is not None:
-        fewer = max(count for count in range(1, gpus) if problem(shape, count) is None)
-        remedy = f"set --actor_tensor_parallel {fewer}" if fewer > 1 else "leave it out"
-        raise UserError(
-            f"actor_tensor_parallel {gpus}: {gpus} cards cannot share the {reason} of model "
-            f"{config.model}: {remedy}"
-        )
 
 
 def problem(shape: Shape, gpus: int) -> str | None:

@@ -9,10 +9,9 @@ from typing import Any
 
 from unslothrl import cluster, rewards
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.cluster import joining, starting
-from unslothrl.cluster.base import Cluster
+from unslothrl.cluster import joining
+from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
-from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.config.toml_files import to_toml
@@ -244,8 +243,6 @@ def check_machine(config: Config, machine: Machine, base: Path) -> None:
     if config.ray_address is None:
         resources = Resources.of_machine(config, machine)
         place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
-        if config.cluster == "ray":
-            starting.check()
     if config.lora_save_path is not None:
         expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
-from unslothrl.cluster import failures
+from unslothrl.cluster import causes
 from unslothrl.cluster.base import counted
 from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
@@ -217,7 +217,7 @@ def unexpected(
             f"{error.filename or folder.path} cannot be written ({error.strerror}): "
             f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
         )
-    said = failures.summary_of(error)
+    said = causes.summary_of(error)
     if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
         said += (
             f": the GPU is full: lower --train_batch_size, then --{lower_memory}, or see "

@@ -47,10 +47,7 @@ def drivers() -> list[tuple[str, str]]:
     if program is None:
         return []
     command = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
     lines = [line.strip() for line in answer.stdout.splitlines() if not answer.returncode]
     pairs = [line.partition(", ") for line in lines if line[:1].isdigit()]
     return [(version, name) for version, _, name in pairs]

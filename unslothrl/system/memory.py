@@ -1,10 +1,10 @@
-"""How much memory this process needs, and how much of a card it may take.
+"""How much memory this process needs, and how much of a GPU it may take.
 
-On a card the figure is the driver's: what the process has mapped, CUDA's context and an engine's
+On a GPU the figure is the driver's: what the process has mapped, CUDA's context and an engine's
 cache included and without what a sleeping engine has given back, which PyTorch's allocator goes on
 counting. NVML says it for one process, and is asked ten times a second. Where it does not (WSL, a
-container that hides process ids), the figure is the card's total minus what is free, other
-processes included. Without NVML (no nvidia-ml-py, a slice of a card) that is read only when asked.
+container that hides process ids), the figure is the GPU's total minus what is free, other
+processes included. Without NVML (no nvidia-ml-py, a slice of a GPU) that is read only when asked.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def limit_card_memory(unmapped_mb: float = 0.0) -> None:
-    """Keeps this process's allocator within UNSLOTHRL_CARD_MB; nothing without it or a card.
+    """Keeps this process's allocator within UNSLOTHRL_CARD_MB; nothing without it or a GPU.
 
     `unmapped_mb`: what the allocator counts although a sleeping engine has given it back. CUDA's
     own context, some 0.5 GB, is not the allocator's and comes on top.
@@ -52,7 +52,7 @@ def limit_card_memory(unmapped_mb: float = 0.0) -> None:
 
 
 def prepare_card() -> None:
-    """Limits this process on its card and begins to watch it, before its first model is loaded."""
+    """Limits this process on its GPU and begins to watch it, before its first model is loaded."""
     limit_card_memory()
     import torch
 
@@ -61,19 +61,15 @@ def prepare_card() -> None:
 
 
 def peak_memory_mb() -> float:
-    """The peak in MB (2**20 bytes): of the card if this process uses one, else of the host."""
-    if _uses_a_card():
+    """The peak in MB (2**20 bytes): of the GPU if this process uses one, else of the host."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         return watch_card().peak_mb()
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-def _uses_a_card() -> bool:
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized()
-
-
-class Watch:
+class MemoryWatch:
     """The largest of the values that `read` gives: ten times a second, or when asked alone."""
 
     def __init__(self, read: Callable[[], float], in_background: bool = True):
@@ -99,8 +95,8 @@ class Watch:
 
 
 @functools.cache
-def watch_card() -> Watch:
-    """Begins to watch this process's card, once.
+def watch_card() -> MemoryWatch:
+    """Begins to watch this process's GPU, once.
 
     NVML alone is asked in the background: another thread's calls to CUDA could spoil the capture of
     a CUDA graph.
@@ -113,19 +109,19 @@ def watch_card() -> Watch:
 
         pynvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(device).uuid
-        card = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        nvml_memory_mb(pynvml, card)
-    except Exception:  # not installed, no driver library, a slice of a card: each has its own
-        return Watch(functools.partial(not_free_mb, device), in_background=False)
-    return Watch(functools.partial(nvml_memory_mb, pynvml, card))
+        gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        nvml_memory_mb(pynvml, gpu)
+    except Exception:  # not installed, no driver library, a slice of a GPU: each has its own
+        return MemoryWatch(functools.partial(not_free_mb, device), in_background=False)
+    return MemoryWatch(functools.partial(nvml_memory_mb, pynvml, gpu))
 
 
-def nvml_memory_mb(nvml: Any, card: Any) -> float:
-    """What this process has of the card; where that is not said, what of the card is not free."""
-    for process in nvml.nvmlDeviceGetComputeRunningProcesses(card):
+def nvml_memory_mb(nvml: Any, gpu: Any) -> float:
+    """What this process has of the GPU; where that is not said, what of the GPU is not free."""
+    for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu):
         if process.pid == os.getpid() and process.usedGpuMemory:
             return process.usedGpuMemory / 2**20
-    whole = nvml.nvmlDeviceGetMemoryInfo(card)
+    whole = nvml.nvmlDeviceGetMemoryInfo(gpu)
     return (whole.total - whole.free) / 2**20
 
 

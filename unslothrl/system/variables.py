@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each card
+CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each GPU
 SCRATCH = "UNSLOTHRL_SCRATCH"  # folder for adapters on their way to vLLM; the driver removes it
 PROCESS = "UNSLOTHRL_PROCESS"  # an actor's or learner's name, in its environment for others to see
 UNSANDBOXED = "UNSLOTHRL_UNSANDBOXED"  # set where tools may run code with limits only
@@ -103,7 +103,7 @@ def of_node(cpus: int, gpu: bool, here: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_cards(*indices: int) -> dict[str, str]:
-    """What binds a worker of this machine to cards that this process sees, whichever Ray thinks
+    """What binds a worker of this machine to GPUs that this process sees, whichever Ray thinks
     that it has given it."""
     names = os.environ.get(VISIBLE, "").split(",")
     chosen = [names[i] if i < len(names) and names[i] else str(i) for i in indices]

@@ -9,11 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster.base import Cluster, Progress, counted
-from unslothrl.cluster.checks import Checks
-from unslothrl.cluster.failures import summary_of
+from unslothrl.cluster.base import Checks, Cluster, Progress, counted
+from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.watching import Stalls
+from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,

@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from unslothrl.cluster.base import Cluster, Progress
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.base import Checks, Cluster, Progress
 from unslothrl.records import Assignment, Collected, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.cluster.base import Cluster
-from unslothrl.cluster.checks import Checks
+from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.handles import Call
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of

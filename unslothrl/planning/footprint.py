@@ -1,8 +1,8 @@
 """How much memory a learner and an actor need, by part and phase; before any weights are loaded.
 
-Pure functions of a config, a `Shape` and a card. docs/plan.md has the formulas in words. What is
+Pure functions of a config, a `Shape` and a GPU. docs/plan.md has the formulas in words. What is
 counted exactly (weights, LoRA, optimiser, KV cache, activations that autograd keeps) is tested
-against the real thing on a CPU. What only a card can say is in `engine_memory.ON_A_CARD`: guesses,
+against the real thing on a CPU. What only a GPU can say is in `engine_memory.ON_A_CARD`: guesses,
 not measured yet.
 """
 
@@ -48,7 +48,7 @@ Parts = dict[str, float]  # name -> MB
 @dataclass(frozen=True)
 class Needs:
     """What a process holds while completions are generated and while the LoRA is updated, and what
-    it takes of the host's memory all the time. Without a card the phases' parts lie there too."""
+    it takes of the host's memory all the time. Without a GPU the phases' parts lie there too."""
 
     generating: Parts
     updating: Parts
@@ -66,6 +66,10 @@ class Needs:
     def to_json(self) -> dict[str, Any]:
         phases = {"generating": self.generating, "updating": self.updating, "host": self.host}
         return {name: {k: round(v) for k, v in parts.items()} for name, parts in phases.items()}
+
+
+def gb(mb: float) -> str:
+    return f"{mb / 1024:.1f}".removesuffix(".0") + " GB"
 
 
 def learner(
@@ -111,8 +115,9 @@ def learner(
     if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
         host["model, between updates"] = stays["weights"]
-    on_card, on_host = activations(config, shape, gpu)
-    updating = {"activations": on_card / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
+    tokens = config.train_batch_size * config.context
+    on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, shape, gpu)
+    updating = {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if on_host:
         host["offloaded activations"] = on_host / MB
     if config.number_of_learners > 1:  # see learners/exchange.pack
@@ -129,8 +134,8 @@ def actor(
     config: Config, shape: Shape, gpu: Gpu | None, engine: EngineMemory | None, is_beside: bool
 ) -> Needs:
     """`engine` is what its vLLM is given, None where it generates by transformers. Beside a learner
-    (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the card. Where it
-    is split, that is what each of its cards holds; without cards, all of them together."""
+    (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the GPU. Where it
+    is split, that is what each of its GPUs holds; without GPUs, all of them together."""
     workers = config.actor_tensor_parallel
     part = shape.shard(workers)
     tokens = config.sequences_at_once * config.context
@@ -189,7 +194,7 @@ def engine_parts(
     config: Config, shape: Shape, prefill: int, vocabulary: int | None = None
 ) -> Parts:
     """What a vLLM's share holds besides its KV cache; `prefill` tokens are its largest batch.
-    `vocabulary`: the whole one, whose logits every card has, where `shape` is a card's part."""
+    `vocabulary`: the whole one, whose logits every GPU has, where `shape` is a GPU's part."""
     whole = vocabulary or shape.vocabulary
     sampled = config.sequences_at_once * whole * 4 * 3  # float32, softmax, log-softmax
     mlp = prefill * (2 * shape.inner + 4 * shape.hidden) * HALF
@@ -232,21 +237,15 @@ def unsloth_reserve(config: Config, shape: Shape, gpu: Gpu) -> float:
     return 1.25 * elements * HALF / MB - (gpu.physical_mb - usable_mb(gpu))
 
 
-def activations(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[float, float]:
-    """-> bytes of a micro-batch's activations (on the card or, without one, here; offloaded to the
-    host).
-
-    With gradient checkpointing a card keeps what enters each layer and computes one layer at a time
-    again; Unsloth moves what it keeps to the host. A CPU keeps everything.
-    """
-    tokens = config.train_batch_size * config.context
-    return activations_of(tokens, config.max_lora_rank, config.backend, shape, gpu)
-
-
-def activations_of(
+def activations(
     tokens: int, rank: int, backend: str, shape: Shape, gpu: Gpu | None
 ) -> tuple[float, float]:
-    """See `activations`; `tokens` of a micro-batch, padding included."""
+    """-> bytes of a micro-batch's activations (on the GPU or, without one, here; offloaded to the
+    host); `tokens` of it, padding included.
+
+    With gradient checkpointing a GPU keeps what enters each layer and computes one layer at a time
+    again; Unsloth moves what it keeps to the host. A CPU keeps everything.
+    """
     kept = shape.layers * tokens * shape.hidden * HALF
     if not gpu:
         return shape.layers * tokens * peft_layer_bytes(shape, rank), 0.0

@@ -25,7 +25,7 @@ class Remote(Exception):
         return f"\n{self.args[0]}"
 
 
-def original(error: BaseException) -> BaseException:
+def original(error: Exception) -> Exception:
     """The exception that an actor or learner raised, without Ray's wrapping; its remote traceback
     becomes its cause."""
     text = None
@@ -69,7 +69,8 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
         return "its node died or lost the network"
     exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
     if exit_code and (code := int(exit_code[1] or exit_code[2])):
-        return f"it ended with exit code {code}{signal_name(code)}"
+        names = {128 + each: f" ({each.name})" for each in signal.Signals}  # as a shell has it
+        return f"it ended with exit code {code}{names.get(code, '')}"
     return f"a signal from outside (SIGKILL); if nobody sent it, memory ran out: {LOWER_MEMORY}"
 
 
@@ -80,20 +81,10 @@ def is_for_memory(error: ProcessLost) -> bool:
     return "ran short of memory" in message or "because memory ran out" in message
 
 
-def signal_name(code: int) -> str:
-    """ " (SIGTERM)" for a shell's exit code 143, "" for one without a signal."""
-    try:
-        return f" ({signal.Signals(code - 128).name})"
-    except ValueError:
-        return ""
-
-
 def oom_killed() -> int:
     """How many processes the kernel has killed for memory since it started; 0 if unknown."""
-    try:
-        match = re.search(r"^oom_kill (\d+)$", VMSTAT.read_text(), re.MULTILINE)
-    except OSError:
-        return 0
+    counts = VMSTAT.read_text() if VMSTAT.is_file() else ""
+    match = re.search(r"^oom_kill (\d+)$", counts, re.MULTILINE)
     return int(match[1]) if match else 0
 
 
