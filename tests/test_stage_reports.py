@@ -16,14 +16,14 @@ STAGES = ("sft", "dpo", "rm")
 RL_WORDS = ("rollout", "completions", "pass@1", "sampler", "policy version", "learner", "collapse")
 RIGHT = "Pairs whose better answer is preferred, share; a tie is half"
 CHARTS = {
-    "sft": ["Loss, nats per token", "Token accuracy", "Entropy, nats per token"],
+    "sft": ["Loss", "Token accuracy", "Entropy, nats per token"],
     "dpo": [
         "Loss", RIGHT,
-        "Margin between the implicit rewards",
+        "Margin between the two answers",
         "Implicit rewards, beta x log-ratio to the reference", "Log-probability of an answer, nats",
     ],
     "rm": [
-        "Loss", RIGHT, "Margin between the scores",
+        "Loss", RIGHT, "Margin between the two answers",
         "Score, mean of all answers",
     ],
 }  # fmt: skip

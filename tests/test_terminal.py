@@ -25,7 +25,7 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
+from unslothrl.tracking.step_lines import NeverRight, Phase, best_of, step_line
 from unslothrl.tracking.terminal import Terminal, clipped
 from unslothrl.training.start_lines import facts, header
 from unslothrl.weights.base_model import run_reporting
@@ -63,9 +63,8 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x00\r\nanswer [bold]2[/bold] \U0
 
 
 def test_the_best_completion_of_all_groups_is_shown_the_first_of_equals():
-    best = BestCompletion.of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))])
-    assert best is not None and (best.text, best.reward) == ("b", 1.0)
-    assert BestCompletion.of([]) is None
+    assert best_of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))]) == ("1 + 1?", "b", 1.0)
+    assert best_of([]) is None
 
 
 def episode(question: str, *turns: Turn) -> Group:
@@ -81,31 +80,24 @@ def test_a_sample_of_an_episode_is_its_own_question_and_its_turns():
     terminal.sample([episode("What is 34 * 56?", *turns)])
     said = "34 * 56 = | = 1904 | <answer>1904</answer>"
     assert written() == f"sample, reward 1: What is 34 * 56? -> {said}\n"
-    best = BestCompletion.of([episode("", Turn("7"))])  # the task's own prompt
-    assert best is not None and (best.problem, best.text) == ("the row's", "7")
-
-
-@pytest.mark.parametrize("width", [12, 40, 80])
-def test_a_sample_of_an_episode_is_text_and_stays_inside_the_terminal(width):
-    terminal, _, written = view(live=True, width=width)
-    terminal.sample([episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))])
-    output = written()
-    assert all(c.isprintable() or c == "\n" for c in output)
-    lines = output.splitlines()
-    assert 3 <= len(lines) <= 5 and all(cell_len(line) < width for line in lines)
+    assert best_of([episode("", Turn("7"))]) == ("the row's", "7", 1.0)  # the task's own prompt
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("width", [12, 40, 60, 80])
-def test_a_sample_is_text_and_stays_inside_the_terminal(width, encoding):
+@pytest.mark.parametrize("of_turns", [False, True])
+def test_a_sample_is_text_and_stays_inside_the_terminal(width, encoding, of_turns):
     terminal, _, written = view(live=True, width=width, encoding=encoding)
-    terminal.sample([group((1.0, HOSTILE * 40), problem=HOSTILE)])
+    made = group((1.0, HOSTILE * 40), problem=HOSTILE)
+    if of_turns:
+        made = episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))
+    terminal.sample([made])
     output = written()
     assert all(c.isprintable() or c == "\n" for c in output)
     lines = output.splitlines()
-    assert 3 <= len(lines) <= 5 and all(cell_len(line) < width for line in lines)
+    assert len(lines) == 3 and all(cell_len(line) < width for line in lines)
     if width == 80:
-        assert "[bold]2[/bold]" in output and "(reward 1)" in output
+        assert "[bold]2[/bold]" in output and "sample, reward 1: " in output
 
 
 def test_a_plain_sample_is_one_line_with_its_beginning_and_end():
@@ -163,7 +155,7 @@ def test_a_resumed_run_remembers_that_some_were_right():
     assert "ever right" not in written()
 
 
-# The table
+# Steps
 
 STEP = {
     "reward/mean": 0.5, "rollout/score": 0.25, "rollout/mean_length": 90.0, "timing/step_s": 8.0,
@@ -172,38 +164,11 @@ STEP = {
 }  # fmt: skip
 
 
-def test_failed_and_zero_signal_counts_are_in_a_row_of_80_columns():
-    heading, row = StepTable().add(STEP, 1, 9, 80)
-    assert heading.split("  ")[-1].strip() == "tokens/s" and "no signal" in heading
-    assert "failed" not in heading
-    heading, row = StepTable().add({**STEP, "reward/failed": 12}, 1, 9, 80)
-    assert "failed" in heading and " 12 " in row and len(row) == len(heading) < 80
-    heading, row = StepTable().add(STEP, 1, 9, 40)
-    assert heading.split() == ["step", "reward", "score", "length"] and len(row) < 40
-
-
-def test_groups_without_signal_are_shown_of_how_many():
-    heading, row = StepTable().add(
-        {**STEP, "reward/zero_signal_groups": 27, "rollout/groups": 32}, 1, 9, 80
-    )
-    start = heading.index("no signal")
-    assert row[: start + len("no signal")].endswith(" 27/32") and len(row) == len(heading)
-    assert "groups without signal 3/32, " in plain_step({**STEP, "rollout/groups": 32}, 1, 9, None)
-
-
-def test_a_column_that_comes_later_gets_a_heading():
-    table = StepTable()
-    headings = [
-        table.add({**STEP, "reward/failed": failed}, step, 9, 80)[0] is not None
-        for step, failed in enumerate([0, 0, 5, 5, 0])
-    ]
-    assert headings == [True, False, True, False, True]
-
-
-def test_a_plain_step_says_what_failed_and_had_no_signal():
-    line = plain_step({**STEP, "reward/failed": 2}, 1, 9, 75.0)
+def test_a_step_says_what_failed_and_had_no_signal():
+    line = step_line({**STEP, "reward/failed": 2}, 1, 9, 75.0)
     assert "rewards failed 2, groups without signal 3, " in line and line.endswith("end in 1:15")
-    assert "failed" not in plain_step(STEP, 1, 9, None)
+    assert "failed" not in step_line(STEP, 1, 9)
+    assert "groups without signal 3/32, " in step_line({**STEP, "rollout/groups": 32}, 1, 9)
 
 
 # Stages and bars
@@ -393,7 +358,7 @@ def on_a_terminal(command: list[str], width: int, **environment: str) -> tuple[i
     return code, b"".join(pieces).decode(errors="replace")
 
 
-COPIED = ("adapter", "use", "evaluate", "export", "report")  # lines that are not cut in two
+COPIED = ("adapter:", "use", "evaluate:", "export:", "report:")  # lines that are not cut in two
 
 
 @pytest.mark.slow
@@ -406,11 +371,11 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     code, written = on_a_terminal(command, 40, **environment)
     assert code == 0, written
     assert COLOUR.search(written) is None
-    for said in ("loading learner 0", "generation", "eval", "update", "sample"):
+    for said in ("loading learner 0", "generation", "evaluation", "update", "sample"):
         assert said in written, said
     lines = re.split(r"[\r\n]+", ESCAPE.sub("", written))
     wide = [line for line in lines if cell_len(line) > 40]
     assert [line for line in wide if line.split()[0] not in COPIED] == []
-    assert any(line.split()[:1] == ["1/2"] for line in lines)
-    assert any(line.startswith("finished  2 steps in") for line in lines)
+    assert any(line.startswith("step 1/2: ") for line in lines)
+    assert any(line.startswith("finished: 2 steps in") for line in lines)
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
