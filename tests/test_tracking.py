@@ -5,9 +5,6 @@ import io
 import json
 import math
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -130,35 +127,11 @@ def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
     assert [path.name for path in folder.path.iterdir()] == ["log.txt"]
 
 
-DIES = """
-import os, signal, sys
-from unslothrl.tracking.run_folder import RunFolder
-def begin(folder):
-    (folder / ".start").mkdir()
-    (folder / "run.json").touch()
-    os.kill(os.getpid(), signal.SIGKILL)
-RunFolder.create(sys.argv[1], "one", "", begin)
-"""
-
-
-@pytest.mark.real
-def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
-    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
-    assert died.returncode == -signal.SIGKILL
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", ".start", "run.json"}
+def test_a_name_that_is_taken_gets_a_number(tmp_path):
     assert free_name(str(tmp_path), "one") == "one"
-    folder = RunFolder.create(tmp_path, "one", "")
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", "config.toml"}
-    assert free_name(str(tmp_path), "one") == "one-2"
-    (tmp_path / "one" / "config.toml").unlink()
-    assert free_name(str(tmp_path), "one") == "one-2"  # a process begins it now
-    folder.close()
-    (tmp_path / "one" / "notes.txt").touch()
-    assert free_name(str(tmp_path), "one") == "one-2"  # somebody's
-    (tmp_path / "two").mkdir()
-    assert free_name(str(tmp_path), "two") == "two-2"
-    (tmp_path / "two" / ".lock").touch()
-    assert free_name(str(tmp_path), "two") == "two"
+    for name in ("one", "one-2"):
+        (tmp_path / name).mkdir()
+    assert free_name(str(tmp_path), "one") == "one-3"
 
 
 def test_a_nested_run_json_says_nothing(tmp_path):
@@ -341,14 +314,12 @@ def test_remaining_time_by_hand():
     clock = Clock()
     schedule = Schedule(eval_every=5, clock=clock)
     schedule.evaluated(0, 20.0)
-    assert schedule.to_end() is schedule.to_next_eval() is None
+    assert schedule.to_end() is None
     schedule.stepped(1, 12, 8.0)
     schedule.stepped(2, 12, 10.0)
     # Mean step 9 s; evaluations after 5, 10 and 12, 20 s each.
-    assert schedule.to_next_eval() == 3 * 9
     assert schedule.to_end() == 10 * 9 + 3 * 20
     clock.now += 7
-    assert schedule.to_next_eval() == 20
     assert schedule.to_end() == 143
 
 
@@ -356,20 +327,20 @@ def test_remaining_time_includes_an_evaluation_until_it_is_done():
     schedule = Schedule(eval_every=5, clock=Clock())
     schedule.evaluated(0, 20.0)
     schedule.stepped(5, 10, 8.0)
-    assert (schedule.to_next_eval(), schedule.to_end()) == (0, 5 * 8 + 2 * 20)
+    assert schedule.to_end() == 5 * 8 + 2 * 20
     schedule.evaluated(5, 30.0)
-    assert (schedule.to_next_eval(), schedule.to_end()) == (40, 5 * 8 + 25)
+    assert schedule.to_end() == 5 * 8 + 25
     schedule.stepped(10, 10, 8.0)
-    assert (schedule.to_next_eval(), schedule.to_end()) == (0, 25)
+    assert schedule.to_end() == 25
     schedule.evaluated(10, 25.0)
-    assert (schedule.to_next_eval(), schedule.to_end()) == (None, 0)
+    assert schedule.to_end() == 0
 
 
 def test_remaining_time_without_evaluations_uses_recent_steps_only():
     schedule = Schedule(eval_every=0, clock=Clock())
     for step in range(1, 21):
         schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
-    assert (schedule.to_next_eval(), schedule.to_end()) == (None, 20)
+    assert schedule.to_end() == 20
 
 
 # The terminal
@@ -500,7 +471,7 @@ def test_the_live_area_shows_reward_progress_and_time():
         "",
         "   reward ▁█  0.341 → 0.882",
         "     3/12 generation " + "━" * 8 + "─" * 22 + " 16/64  3,100 tokens/s",
-        "          2 s so far, end in 2:20, next evaluation in 23 s",
+        "          2 s so far, end in 2:20",
     ]
 
 

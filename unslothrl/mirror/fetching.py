@@ -159,7 +159,7 @@ def stat_of(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns]
 
 
-def fetch(url: str, output_dir: str, note: Callable[[str], None] | None = None) -> Path:
+def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Path:
     """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
     UserError where that is taken, or there is no run."""
     name = url.rpartition("/")[2]
@@ -183,7 +183,7 @@ def fetch(url: str, output_dir: str, note: Callable[[str], None] | None = None) 
     remove(temporary)  # of a process that was killed
     temporary.mkdir(parents=True)
     try:
-        copy(target, files, temporary, note or say)
+        copy(target, files, temporary, note)
         temporary.rename(folder)
     finally:
         remove(temporary)
@@ -210,7 +210,7 @@ def copy(
             f"resume {target.url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
             f"{folder.parent}: set --output_dir to another disk"
         )
-    note(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB")
+    note(for_terminal(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB"))
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with reaching("resume", target.url):
@@ -218,10 +218,6 @@ def copy(
     sent = (name for name in files if not name.startswith(f"{CHECKPOINTS}/"))
     write_state(folder, target.url, {name: stat_of(folder / name) for name in sent})
     flush_tree(folder)
-
-
-def say(line: str) -> None:
-    print(for_terminal(line))
 
 
 def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ Files are complete or absent, even if the process is killed: they are written un
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
+import itertools
 import json
 import os
 import platform
@@ -136,12 +137,9 @@ class RunFolder:
         holds a run already, or cannot be written. What was written is removed whenever an exception
         leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
-        was_left = has_only_begun(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
-            if was_left and has_only_begun(folder.path):
-                folder._remove_beginning()
             names = {entry.name for entry in folder.path.iterdir()}
             if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
                 folder.lock.release()
@@ -151,7 +149,7 @@ class RunFolder:
                 )
             is_new = True
             begin(folder.path)
-            folder.write_config(config_toml)
+            write_whole(folder.path / CONFIG, config_toml.encode())
         except BaseException as error:  # a stop included
             if is_new:
                 folder.discard()
@@ -191,15 +189,12 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
-        self._remove_beginning()
+        for name in BEGINNING:
+            remove(self.path / name)
         if self.lock is not None:
             self.lock.discard()
         if not any(self.path.iterdir()):  # what others have put there stays
             self.path.rmdir()
-
-    def _remove_beginning(self) -> None:
-        for name in BEGINNING:
-            remove(self.path / name)
 
     def close(self) -> None:
         """Other processes may train into it."""
@@ -349,26 +344,10 @@ class RunFolder:
 
 
 def free_name(output_dir: str, wanted: str) -> str:
-    """A name under which there is no folder yet, or one that `is_left_over`."""
-    name, number = wanted, 1
-    while exists(str(path := Path(output_dir) / name)) and not is_left_over(path):
-        number += 1
-        name = f"{wanted}-{number}"
-    return name
-
-
-def is_left_over(folder: Path) -> bool:
-    """Whether this is what a process has left that was killed before its run had all that one has
-    before it begins: the same command begins it again."""
-    return has_only_begun(folder) and RunLock.is_free(folder)
-
-
-def has_only_begun(folder: Path) -> bool:
-    """Whether this has been made for a run and has no run yet; a process may be about to begin
-    it."""
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
-    return LOCK in names and CONFIG not in names and not others
+    """A name under which there is no folder yet."""
+    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
+    names = itertools.chain([wanted], numbered)
+    return next(name for name in names if not exists(str(Path(output_dir) / name)))
 
 
 def step_name(step: int) -> str:

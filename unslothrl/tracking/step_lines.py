@@ -1,6 +1,7 @@
 """What a run says of itself, on a terminal and in a log alike: its steps, how long it will take,
 and how it ended."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,49 +133,34 @@ class NeverRight:
 
 
 class Schedule:
-    """Estimates the seconds to the next evaluation and to the end of the run from recent means.
-
-    Every `eval_every`-th step (0: none) and the last are followed by an evaluation. Estimates are
-    None until a step has been timed.
-    """
+    """Estimates the seconds to the end of a run from the means of its last steps and evaluations.
+    Every `eval_every`-th step (0: none) and the last are followed by an evaluation."""
 
     def __init__(self, eval_every: int, clock: Callable[[], float]):
         self.eval_every, self.clock = eval_every, clock
         self.step, self.total = 0, 0
         self.evaluated_at = -1
-        self.step_s: list[float] = []
-        self.eval_s: list[float] = []
+        self.step_s: deque[float] = deque(maxlen=RECENT)
+        self.eval_s: deque[float] = deque(maxlen=RECENT)
         self.since = clock()
 
     def stepped(self, step: int, total: int, seconds: float) -> None:
         self.step, self.total, self.since = step, total, self.clock()
-        self.step_s = [*self.step_s, seconds][-RECENT:]
+        self.step_s.append(seconds)
 
     def evaluated(self, step: int, seconds: float | None) -> None:
         self.evaluated_at, self.since = step, self.clock()
-        self.eval_s = [*self.eval_s, *([] if seconds is None else [seconds])][-RECENT:]
-
-    def to_next_eval(self) -> float | None:
-        pending = self._pending_evaluations()
-        if not self.step_s or not pending:
-            return None
-        return self._remaining((pending[0] - self.step) * mean(self.step_s))
+        self.eval_s.extend([] if seconds is None else [seconds])
 
     def to_end(self) -> float | None:
+        """None until a step has been timed."""
         if not self.step_s:
             return None
-        steps = (self.total - self.step) * mean(self.step_s)
-        return self._remaining(steps + len(self._pending_evaluations()) * mean(self.eval_s))
-
-    def _pending_evaluations(self) -> list[int]:
-        """The steps that an evaluation has yet to follow, the current step included."""
-        if not self.eval_every:
-            return []
         first = self.step + 1 if self.evaluated_at == self.step else max(self.step, 1)
-        steps = range(first, self.total + 1)
-        return [n for n in steps if n % self.eval_every == 0 or n == self.total]
-
-    def _remaining(self, seconds: float) -> float:
+        every = self.eval_every
+        steps = range(first, self.total + 1) if every else ()
+        evaluations = sum(step % every == 0 or step == self.total for step in steps)
+        seconds = (self.total - self.step) * mean(self.step_s) + evaluations * mean(self.eval_s)
         return max(0.0, seconds - (self.clock() - self.since))
 
 

@@ -338,12 +338,10 @@ class Terminal:
         return Text.assemble(label, kind, *bar, count + rate)
 
     def _time_line(self) -> Text:
-        next_eval, end = self.schedule.to_next_eval(), self.schedule.to_end()
+        end = self.schedule.to_end()
         parts = [f"{duration(self.elapsed)} so far"]
         if end is not None:
             parts.append(f"end in {duration(end)}")
-        if next_eval is not None:
-            parts.append(f"next evaluation {f'in {duration(next_eval)}' if next_eval else 'now'}")
         return Text(f"{'':>9} " + ", ".join(parts), "dim")
 
 
