@@ -1,10 +1,13 @@
-"""The run folder, the terminal and the report, with real files and a clock set by the test."""
+"""The run folder, with real files, and numbers as text."""
 
 import errno
 import io
 import json
 import math
 import os
+import signal
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,20 +25,10 @@ from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics, origin
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
-from unslothrl.tracking.step_lines import Schedule, summary_lines
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights.adapter import Adapter
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
-
-
-class Clock:
-    """Seconds, moved by the test."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
@@ -127,11 +120,35 @@ def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
     assert [path.name for path in folder.path.iterdir()] == ["log.txt"]
 
 
-def test_a_name_that_is_taken_gets_a_number(tmp_path):
+DIES = """
+import os, signal, sys
+from unslothrl.tracking.run_folder import RunFolder
+def begin(folder):
+    (folder / ".start").mkdir()
+    (folder / "run.json").touch()
+    os.kill(os.getpid(), signal.SIGKILL)
+RunFolder.create(sys.argv[1], "one", "", begin)
+"""
+
+
+@pytest.mark.real
+def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
+    died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", ".start", "run.json"}
     assert free_name(str(tmp_path), "one") == "one"
-    for name in ("one", "one-2"):
-        (tmp_path / name).mkdir()
-    assert free_name(str(tmp_path), "one") == "one-3"
+    folder = RunFolder.create(tmp_path, "one", "")
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", "config.toml"}
+    assert free_name(str(tmp_path), "one") == "one-2"
+    (tmp_path / "one" / "config.toml").unlink()
+    assert free_name(str(tmp_path), "one") == "one-2"  # a process begins it now
+    folder.close()
+    (tmp_path / "one" / "notes.txt").touch()
+    assert free_name(str(tmp_path), "one") == "one-2"  # somebody's
+    (tmp_path / "two").mkdir()
+    assert free_name(str(tmp_path), "two") == "two-2"
+    (tmp_path / "two" / ".lock").touch()
+    assert free_name(str(tmp_path), "two") == "two"
 
 
 def test_a_nested_run_json_says_nothing(tmp_path):
@@ -305,241 +322,3 @@ def test_sparkline_averages_neighbours_to_fit():
     assert metrics.sparkline([0, 0, 1, 1, 7, 7], 3) == "▁▂█"
     assert metrics.sparkline([2, 2], 10) == "▄▄"
     assert metrics.sparkline([], 10) == metrics.sparkline([1], 0) == ""
-
-
-# The remaining time
-
-
-def test_remaining_time_by_hand():
-    clock = Clock()
-    schedule = Schedule(eval_every=5, clock=clock)
-    schedule.evaluated(0, 20.0)
-    assert schedule.to_end() is None
-    schedule.stepped(1, 12, 8.0)
-    schedule.stepped(2, 12, 10.0)
-    # Mean step 9 s; evaluations after 5, 10 and 12, 20 s each.
-    assert schedule.to_end() == 10 * 9 + 3 * 20
-    clock.now += 7
-    assert schedule.to_end() == 143
-
-
-def test_remaining_time_includes_an_evaluation_until_it_is_done():
-    schedule = Schedule(eval_every=5, clock=Clock())
-    schedule.evaluated(0, 20.0)
-    schedule.stepped(5, 10, 8.0)
-    assert schedule.to_end() == 5 * 8 + 2 * 20
-    schedule.evaluated(5, 30.0)
-    assert schedule.to_end() == 5 * 8 + 25
-    schedule.stepped(10, 10, 8.0)
-    assert schedule.to_end() == 25
-    schedule.evaluated(10, 25.0)
-    assert schedule.to_end() == 0
-
-
-def test_remaining_time_without_evaluations_uses_recent_steps_only():
-    schedule = Schedule(eval_every=0, clock=Clock())
-    for step in range(1, 21):
-        schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
-    assert schedule.to_end() == 20
-
-
-# The terminal
-
-
-def view(live: bool, width: int = 80, encoding: str = "utf-8", eval_every: int = 5):
-    """-> (terminal, its clock, a function that returns what was written)"""
-    clock, raw = Clock(), io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding=encoding, newline="\n", write_through=True)
-    console = Console(
-        file=file,
-        force_terminal=live,
-        width=width,
-        height=24,
-        color_system=None,
-        legacy_windows=False,
-    )
-    terminal = Terminal(eval_every, console, live, clock)
-    return terminal, clock, lambda: raw.getvalue().decode(encoding)
-
-
-STEP = {
-    "step": 1,
-    "reward/mean": 0.341,
-    "rollout/score": 0.25,
-    "rollout/mean_length": 91.6,
-    "rollout/tokens_per_s": 3105.3,
-    "timing/step_s": 8.2,
-    "train/sampler_gap": 0.00134,
-}
-EVAL = {"eval/gsm8k/pass@1": 0.5, "eval/gsm8k/best_of_n": 0.9, "timing/eval_s": 20.0}
-AFTER = {"eval/gsm8k/pass@1": 0.875, "eval/gsm8k/best_of_n": 1.0, "timing/eval_s": 20.0}
-SUMMARY = {
-    "status": "finished",
-    "steps": 2,
-    "seconds": 83.0,
-    "first_eval": {"step": 0, **EVAL},
-    "last_eval": {"step": 2, **AFTER},
-    "adapter": "runs/first/adapters/v000002",
-    "command": "unslothrl chat --adapter runs/first/adapters/v000002",
-    "report": "runs/first/report.html",
-}
-
-
-def play(terminal: Terminal, clock: Clock) -> None:
-    """A run of two steps."""
-    with terminal:
-        terminal.header(["grpo on gsm8k\x1b[2J", "1 actor"])
-        terminal.stage("starting Ray")
-        clock.now += 3
-        terminal.evaluation(0, EVAL)
-        terminal.progress("generation", 0, 64, 0)
-        clock.now += 61
-        terminal.progress("generation", 16, 64, 6100)
-        terminal.progress("update", 0, 64, 0)
-        terminal.step(STEP, 1, 2)
-        terminal.step({"reward/mean": 0.5, "timing/step_s": 8.0}, 2, 2)
-        terminal.evaluation(2, AFTER)
-        terminal.finish(SUMMARY)
-
-
-def test_plain_output_is_these_lines():
-    terminal, clock, written = view(live=False, encoding="ascii")
-    play(terminal, clock)
-    assert written().splitlines() == [
-        "grpo on gsm8k?[2J",
-        "  1 actor",
-        "starting Ray",
-        "evaluation after step 0 on gsm8k: pass@1 0.500, best of n 0.900, 20.0 s",
-        "generation: 16 of 64, 100 tokens/s",
-        "step 1/2: reward 0.341, score 0.250, length 92, seconds 8.2, gap 0.0013, tokens/s 3,105, "
-        "end in 28 s",
-        "step 2/2: reward 0.500, seconds 8.0",
-        "evaluation after step 2 on gsm8k: pass@1 0.875, best of n 1.000, 20.0 s",
-        "finished: 2 steps in 1:23",
-        "pass@1: 0.500 -> 0.875  +0.375  gsm8k",
-        "best of n: 0.900 -> 1.000  +0.100  gsm8k",
-        "reward: 0.341 -> 0.500  +0.159  in training, first and last step",
-        "adapter: runs/first/adapters/v000002",
-        "use it: unslothrl chat --adapter runs/first/adapters/v000002",
-        "report: runs/first/report.html",
-    ]
-    assert all(character.isprintable() or character == "\n" for character in written())
-
-
-@pytest.mark.parametrize(
-    ("first", "last", "said"),
-    [
-        (0, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k"),
-        (0, 1, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 0 and 1"),
-        (1, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 1 and 2"),
-        (0, 0, "pass@1: 0.500  gsm8k, after step 0"),
-        (2, 2, "pass@1: 0.500  gsm8k"),
-    ],
-)
-def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
-    both = {"step": first, **EVAL}, {"step": last, **(EVAL if first == last else AFTER)}
-    lines = summary_lines(
-        SUMMARY | dict(zip(("first_eval", "last_eval"), both, strict=True)), (), "->"
-    )
-    assert f"{lines[1][0]}: {lines[1][1]}" == said
-
-
-def test_failure_before_the_first_step_is_shown():
-    terminal, _, written = view(live=False)
-    with terminal:
-        terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
-        terminal.failed("actor-0 died: out of memory")
-    assert written() == "failed: 0 steps in 0 s\nfailed: actor-0 died: out of memory\n"
-
-
-def shown(terminal: Terminal) -> list[str]:
-    """The live area as text."""
-    with terminal.console.capture() as captured:
-        terminal.console.print(terminal.area())
-    return captured.get().rstrip("\n").split("\n")
-
-
-def test_the_live_area_shows_reward_progress_and_time():
-    terminal, clock, _ = view(live=True)
-    terminal.evaluation(0, EVAL)
-    terminal.step(STEP, 1, 12)
-    terminal.step({**STEP, "reward/mean": 0.882}, 2, 12)
-    terminal.progress("generation", 0, 64, 0)
-    clock.now += 2
-    terminal.progress("generation", 16, 64, 6200)
-    assert shown(terminal) == [
-        "",
-        "   reward ▁█  0.341 → 0.882",
-        "     3/12 generation " + "━" * 8 + "─" * 22 + " 16/64  3,100 tokens/s",
-        "          2 s so far, end in 2:20",
-    ]
-
-
-def test_the_live_area_starts_over_with_each_phase():
-    terminal, clock, _ = view(live=True)
-    terminal.progress("generation", 64, 64, 6400)
-    clock.now += 10
-    terminal.progress("generation", 8, 64, 100)
-    clock.now += 2
-    terminal.progress("generation", 16, 64, 300)
-    assert "100 tokens/s" in shown(terminal)[1]
-    terminal.stage("saving the adapter")
-    clock.now += 4
-    assert shown(terminal)[1].strip() == "saving the adapter  4 s"
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-@pytest.mark.parametrize("width", [12, 30, 40, 60, 80, 200])
-def test_no_line_of_a_live_view_reaches_the_last_column(width, encoding):
-    terminal, clock, written = view(live=True, width=width, encoding=encoding)
-    for step in range(1, 41):
-        terminal.step(STEP, step, 40)
-    rows = [line for line in written().splitlines() if line]
-    terminal.progress("generation", 0, 4096, 0)
-    clock.now += 1
-    terminal.progress("generation", 1000, 4096, 123456)
-    assert all(len(line) < width for line in [*rows, *shown(terminal)])
-    assert len(rows) == 40
-
-
-def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
-    terminal, clock, written = view(live=True, width=40)
-    play(terminal, clock)
-    assert written().count("\x1b[?25l") == written().count("\x1b[?25h") == 1
-    last = written().split("\x1b[?25h")[-1]
-    assert "use it: unslothrl chat --adapter runs/first/adapters/v000002\n" in last
-    assert "→ 0.875" in last
-
-
-def test_an_interrupt_restores_the_terminal():
-    terminal, _, written = view(live=True)
-    with pytest.raises(KeyboardInterrupt), terminal:
-        terminal.progress("generation", 1, 2, 3)
-        raise KeyboardInterrupt
-    assert "\x1b[?25h" in written()
-    assert terminal.live is None
-
-
-def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
-    class Screen(io.StringIO):
-        def isatty(self):
-            return True
-
-    monkeypatch.setenv("TERM", "xterm")
-    for name in ("JPY_PARENT_PID", "COLAB_RELEASE_TAG"):
-        monkeypatch.delenv(name, raising=False)
-    assert Terminal(console=Console(file=Screen())).live_area
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    assert not Terminal(console=Console(file=io.StringIO())).live_area
-    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
-    assert not Terminal(console=Console(file=Screen())).live_area
-
-
-def test_a_resumed_run_shows_its_first_reward():
-    terminal, _, written = view(live=False)
-    terminal.resumed([{"step": 0}, {"step": 1, "reward/mean": 0.25}])
-    terminal.step({"reward/mean": 0.75, "timing/step_s": 1.0}, 2, 2)
-    terminal.finish({"status": "finished", "steps": 2, "seconds": 60.0, "eval_seconds": 100.0})
-    output = written()
-    assert "reward: 0.250 -> 0.750  +0.500" in output
-    assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in output

@@ -24,7 +24,6 @@ Files are complete or absent, even if the process is killed: they are written un
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
-import itertools
 import json
 import os
 import platform
@@ -137,9 +136,12 @@ class RunFolder:
         holds a run already, or cannot be written. What was written is removed whenever an exception
         leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
+        was_left = has_only_begun(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
+            if was_left and has_only_begun(folder.path):
+                folder._remove_beginning()
             names = {entry.name for entry in folder.path.iterdir()}
             if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
                 folder.lock.release()
@@ -189,12 +191,15 @@ class RunFolder:
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
-        for name in BEGINNING:
-            remove(self.path / name)
+        self._remove_beginning()
         if self.lock is not None:
             self.lock.discard()
         if not any(self.path.iterdir()):  # what others have put there stays
             self.path.rmdir()
+
+    def _remove_beginning(self) -> None:
+        for name in BEGINNING:
+            remove(self.path / name)
 
     def close(self) -> None:
         """Other processes may train into it."""
@@ -344,10 +349,22 @@ class RunFolder:
 
 
 def free_name(output_dir: str, wanted: str) -> str:
-    """A name under which there is no folder yet."""
-    numbered = (f"{wanted}-{number}" for number in itertools.count(2))
-    names = itertools.chain([wanted], numbered)
-    return next(name for name in names if not exists(str(Path(output_dir) / name)))
+    """A name under which there is no folder yet, or what a process has left that was killed before
+    its run had begun: the same command begins it again."""
+    name, number = wanted, 1
+    while exists(str(path := Path(output_dir) / name)):
+        if has_only_begun(path) and RunLock.is_free(path):
+            break
+        number += 1
+        name = f"{wanted}-{number}"
+    return name
+
+
+def has_only_begun(folder: Path) -> bool:
+    """Whether this has been made for a run and has no run yet."""
+    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
+    return LOCK in names and CONFIG not in names and not others
 
 
 def step_name(step: int) -> str:

@@ -174,7 +174,7 @@ def curve(run: RunHistory, metric: str, name: str) -> Curve:
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
     if kind == "eval" and key == "pass@1":
-        known = [run.evaluations.get(step, {}).get(evaluated) for step, _ in points]
+        known = [run.scores(step, evaluated) for step, _ in points]
         found = [estimate([mean(s) for s in scores.values()]) for scores in known if scores]
         band = [(each.low, each.high) for each in found] if len(found) == len(points) else []
     return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS, band)

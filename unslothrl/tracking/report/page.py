@@ -28,7 +28,7 @@ from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
-from unslothrl.tracking.report.history import RunHistory, columns_of
+from unslothrl.tracking.report.history import RunHistory, table_of
 from unslothrl.tracking.report.rollout_data import NO_DATA, browser_data, encoded_json
 from unslothrl.tracking.run_folder import (
     ADAPTERS,
@@ -143,8 +143,24 @@ def address(path: str | Path) -> str:
 
 def of_run(run: RunHistory) -> dict[str, Any]:
     """What the page of a single run has: what it trained on what, figures, and commands."""
-    summary, named = run.summary, [CONFIG, METRICS, ORIGIN, *(f"{folder}/" for folder in
-                                   (ROLLOUTS, EVALS, ADAPTERS))]  # fmt: skip
+    summary, options, timed = run.summary, run.options, run.values("timing/step_s")
+    rewards = [name.removeprefix("reward/") for name in components(run.rows)]
+    what = {
+        "stage": "" if run.is_rl else origin.METHODS[run.kind].name,
+        "model": options.get("model"),
+        "data set": options.get("dataset"),
+        "from adapter": options.get("adapter"),
+        "learner": options.get("learner"),
+        "reward": ", ".join(map(str, options.get("reward") or rewards)),
+        "started": run.begun.started,
+        "page written": origin.now(),
+    }
+    totals = {
+        "tokens generated": sum(run.values("rollout/tokens")),
+        "tokens read": max(run.values("train/tokens"), default=0),
+        "samples" if run.is_rl else "rows seen": max(run.values("samples_seen"), default=0),
+        "policy version": max(run.values("policy_version"), default=0),
+    }
     commands = [
         ("Started by", run.begun.command),
         ("Adapter", summary.get("adapter")),
@@ -154,32 +170,34 @@ def of_run(run: RunHistory) -> dict[str, Any]:
             for each in run.begun.resumes
         ),
     ]
-    versions = dict(run.begun.versions)
-    if summary.get("version"):
-        versions.setdefault("unslothrl", summary["version"])
-    if summary.get("base_hash"):
-        versions["hash of the base"] = str(summary["base_hash"])[:16]
-    what = {**what_of(run), "started": run.begun.started, "page written": origin.now()}
+    versions = {"unslothrl": summary.get("version"), **run.begun.versions,
+                "hash of the base": str(summary.get("base_hash") or "")[:16]}  # fmt: skip
+    files = [CONFIG, METRICS, ORIGIN, f"{ROLLOUTS}/", f"{EVALS}/", f"{ADAPTERS}/"]
     return {
         "status": run.status,
         "what": {name: value for name, value in what.items() if value},
-        "numbers": figures_of(run),
+        "numbers": {
+            "steps": f"{len(timed):,}",
+            "time in steps": duration(sum(timed)),
+            "in evaluations": duration(sum(run.values("timing/eval_s"))),
+            **{name: f"{total:,.0f}" for name, total in totals.items() if total},
+        },
         "commands": [(label, value) for label, value in commands if value],
-        "versions": versions,
-        "files": [name for name in named if (run.folder.path / name).exists()],
+        "versions": {name: value for name, value in versions.items() if value},
+        "files": [name for name in files if (run.folder.path / name).exists()],
     }
 
 
 def of_comparison(runs: Sequence[RunHistory], path: Path) -> dict[str, Any]:
     """What a page of several runs has: a table of them, and their options that differ."""
-    columns = columns_of(runs)
+    columns, *cells = table_of(runs)
     options = {
         name: [run.options.get(name) for run in runs]
         for name in dict.fromkeys(name for run in runs for name in run.options)
     }
     return {
         "columns": columns,
-        "listing": [[link(run, path), *run.cells(columns)[1:]] for run in runs],
+        "listing": [[link(run, path), *line[1:]] for run, line in zip(runs, cells, strict=True)],
         "differing": [
             [name, *("-" if value is None else value for value in values)]
             for name, values in options.items()
@@ -195,37 +213,6 @@ def link(run: RunHistory, path: Path) -> str:
         return run.name
     where = address(os.path.relpath(report, path.parent))
     return markup('<a href="{}">{}</a>', where, run.name)
-
-
-def what_of(run: RunHistory) -> dict[str, Any]:
-    """What a run trained on what."""
-    options = run.options
-    known = {"model": options.get("model"), "data set": options.get("dataset")}
-    if not run.is_rl:
-        stage = {"stage": origin.METHODS[run.kind].name}
-        return {**stage, **known, "from adapter": options.get("adapter")}
-    found = [name.removeprefix("reward/") for name in components(run.rows)]
-    rewards = ", ".join(map(str, options.get("reward") or found))
-    return {**known, "learner": options.get("learner"), "reward": rewards}
-
-
-def figures_of(run: RunHistory) -> dict[str, str]:
-    timed = run.values("timing/step_s")
-    found = {
-        "steps": f"{len(timed):,}",
-        "time in steps": duration(sum(timed)),
-        "in evaluations": duration(sum(run.values("timing/eval_s"))),
-    }
-    seen = f"{max(run.values('samples_seen'), default=0):,}"
-    if not run.is_rl:
-        tokens = max(run.values("train/tokens"), default=0)
-        return {**found, "tokens read": f"{tokens:,.0f}", "rows seen": seen}
-    return {
-        **found,
-        "tokens generated": f"{sum(run.values('rollout/tokens')):,.0f}",
-        "samples": seen,
-        "policy version": f"{max(run.values('policy_version'), default=0):,}",
-    }
 
 
 def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
@@ -253,8 +240,8 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
     after = changed = "-"
     if len(points) > 1:
         after = with_interval(run, name, key, last_step, last)
-        sets = [run.evaluations.get(step, {}).get(name, {}) for step in (first_step, last_step)]
-        changed = difference(sets[0], sets[1], key) or f"{last - first:+.3f}"
+        before, since = run.scores(first_step, name), run.scores(last_step, name)
+        changed = difference(before, since, key) or f"{last - first:+.3f}"
     kind = "up" if better * (last - first) > 0 else "same"
     return [
         with_interval(run, name, key, first_step, first),
@@ -265,7 +252,7 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
 
 
 def with_interval(run: RunHistory, name: str, key: str, step: int, value: float) -> str:
-    scores = run.evaluations.get(step, {}).get(name)
+    scores = run.scores(step, name)
     if key not in OF_PROBLEM or not scores:
         return short(value)
     found = estimate([OF_PROBLEM[key](each) for each in scores.values()])
@@ -295,8 +282,5 @@ def last_difference(runs: Sequence[RunHistory], name: str, key: str) -> str:
     ends = [run.points(f"eval/{name}/{key}")[-1] for run in runs]
     if key not in OF_PROBLEM:
         return f"{ends[1][1] - ends[0][1]:+.3f}"
-    first, second = (
-        run.evaluations.get(step, {}).get(name, {})
-        for run, (step, _) in zip(runs, ends, strict=True)
-    )
+    first, second = (run.scores(step, name) for run, (step, _) in zip(runs, ends, strict=True))
     return difference(first, second, key) or "-"
