@@ -374,7 +374,7 @@ def test_the_live_area_shows_reward_progress_and_time():
     assert shown(terminal) == [
         "",
         "   reward ▁█  0.341 → 0.882",
-        "     3/12 generation " + "━" * 8 + "─" * 22 + " 16/64  3,100 tokens/s",
+        "     3/12 generation 16/64  3,100 tokens/s  " + "━" * 8 + "─" * 22,
         "          2 s so far, end in 2:20",
     ]
 

@@ -316,6 +316,7 @@ class Terminal:
         return Group("", *map(self._fitting, lines))
 
     def _phase_line(self) -> Text:
+        """The bar comes last: it is what a narrow terminal can do without."""
         schedule, phase, now = self.schedule, self.phase, self.clock()
         running = phase is not None and phase.kind in OF_A_STEP
         step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
@@ -324,18 +325,14 @@ class Terminal:
         label = (f"{step:>9} ", "dim")
         if phase is None:
             return Text.assemble(label)
-        lasted = duration(now - phase.started)
+        lasted, kind = duration(now - phase.started), for_terminal(phase.kind)
         if not phase.total:
-            return Text.assemble(label, f"{for_terminal(phase.kind)}  {lasted}")
-        kind, count = f"{for_terminal(phase.kind):<10} ", f" {phase.done}/{phase.total}"
-        room = self.console.width - 4 - LABEL - len(kind) - len(count)
-        rate = f"  {phase.rate(now) or lasted}"
-        rate = rate if room - len(rate) > 5 else ""  # the bar says more
-        room = max(0, min(BAR, room - len(rate)))
-        filled = round(room * phase.share)
+            return Text.assemble(label, f"{kind}  {lasted}")
+        filled = round(BAR * phase.share)
         full, empty = ("━", "─") if self.has_unicode else ("#", "-")
-        bar = (full * filled, "green"), (empty * (room - filled), "dim")
-        return Text.assemble(label, kind, *bar, count + rate)
+        bar = (full * filled, "green"), (empty * (BAR - filled), "dim")
+        said = f"{kind} {phase.done}/{phase.total}  {phase.rate(now) or lasted}  "
+        return Text.assemble(label, said, *bar)
 
     def _time_line(self) -> Text:
         end = self.schedule.to_end()
