@@ -78,9 +78,9 @@ def reaching(option: str, url: str) -> Iterator[None]:
     """Inside it an error of any library is a UserError without credentials."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
+        if isinstance(error, UserError):
+            raise
         why = f"cannot be reached ({said(error)}): check it; {CREDENTIALS}"
         raise UserError(f"{option} {url} {why}") from None
 
@@ -227,10 +227,7 @@ def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str 
     with reaching("mirror", mirror):
         if run_name is not None:
             return None if target.read(f"{run_name}/{CONFIG}") is None else f"{mirror}/{run_name}"
-        try:
-            paths = target.fs.ls(target.root, detail=False)
-        except FileNotFoundError:
-            return None
+        paths = target.fs.ls(target.root, detail=False) if target.fs.exists(target.root) else []
         names = [path.rstrip("/").rpartition("/")[2] for path in paths]
         contents = {name: target.read(f"{name}/{ORIGIN}") for name in filter(is_name, names)}
     wanted = json.loads(json.dumps(recipe))

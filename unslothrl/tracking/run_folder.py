@@ -329,10 +329,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        try:
-            return read_object(path, MOST_SUMMARY) if path.exists() else {}
-        except Unreadable as error:
-            raise ValueError(f"{path}: {error}") from None
+        return read_object(path, MOST_SUMMARY) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is

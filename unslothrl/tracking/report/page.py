@@ -96,9 +96,9 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
     OSError, for a full disk, passes."""
     try:
         yield
-    except OSError:
-        raise
     except Exception as error:
+        if isinstance(error, OSError):
+            raise
         said = plain(" ".join(str(error).split()))
         note(f"the report cannot be written ({type(error).__name__}: {said}); the run goes on")
 
