@@ -93,7 +93,7 @@ def tokens_of(draw: random.Random, group: Group) -> list[Tokens]:
         words = completion.text.split(" ")
         pieces = [f"{word} " for word in words[:-1]] + words[-1:]
         gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
-        found.append(Tokens(pieces, list(completion.logprobs), gaps))
+        found.append(Tokens(pieces, completion.logprobs.tolist(), gaps))
     return found
 
 

@@ -158,23 +158,6 @@ def test_a_long_call_is_recorded_for_a_while(monkeypatch):
     assert dot.calls == 1
 
 
-def test_a_profiler_that_fails_costs_a_note(monkeypatch, tmp_path):
-    def fails():
-        raise RuntimeError("another tool holds CUPTI")
-
-    monkeypatch.setattr(profiler, "profile_of_torch", fails)
-    one = Profiler("actor-0")
-    one.arm()
-    with one.part("generation"):
-        one.tick()
-    (recording,) = one.take()
-    view, written = profiled(tmp_path, 1, 3, Processes(Process(recording)))
-    assert written == ["table.txt"] and view.notes == [
-        "step_000002-actor-0-generation.json.gz could not be recorded: RuntimeError: another tool "
-        "holds CUPTI"
-    ]
-
-
 @pytest.mark.real
 def test_a_call_that_raises_ends_its_recording():
     one = Profiler("actor-0")

@@ -238,7 +238,7 @@ def test_resumes_are_recorded_and_marked(run, tmp_path):
     assert [each.step for each in origin.read(folder.path).resumes] == [3, 4]
     page = page_of(folder)
     assert "after step 3," in page.words and "lr 0.1 -> 0.2" in page.words
-    assert page.source.count('class="mark"') == 2 * page.tags.count("svg") - 2  # not in the bars
+    assert page.source.count('class="mark"') == 2 * page.tags.count("svg")
 
 
 @pytest.mark.parametrize(
@@ -490,11 +490,10 @@ def test_any_values_can_be_drawn(values):
     points = list(enumerate(values))
     low, *_, high = charts.nice_ticks(min(values), max(values))
     assert low < high
-    figure = charts.lines("t", [charts.Curve("a", points), charts.Curve("b", points[:1])])
-    paths = re.findall(r'class="(?:line|dot)"[^>]* d="M([^"]*)"', figure)
+    figure = charts.figure("t", [charts.Curve("a", points), charts.Curve("b", points[:1])])
+    paths = [stroke.path[1:] for stroke in figure.strokes if stroke.kind in ("line", "dot")]
     numbers = [float(n) for path in paths for n in re.split("[MLh ]", path)]
     assert numbers and all(-100 <= n <= 200 for n in numbers)
-    assert charts.stacked("t", [charts.Curve("a", [(i, abs(v)) for i, v in points])])
 
 
 def test_values_that_are_equal_but_for_rounding_can_be_drawn():
@@ -535,37 +534,39 @@ def values_of(figure: str) -> dict:
     return json.loads(carried)
 
 
+def kinds_of(figure: charts.Figure) -> list[str]:
+    return [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
+
+
 def test_a_figure_carries_its_values():
     curves = [
         charts.Curve("a<b", [(1, 0.25), (3, 0.75)], band=[(0.0, 0.5), (0.5, 1.0)]),
         charts.Curve("c", [(2, 1.0), (3, 2.0)]),
     ]
-    figure = charts.lines("t", curves, marks=[2, 9])
-    assert values_of(figure) == {
+    figure = charts.figure("t", curves, marks=[2, 9])
+    assert json.loads(figure.values) == {
         "steps": [1, 2, 3],
         "values": [[0.25, None, 0.75], [None, 1.0, 2.0]],
         "bands": [[[0.0, 0.5], None, [0.5, 1.0]], None],
-        "bars": False,
     }
-    assert figure.count('class="mark"') == 1 and figure.count('class="band"') == 1
-    bars = charts.stacked("t", [charts.Curve("a", [(1, 2.0)]), charts.Curve("b", [(1, 3.0)])])
-    assert values_of(bars)["values"] == [[2.0], [3.0]] and values_of(bars)["bars"]
+    assert kinds_of(figure) == ["mark", "band", "line", "line"]
+    assert kinds_of(charts.figure("t", [charts.Curve("a", [(1, 2.0)])])) == ["dot"]
 
 
 def test_the_report_of_a_long_run_stays_small():
     curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
     assert len(curve.thinned) == charts.MOST_POINTS
     assert curve.thinned[-1][0] == 10_000
-    assert len(charts.stacked("time", [curve, curve])) < 100_000
+    assert len(charts.figure("time", [curve, curve]).values) < 20_000
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [("a\tb\nc", "a\tb\nc"), ("\r\x7f\x9f", "␍⟨007f⟩⟨009f⟩"), ("\u200bx\ufeff", "⟨200b⟩x⟨feff⟩"),
-     ("<&\"'", "&lt;&amp;&quot;&#x27;"), (True, "true")],
+     ("<&\"'", "&lt;&amp;&#34;&#39;"), (True, "true")],
 )  # fmt: skip
 def test_text_is_escaped_and_every_character_is_seen(text, shown):
-    assert charts.text(text) == shown
+    assert page.text(text) == shown
 
 
 # Several runs

@@ -95,7 +95,7 @@ def rows(folder, step: int) -> list[dict]:
 def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     browser = page(report(run))
     drawn = browser.evaluate(
-        "[...document.querySelectorAll('figure path.line, figure rect')]"
+        "[...document.querySelectorAll('figure path.line')]"
         ".every((e) => e.getBoundingClientRect().width > 0)"
     )
     assert drawn and len(texts(browser, "figure")) >= 14

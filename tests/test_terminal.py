@@ -25,7 +25,14 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
+from unslothrl.tracking.step_lines import (
+    NeverRight,
+    Phase,
+    Schedule,
+    best_of,
+    step_line,
+    summary_lines,
+)
 from unslothrl.tracking.terminal import Terminal, clipped
 from unslothrl.training.start_lines import facts, header
 from unslothrl.weights.base_model import run_reporting
@@ -63,9 +70,8 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x00\r\nanswer [bold]2[/bold] \U0
 
 
 def test_the_best_completion_of_all_groups_is_shown_the_first_of_equals():
-    best = BestCompletion.of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))])
-    assert best is not None and (best.text, best.reward) == ("b", 1.0)
-    assert BestCompletion.of([]) is None
+    assert best_of([group((0.5, "a"), (1.0, "b")), group((1.0, "c"))]) == ("1 + 1?", "b", 1.0)
+    assert best_of([]) is None
 
 
 def episode(question: str, *turns: Turn) -> Group:
@@ -81,31 +87,24 @@ def test_a_sample_of_an_episode_is_its_own_question_and_its_turns():
     terminal.sample([episode("What is 34 * 56?", *turns)])
     said = "34 * 56 = | = 1904 | <answer>1904</answer>"
     assert written() == f"sample, reward 1: What is 34 * 56? -> {said}\n"
-    best = BestCompletion.of([episode("", Turn("7"))])  # the task's own prompt
-    assert best is not None and (best.problem, best.text) == ("the row's", "7")
-
-
-@pytest.mark.parametrize("width", [12, 40, 80])
-def test_a_sample_of_an_episode_is_text_and_stays_inside_the_terminal(width):
-    terminal, _, written = view(live=True, width=width)
-    terminal.sample([episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))])
-    output = written()
-    assert all(c.isprintable() or c == "\n" for c in output)
-    lines = output.splitlines()
-    assert 3 <= len(lines) <= 5 and all(cell_len(line) < width for line in lines)
+    assert best_of([episode("", Turn("7"))]) == ("the row's", "7", 1.0)  # the task's own prompt
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 @pytest.mark.parametrize("width", [12, 40, 60, 80])
-def test_a_sample_is_text_and_stays_inside_the_terminal(width, encoding):
+@pytest.mark.parametrize("of_turns", [False, True])
+def test_a_sample_is_text_and_stays_inside_the_terminal(width, encoding, of_turns):
     terminal, _, written = view(live=True, width=width, encoding=encoding)
-    terminal.sample([group((1.0, HOSTILE * 40), problem=HOSTILE)])
+    made = group((1.0, HOSTILE * 40), problem=HOSTILE)
+    if of_turns:
+        made = episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))
+    terminal.sample([made])
     output = written()
     assert all(c.isprintable() or c == "\n" for c in output)
     lines = output.splitlines()
-    assert 3 <= len(lines) <= 5 and all(cell_len(line) < width for line in lines)
+    assert len(lines) == 3 and all(cell_len(line) < width for line in lines)
     if width == 80:
-        assert "[bold]2[/bold]" in output and "(reward 1)" in output
+        assert "[bold]2[/bold]" in output and "sample, reward 1: " in output
 
 
 def test_a_plain_sample_is_one_line_with_its_beginning_and_end():
@@ -163,47 +162,20 @@ def test_a_resumed_run_remembers_that_some_were_right():
     assert "ever right" not in written()
 
 
-# The table
+# Steps
 
-STEP = {
+FULL_STEP = {
     "reward/mean": 0.5, "rollout/score": 0.25, "rollout/mean_length": 90.0, "timing/step_s": 8.0,
     "reward/failed": 0, "reward/zero_signal_groups": 3, "train/sampler_gap": 0.001,
     "rollout/tokens_per_s": 3000.0,
 }  # fmt: skip
 
 
-def test_failed_and_zero_signal_counts_are_in_a_row_of_80_columns():
-    heading, row = StepTable().add(STEP, 1, 9, 80)
-    assert heading.split("  ")[-1].strip() == "tokens/s" and "no signal" in heading
-    assert "failed" not in heading
-    heading, row = StepTable().add({**STEP, "reward/failed": 12}, 1, 9, 80)
-    assert "failed" in heading and " 12 " in row and len(row) == len(heading) < 80
-    heading, row = StepTable().add(STEP, 1, 9, 40)
-    assert heading.split() == ["step", "reward", "score", "length"] and len(row) < 40
-
-
-def test_groups_without_signal_are_shown_of_how_many():
-    heading, row = StepTable().add(
-        {**STEP, "reward/zero_signal_groups": 27, "rollout/groups": 32}, 1, 9, 80
-    )
-    start = heading.index("no signal")
-    assert row[: start + len("no signal")].endswith(" 27/32") and len(row) == len(heading)
-    assert "groups without signal 3/32, " in plain_step({**STEP, "rollout/groups": 32}, 1, 9, None)
-
-
-def test_a_column_that_comes_later_gets_a_heading():
-    table = StepTable()
-    headings = [
-        table.add({**STEP, "reward/failed": failed}, step, 9, 80)[0] is not None
-        for step, failed in enumerate([0, 0, 5, 5, 0])
-    ]
-    assert headings == [True, False, True, False, True]
-
-
-def test_a_plain_step_says_what_failed_and_had_no_signal():
-    line = plain_step({**STEP, "reward/failed": 2}, 1, 9, 75.0)
+def test_a_step_says_what_failed_and_had_no_signal():
+    line = step_line({**FULL_STEP, "reward/failed": 2}, 1, 9, 75.0)
     assert "rewards failed 2, groups without signal 3, " in line and line.endswith("end in 1:15")
-    assert "failed" not in plain_step(STEP, 1, 9, None)
+    assert "failed" not in step_line(FULL_STEP, 1, 9)
+    assert "groups without signal 3/32, " in step_line({**FULL_STEP, "rollout/groups": 32}, 1, 9)
 
 
 # Stages and bars
@@ -253,6 +225,228 @@ def test_others_may_draw_while_the_area_is_suspended():
     assert terminal.live is None and "downloading x" in written()
     with terminal.suspended():
         assert terminal.live is None
+
+
+# The remaining time
+
+
+def test_remaining_time_by_hand():
+    clock = Clock()
+    schedule = Schedule(eval_every=5, clock=clock)
+    schedule.evaluated(0, 20.0)
+    assert schedule.to_end() is None
+    schedule.stepped(1, 12, 8.0)
+    schedule.stepped(2, 12, 10.0)
+    # Mean step 9 s; evaluations after 5, 10 and 12, 20 s each.
+    assert schedule.to_end() == 10 * 9 + 3 * 20
+    clock.now += 7
+    assert schedule.to_end() == 143
+
+
+def test_remaining_time_includes_an_evaluation_until_it_is_done():
+    schedule = Schedule(eval_every=5, clock=Clock())
+    schedule.evaluated(0, 20.0)
+    schedule.stepped(5, 10, 8.0)
+    assert schedule.to_end() == 5 * 8 + 2 * 20
+    schedule.evaluated(5, 30.0)
+    assert schedule.to_end() == 5 * 8 + 25
+    schedule.stepped(10, 10, 8.0)
+    assert schedule.to_end() == 25
+    schedule.evaluated(10, 25.0)
+    assert schedule.to_end() == 0
+
+
+def test_remaining_time_without_evaluations_uses_recent_steps_only():
+    schedule = Schedule(eval_every=0, clock=Clock())
+    for step in range(1, 21):
+        schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
+    assert schedule.to_end() == 20
+
+
+# What is written
+
+
+STEP = {
+    "step": 1,
+    "reward/mean": 0.341,
+    "rollout/score": 0.25,
+    "rollout/mean_length": 91.6,
+    "rollout/tokens_per_s": 3105.3,
+    "timing/step_s": 8.2,
+    "train/sampler_gap": 0.00134,
+}
+EVAL = {"eval/gsm8k/pass@1": 0.5, "eval/gsm8k/best_of_n": 0.9, "timing/eval_s": 20.0}
+AFTER = {"eval/gsm8k/pass@1": 0.875, "eval/gsm8k/best_of_n": 1.0, "timing/eval_s": 20.0}
+SUMMARY = {
+    "status": "finished",
+    "steps": 2,
+    "seconds": 83.0,
+    "first_eval": {"step": 0, **EVAL},
+    "last_eval": {"step": 2, **AFTER},
+    "adapter": "runs/first/adapters/v000002",
+    "command": "unslothrl chat --adapter runs/first/adapters/v000002",
+    "report": "runs/first/report.html",
+}
+
+
+def play(terminal: Terminal, clock: Clock) -> None:
+    """A run of two steps."""
+    with terminal:
+        terminal.header(["grpo on gsm8k\x1b[2J", "1 actor"])
+        terminal.stage("starting Ray")
+        clock.now += 3
+        terminal.evaluation(0, EVAL)
+        terminal.progress("generation", 0, 64, 0)
+        clock.now += 61
+        terminal.progress("generation", 16, 64, 6100)
+        terminal.progress("update", 0, 64, 0)
+        terminal.step(STEP, 1, 2)
+        terminal.step({"reward/mean": 0.5, "timing/step_s": 8.0}, 2, 2)
+        terminal.evaluation(2, AFTER)
+        terminal.finish(SUMMARY)
+
+
+def test_plain_output_is_these_lines():
+    terminal, clock, written = view(live=False, encoding="ascii")
+    play(terminal, clock)
+    assert written().splitlines() == [
+        "grpo on gsm8k?[2J",
+        "  1 actor",
+        "starting Ray",
+        "evaluation after step 0 on gsm8k: pass@1 0.500, best of n 0.900, 20.0 s",
+        "generation: 16 of 64, 100 tokens/s",
+        "step 1/2: reward 0.341, score 0.250, length 92, seconds 8.2, gap 0.0013, tokens/s 3,105, "
+        "end in 28 s",
+        "step 2/2: reward 0.500, seconds 8.0",
+        "evaluation after step 2 on gsm8k: pass@1 0.875, best of n 1.000, 20.0 s",
+        "finished: 2 steps in 1:23",
+        "pass@1: 0.500 -> 0.875  +0.375  gsm8k",
+        "best of n: 0.900 -> 1.000  +0.100  gsm8k",
+        "reward: 0.341 -> 0.500  +0.159  in training, first and last step",
+        "adapter: runs/first/adapters/v000002",
+        "use it: unslothrl chat --adapter runs/first/adapters/v000002",
+        "report: runs/first/report.html",
+    ]
+    assert all(character.isprintable() or character == "\n" for character in written())
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (0, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k"),
+        (0, 1, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 0 and 1"),
+        (1, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 1 and 2"),
+        (0, 0, "pass@1: 0.500  gsm8k, after step 0"),
+        (2, 2, "pass@1: 0.500  gsm8k"),
+    ],
+)
+def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
+    both = {"step": first, **EVAL}, {"step": last, **(EVAL if first == last else AFTER)}
+    lines = summary_lines(
+        SUMMARY | dict(zip(("first_eval", "last_eval"), both, strict=True)), (), "->"
+    )
+    assert f"{lines[1][0]}: {lines[1][1]}" == said
+
+
+def test_failure_before_the_first_step_is_shown():
+    terminal, _, written = view(live=False)
+    with terminal:
+        terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
+        terminal.failed("actor-0 died: out of memory")
+    assert written() == "failed: 0 steps in 0 s\nfailed: actor-0 died: out of memory\n"
+
+
+def shown(terminal: Terminal) -> list[str]:
+    """The live area as text."""
+    with terminal.console.capture() as captured:
+        terminal.console.print(terminal.area())
+    return captured.get().rstrip("\n").split("\n")
+
+
+def test_the_live_area_shows_reward_progress_and_time():
+    terminal, clock, _ = view(live=True)
+    terminal.evaluation(0, EVAL)
+    terminal.step(STEP, 1, 12)
+    terminal.step({**STEP, "reward/mean": 0.882}, 2, 12)
+    terminal.progress("generation", 0, 64, 0)
+    clock.now += 2
+    terminal.progress("generation", 16, 64, 6200)
+    assert shown(terminal) == [
+        "",
+        "   reward ▁█  0.341 → 0.882",
+        "     3/12 generation 16/64  3,100 tokens/s  " + "━" * 8 + "─" * 22,
+        "          2 s so far, end in 2:20",
+    ]
+
+
+def test_the_live_area_starts_over_with_each_phase():
+    terminal, clock, _ = view(live=True)
+    terminal.progress("generation", 64, 64, 6400)
+    clock.now += 10
+    terminal.progress("generation", 8, 64, 100)
+    clock.now += 2
+    terminal.progress("generation", 16, 64, 300)
+    assert "100 tokens/s" in shown(terminal)[1]
+    terminal.stage("saving the adapter")
+    clock.now += 4
+    assert shown(terminal)[1].strip() == "saving the adapter  4 s"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+@pytest.mark.parametrize("width", [12, 30, 40, 60, 80, 200])
+def test_no_line_of_a_live_view_reaches_the_last_column(width, encoding):
+    terminal, clock, written = view(live=True, width=width, encoding=encoding)
+    for step in range(1, 41):
+        terminal.step(STEP, step, 40)
+    rows = [line for line in written().splitlines() if line]
+    terminal.progress("generation", 0, 4096, 0)
+    clock.now += 1
+    terminal.progress("generation", 1000, 4096, 123456)
+    assert all(len(line) < width for line in [*rows, *shown(terminal)])
+    assert len(rows) == 40
+
+
+def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
+    terminal, clock, written = view(live=True, width=40)
+    play(terminal, clock)
+    assert written().count("\x1b[?25l") == written().count("\x1b[?25h") == 1
+    last = written().split("\x1b[?25h")[-1]
+    assert "use it: unslothrl chat --adapter runs/first/adapters/v000002\n" in last
+    assert "→ 0.875" in last
+
+
+def test_an_interrupt_restores_the_terminal():
+    terminal, _, written = view(live=True)
+    with pytest.raises(KeyboardInterrupt), terminal:
+        terminal.progress("generation", 1, 2, 3)
+        raise KeyboardInterrupt
+    assert "\x1b[?25h" in written()
+    assert terminal.live is None
+
+
+def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("JPY_PARENT_PID", "COLAB_RELEASE_TAG"):
+        monkeypatch.delenv(name, raising=False)
+    assert Terminal(console=Console(file=Screen())).live_area
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert not Terminal(console=Console(file=io.StringIO())).live_area
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
+    assert not Terminal(console=Console(file=Screen())).live_area
+
+
+def test_a_resumed_run_shows_its_first_reward():
+    terminal, _, written = view(live=False)
+    terminal.resumed([{"step": 0}, {"step": 1, "reward/mean": 0.25}])
+    terminal.step({"reward/mean": 0.75, "timing/step_s": 1.0}, 2, 2)
+    terminal.finish({"status": "finished", "steps": 2, "seconds": 60.0, "eval_seconds": 100.0})
+    output = written()
+    assert "reward: 0.250 -> 0.750  +0.500" in output
+    assert "finished: 2 steps in 1:00, and 1:40 of evaluation" in output
 
 
 # How a run begins and ends
@@ -393,7 +587,7 @@ def on_a_terminal(command: list[str], width: int, **environment: str) -> tuple[i
     return code, b"".join(pieces).decode(errors="replace")
 
 
-COPIED = ("adapter", "use", "evaluate", "export", "report")  # lines that are not cut in two
+COPIED = ("adapter:", "use", "evaluate:", "export:", "report:")  # lines that are not cut in two
 
 
 @pytest.mark.slow
@@ -406,11 +600,11 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     code, written = on_a_terminal(command, 40, **environment)
     assert code == 0, written
     assert COLOUR.search(written) is None
-    for said in ("loading learner 0", "generation", "eval", "update", "sample"):
+    for said in ("loading learner 0", "generation", "evaluation", "update", "sample"):
         assert said in written, said
     lines = re.split(r"[\r\n]+", ESCAPE.sub("", written))
     wide = [line for line in lines if cell_len(line) > 40]
     assert [line for line in wide if line.split()[0] not in COPIED] == []
-    assert any(line.split()[:1] == ["1/2"] for line in lines)
-    assert any(line.startswith("finished  2 steps in") for line in lines)
+    assert any(line.startswith("step 1/2: ") for line in lines)
+    assert any(line.startswith("finished: 2 steps in") for line in lines)
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back

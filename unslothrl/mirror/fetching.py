@@ -78,9 +78,9 @@ def reaching(option: str, url: str) -> Iterator[None]:
     """Inside it an error of any library is a UserError without credentials."""
     try:
         yield
-    except UserError:
-        raise
     except Exception as error:
+        if isinstance(error, UserError):
+            raise
         why = f"cannot be reached ({said(error)}): check it; {CREDENTIALS}"
         raise UserError(f"{option} {url} {why}") from None
 
@@ -159,7 +159,7 @@ def stat_of(path: Path) -> list[int]:
     return [stat.st_size, stat.st_mtime_ns]
 
 
-def fetch(url: str, output_dir: str, note: Callable[[str], None] | None = None) -> Path:
+def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Path:
     """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
     UserError where that is taken, or there is no run."""
     name = url.rpartition("/")[2]
@@ -183,7 +183,7 @@ def fetch(url: str, output_dir: str, note: Callable[[str], None] | None = None) 
     remove(temporary)  # of a process that was killed
     temporary.mkdir(parents=True)
     try:
-        copy(target, files, temporary, note or say)
+        copy(target, files, temporary, note)
         temporary.rename(folder)
     finally:
         remove(temporary)
@@ -210,7 +210,7 @@ def copy(
             f"resume {target.url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
             f"{folder.parent}: set --output_dir to another disk"
         )
-    note(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB")
+    note(for_terminal(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB"))
     for name in files:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         with reaching("resume", target.url):
@@ -220,10 +220,6 @@ def copy(
     flush_tree(folder)
 
 
-def say(line: str) -> None:
-    print(for_terminal(line))
-
-
 def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str | None:
     """The URL of the run in a mirror that `--resume auto` goes on with, None if there is none: that
     of `run_name`, else the newest that was begun with the same options."""
@@ -231,10 +227,7 @@ def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str 
     with reaching("mirror", mirror):
         if run_name is not None:
             return None if target.read(f"{run_name}/{CONFIG}") is None else f"{mirror}/{run_name}"
-        try:
-            paths = target.fs.ls(target.root, detail=False)
-        except FileNotFoundError:
-            return None
+        paths = target.fs.ls(target.root, detail=False) if target.fs.exists(target.root) else []
         names = [path.rstrip("/").rpartition("/")[2] for path in paths]
         contents = {name: target.read(f"{name}/{ORIGIN}") for name in filter(is_name, names)}
     wanted = json.loads(json.dumps(recipe))

@@ -90,7 +90,8 @@ class Sender:
         return held
 
     def send_files(self, names: list[str], there: dict[str, int]) -> None:
-        for path, name in ((self.folder / name, name) for name in names):
+        for name in names:
+            path = self.folder / name
             try:
                 stat = stat_of(path)  # before: what is added meanwhile is sent by the next pass
                 if self.sent.get(name) != stat or there.get(name) != stat[0]:
@@ -171,12 +172,12 @@ class Mirror:
         self.changed = threading.Condition()
         self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
-        self.is_closed = False
+        self.is_closed = target is None
         self.thread: threading.Thread | None = None
 
     def update(self) -> None:
         """The folder has something new. Returns at once."""
-        if self.target is None or self.is_closed:
+        if self.is_closed:
             return
         with self.changed:
             self.wanted += 1
@@ -212,12 +213,11 @@ class Mirror:
     def close(self, within_s: float = FINISHED_S) -> bool:
         """Sends what is left, within that time. -> whether the mirror has everything; `note` gets a
         line if not."""
-        if self.target is None or self.is_closed:
+        if self.is_closed:
             return True
-        end = time.monotonic() + within_s
         is_complete = False
         with contextlib.suppress(KeyboardInterrupt):  # it is not worth the user's time
-            is_complete = self._finish(end)
+            is_complete = self._finish(time.monotonic() + within_s)
         if not is_complete:
             why = self.failure or f"not done within {within_s:.0f} s"
             self._say(f"not all of the run is there ({why}): --resume {self.folder} sends the rest")
@@ -225,18 +225,17 @@ class Mirror:
         return is_complete
 
     def _finish(self, end: float) -> bool:
-        def is_over() -> bool:
-            return time.monotonic() >= end or stopping.is_urgent()
-
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(min(RETRY_S, max(0.0, end - time.monotonic())))
+        for _ in range(TRIES):
             self.update()
             with self.changed:
-                while self.finished != self.wanted and not is_over():
-                    self.changed.wait(min(WAKE_S, max(0.0, end - time.monotonic())))
-                if self.finished != self.wanted or not self.failure or is_over():
-                    return self.finished == self.wanted and not self.failure
+                while self.finished != self.wanted:
+                    left = end - time.monotonic()
+                    if left <= 0 or stopping.is_urgent():
+                        return False
+                    self.changed.wait(min(WAKE_S, left))
+            if self.failure is None:
+                return True
+            time.sleep(min(RETRY_S, max(0.0, end - time.monotonic())))
         return False
 
 
@@ -252,8 +251,9 @@ def of_run(config: Any) -> Target | None:
     run = target.below(folder.name)
     with fetching.reaching("mirror", config.mirror):
         with tempfile.NamedTemporaryFile(prefix=".write-test-") as trial:
-            target.put(Path(trial.name), Path(trial.name).name)
-            target.remove(Path(trial.name).name)
+            path = Path(trial.name)
+            target.put(path, path.name)
+            target.remove(path.name)
         check_same(run, folder)
     return run
 

@@ -34,12 +34,12 @@ from unslothrl.weights import adapter_check, adapter_use, base_model, portable, 
 MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 ENDS = (
-    Column("seconds", "timing/step_s", 9, lambda value: f"{value:.1f}"),
-    Column("norm", "train/grad_norm", 9, is_optional=True),
+    Column("seconds", "timing/step_s", lambda value: f"{value:.1f}"),
+    Column("norm", "train/grad_norm"),
 )
-OF_PAIRS = (Column("right", "train/accuracy", 8), Column("margin", "train/margin", 9), *ENDS)
+OF_PAIRS = (Column("right", "train/accuracy"), Column("margin", "train/margin"), *ENDS)
 COLUMNS = {  # what the terminal shows of a step, after its loss
-    "sft": (Column("right", "train/token_accuracy", 8), *ENDS),
+    "sft": (Column("right", "train/token_accuracy"), *ENDS),
     "dpo": OF_PAIRS,
     "rm": OF_PAIRS,
 }
@@ -66,7 +66,7 @@ class StageRun(Run):
 
     def __init__(self, stage: Stage):
         self.layout = Layout(
-            (Column("loss", "train/loss", 9), *COLUMNS[stage.command]), ("loss", "train/loss")
+            (Column("loss", "train/loss"), *COLUMNS[stage.command]), ("loss", "train/loss")
         )
         super().__init__(stage)
 

@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -126,9 +127,9 @@ def front_matter(base: str, library: str, run: RunHistory) -> str:
 
 def stages(use: Use | None) -> list[str]:
     """What has trained it before, where it began as an adapter."""
-    known = use.stages if use is not None and len(use.stages) > 1 else ()
+    known = use.stages if use is not None else ()
     lines = [f"{number}. {inline(stage)}" for number, stage in enumerate(known, 1)]
-    return ["\n".join(lines)] if lines else []
+    return ["\n".join(lines)] if len(lines) > 1 else []
 
 
 def usage(base: str, run: RunHistory, use: Use | None) -> list[str]:
@@ -162,29 +163,34 @@ def prompts(use: Use | None, run: RunHistory) -> list[str]:
     return lines
 
 
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """In Markdown; nothing without rows."""
+    lines = [head, ["---"] * len(head), *rows]
+    return ["\n".join(f"| {' | '.join(line)} |" for line in lines)] if rows else []
+
+
 def evaluations(run: RunHistory) -> list[str]:
     """A table of held-out figures before training and after."""
-    lines = ["| set | figure | first | last | best |", "| --- | --- | --- | --- | --- |"]
+    rows = []
     for label, key in EVALUATED:
         for name, points in run.held_out(key):
             (_, first), (step, last) = points[0], points[-1]
             best = (min if key == "loss" else max)(value for _, value in points)
-            ends = f"{short(first)} | {short(last)} (step {step}) | {short(best)}"
-            lines.append(f"| {inline(name)} | {label} | {ends} |")
-    return ["\n".join(lines)] if len(lines) > 2 else []
+            ends = short(first), f"{short(last)} (step {step})", short(best)
+            rows.append([inline(name), label, *ends])
+    return table(["set", "figure", "first", "last", "best"], rows)
 
 
 def curve(run: RunHistory) -> list[str]:
     """The main figures of a dozen stretches of the run."""
     columns = TRAINED[run.kind]
-    steps = [step for step, _ in run.points(next(iter(columns.values())))]
     curves = [dict(run.points(metric)) for metric in columns.values()]
-    lines = [f"| steps | {' | '.join(columns)} |", "| --- " * (1 + len(columns)) + "|"]
-    for part in buckets(steps, CURVE_ROWS):
+    rows = []
+    for part in buckets(list(curves[0]), CURVE_ROWS):
         values = [[curve[step] for step in part if step in curve] for curve in curves]
-        cells = " | ".join(short(mean(each)) if each else "-" for each in values)
-        lines.append(f"| {part[0]}{f' to {part[-1]}' if len(part) > 1 else ''} | {cells} |")
-    return ["\n".join(lines)] if steps else []
+        steps = f"{part[0]}{f' to {part[-1]}' if len(part) > 1 else ''}"
+        rows.append([steps, *(short(mean(each)) if each else "-" for each in values)])
+    return table(["steps", *columns], rows)
 
 
 def recipe(run: RunHistory) -> list[str]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 Row = Mapping[str, Any]
@@ -71,7 +71,7 @@ def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
     return [values[a:b] for a, b in itertools.pairwise(edges)]
 
 
-def mean(values: Sequence[float]) -> float:
+def mean(values: Collection[float]) -> float:
     """0 of no values."""
     return math.fsum(values) / len(values) if values else 0.0
 

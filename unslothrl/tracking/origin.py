@@ -16,7 +16,7 @@ from unslothrl import __version__
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
-from unslothrl.files import Unreadable, exists, read_bytes, write_whole
+from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
 
@@ -117,10 +117,8 @@ def write(folder: Path, origin: Origin) -> None:
 
 def read(folder: Path) -> Origin:
     """What is known; a run of an older version has no such file."""
-    try:
-        return parsed(read_bytes(folder / ORIGIN, MOST_BYTES))
-    except Unreadable:
-        return Origin()
+    path = folder / ORIGIN
+    return parsed(read_bytes(path, MOST_BYTES)) if path.is_file() else Origin()
 
 
 def parsed(content: bytes) -> Origin:

@@ -38,12 +38,10 @@ class Recording:
     seconds: float
     trace: bytes  # Chrome's trace format, gzip; empty where it was too large
     operators: tuple[Operator, ...]  # those with the most own time
-    problem: str = ""  # why there is nothing in it
 
 
 class Profiler:
-    """Of one process: records each part once after `arm`. What torch's profiler raises must not end
-    the run: it is in the recording, as its problem."""
+    """Of one process: records each part once after `arm`."""
 
     def __init__(self, process: str):
         self.process = process
@@ -68,9 +66,11 @@ class Profiler:
         if name not in self.armed or self.running is not None:
             yield
             return
+        from torch.profiler import profile
+
         self.part_name, self.ticks, self.began = name, 0, time.perf_counter()
-        with self._noting_errors():
-            self.running = profile_of_torch()
+        self.running = profile()  # of the CPU, and of the GPU where there is one
+        self.running.start()
         try:
             yield
         finally:
@@ -88,34 +88,11 @@ class Profiler:
             return
         running, self.running = self.running, None
         seconds = time.perf_counter() - self.began
-        with self._noting_errors():
-            running.stop()
-            if self.ticks:
-                self.armed.discard(self.part_name)
-                self._record(seconds, trace_of(running), operators_of(running))
-
-    def _record(
-        self, seconds: float, trace: bytes, operators: tuple[Operator, ...], problem: str = ""
-    ) -> None:
-        found = Recording(self.process, self.part_name, seconds, trace, operators, problem)
-        self.recordings.append(found)
-
-    @contextlib.contextmanager
-    def _noting_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            self.armed = set()
-            self._record(0.0, b"", (), f"{type(error).__name__}: {error}")
-
-
-def profile_of_torch() -> Any:
-    """torch's profiler, started: of the CPU, and of the GPU where there is one."""
-    from torch.profiler import profile
-
-    running = profile()
-    running.start()
-    return running
+        running.stop()
+        if self.ticks:
+            self.armed.discard(self.part_name)
+            found = trace_of(running), operators_of(running)
+            self.recordings.append(Recording(self.process, self.part_name, seconds, *found))
 
 
 def trace_of(running: Any) -> bytes:

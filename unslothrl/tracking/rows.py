@@ -11,7 +11,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from unslothrl.records import FROM_THE_ENVIRONMENT, Completion, Group
+from unslothrl.records import FROM_THE_ENVIRONMENT, Group
 from unslothrl.text import shown
 
 LONGEST_LINE = 64 << 20  # bytes
@@ -75,12 +75,15 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def json_line(row: Mapping[str, Any]) -> bytes:
-    try:  # most rows are plain already
-        text = ENCODER.encode(row)
+def json_text(value: Any, encoder: json.JSONEncoder = ENCODER) -> str:
+    try:  # most values are plain already
+        return encoder.encode(value)
     except (TypeError, ValueError):
-        text = ENCODER.encode(plain(row))
-    return encoded(text) + b"\n"
+        return encoder.encode(plain(value))
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    return encoded(json_text(row)) + b"\n"
 
 
 def encoded(text: str) -> bytes:
@@ -100,12 +103,7 @@ def rollout_rows(
     for group, values, picked in zip(groups, advantages, chosen, strict=True):
         for index, completion in enumerate(group.completions):
             yield {
-                "task": group.task.id,
-                "candidate": index,
-                "prompt": prompt_of(group, completion),
-                "answer": group.task.answer,
-                "completion": completion.text,
-                "finish_reason": completion.finish_reason,
+                **drawn_by(group, index),
                 "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},
                 "score": group.scores[index],
                 "advantage": values[index],
@@ -123,12 +121,7 @@ def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterat
                 yield {
                     **more,
                     "set": name,
-                    "task": group.task.id,
-                    "candidate": index,
-                    "prompt": prompt_of(group, completion),
-                    "answer": group.task.answer,
-                    "completion": completion.text,
-                    "finish_reason": completion.finish_reason,
+                    **drawn_by(group, index),
                     "tokens": sum(completion.version_counts.values()),
                     "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
                     "score": group.scores[index],
@@ -136,10 +129,19 @@ def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterat
                 }
 
 
-def prompt_of(group: Group, completion: Completion) -> str:
-    """What the policy read first: the task's, or what its environment gave."""
+def drawn_by(group: Group, index: int) -> dict[str, Any]:
+    """A candidate and its problem; the prompt is what the policy read first: the task's, or what
+    its environment gave."""
+    completion = group.completions[index]
     given = completion.transcript.prompt if completion.transcript is not None else ""
-    return given or group.task.prompt
+    return {
+        "task": group.task.id,
+        "candidate": index,
+        "prompt": given or group.task.prompt,
+        "answer": group.task.answer,
+        "completion": completion.text,
+        "finish_reason": completion.finish_reason,
+    }
 
 
 def turns_of(group: Group, index: int) -> dict[str, Any]:

@@ -151,7 +151,7 @@ class RunFolder:
                 )
             is_new = True
             begin(folder.path)
-            folder.write_config(config_toml)
+            write_whole(folder.path / CONFIG, config_toml.encode())
         except BaseException as error:  # a stop included
             if is_new:
                 folder.discard()
@@ -329,10 +329,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        try:
-            return read_object(path, MOST_SUMMARY) if path.exists() else {}
-        except Unreadable as error:
-            raise ValueError(f"{path}: {error}") from None
+        return read_object(path, MOST_SUMMARY) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -349,23 +346,19 @@ class RunFolder:
 
 
 def free_name(output_dir: str, wanted: str) -> str:
-    """A name under which there is no folder yet, or one that `is_left_over`."""
+    """A name under which there is no folder yet, or what a process has left that was killed before
+    its run had begun: the same command begins it again."""
     name, number = wanted, 1
-    while exists(str(path := Path(output_dir) / name)) and not is_left_over(path):
+    while exists(str(path := Path(output_dir) / name)):
+        if has_only_begun(path) and RunLock.is_free(path):
+            break
         number += 1
         name = f"{wanted}-{number}"
     return name
 
 
-def is_left_over(folder: Path) -> bool:
-    """Whether this is what a process has left that was killed before its run had all that one has
-    before it begins: the same command begins it again."""
-    return has_only_begun(folder) and RunLock.is_free(folder)
-
-
 def has_only_begun(folder: Path) -> bool:
-    """Whether this has been made for a run and has no run yet; a process may be about to begin
-    it."""
+    """Whether this has been made for a run and has no run yet."""
     names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
     return LOCK in names and CONFIG not in names and not others

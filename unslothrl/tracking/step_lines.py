@@ -1,6 +1,7 @@
-"""What the terminal says of a run: its steps as rows of a table or as lines, how long it will take,
+"""What a run says of itself, on a terminal and in a log alike: its steps, how long it will take,
 and how it ended."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,6 @@ from unslothrl.records import Group
 from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, mean, short
 from unslothrl.tracking.run_folder import REPORT
 
-HEADER_EVERY = 20  # rows
-STEP_WIDTH = 9
 BETWEEN = " | "  # an episode's turns and observations
 RECENT = 10  # steps and evaluations whose mean predicts the remaining time
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
@@ -29,30 +28,25 @@ SHOWN = (  # label, key of the summary
 
 @dataclass(frozen=True)
 class Column:
-    """A metric in the table and in the plain lines."""
+    """A metric in the line of a step, left out where the step lacks it."""
 
     label: str
     metric: str
-    width: int
     write: Callable[[Any], str] = short
-    plain: str = ""  # how a plain line calls it, where not by its label
-    is_optional: bool = False  # left out where the step lacks it
     is_of_groups: bool = False  # a count of the step's groups, shown as 27/32
-    hides_zero: bool = False  # left out while it is 0
+    hides_zero: bool = False
 
 
-# The rightmost are left out where they do not fit.
 COLUMNS = (
-    Column("reward", "reward/mean", 9),
-    Column("score", "rollout/score", 8, is_optional=True),
-    Column("length", "rollout/mean_length", 8, lambda value: f"{value:.0f}"),
-    Column("seconds", "timing/step_s", 9, lambda value: f"{value:.1f}"),
-    Column("failed", "reward/failed", 8, plain="rewards failed", hides_zero=True),
-    Column("no signal", "reward/zero_signal_groups", 11, plain="groups without signal",
-           is_optional=True, is_of_groups=True),
-    Column("gap", "train/sampler_gap", 8, lambda value: f"{value:.4f}"),
-    Column("tokens/s", "rollout/tokens_per_s", 10, lambda value: f"{value:,.0f}"),
-)  # fmt: skip
+    Column("reward", "reward/mean"),
+    Column("score", "rollout/score"),
+    Column("length", "rollout/mean_length", lambda value: f"{value:.0f}"),
+    Column("seconds", "timing/step_s", lambda value: f"{value:.1f}"),
+    Column("rewards failed", "reward/failed", hides_zero=True),
+    Column("groups without signal", "reward/zero_signal_groups", is_of_groups=True),
+    Column("gap", "train/sampler_gap", lambda value: f"{value:.4f}"),
+    Column("tokens/s", "rollout/tokens_per_s", lambda value: f"{value:,.0f}"),
+)
 
 
 @dataclass(frozen=True)
@@ -63,87 +57,51 @@ class Layout:
     curve: tuple[str, str] = ("reward", "reward/mean")  # label, metric: from step to step
 
 
-class StepTable:
-    """Rows of steps under a heading, which is repeated now and then and where its columns
-    change."""
-
-    def __init__(self, columns: Sequence[Column] = COLUMNS) -> None:
-        self.columns = columns
-        self.rows_since_heading = 0
-        self.heading = ""
-
-    def add(self, metrics: Row, step: int, total: int, width: int) -> tuple[str | None, str]:
-        """-> (the heading, None where it still stands close above; the row), each shorter than
-        `width`."""
-        heading, row = f"{'step':>{STEP_WIDTH}}", f"{f'{step}/{total}':>{STEP_WIDTH}}"
-        for column in columns_of(metrics, self.columns):
-            label = f" {column.label:>{column.width - 1}}"
-            value = f" {cell(metrics, column):>{column.width - 1}}"
-            if max(len(heading + label), len(row + value)) >= width:
-                break
-            heading, row = heading + label, row + value
-        if heading == self.heading and self.rows_since_heading < HEADER_EVERY:
-            self.rows_since_heading += 1
-            return None, row
-        self.heading, self.rows_since_heading = heading, 1
-        return heading, row
-
-
-def columns_of(metrics: Row, columns: Sequence[Column] = COLUMNS) -> Sequence[Column]:
-    """The columns that a step has something for."""
-    return [
-        column
-        for column in columns
-        if not (column.is_optional and column.metric not in metrics)
-        and not (column.hides_zero and not metrics.get(column.metric))
-    ]
-
-
-def plain_step(
+def step_line(
     metrics: Row,
     step: int,
     total: int,
-    to_end: float | None,
+    to_end: float | None = None,
     columns: Sequence[Column] = COLUMNS,
 ) -> str:
-    """A step as a line for a log."""
-    parts = [
-        f"{column.plain or column.label} {cell(metrics, column)}"
-        for column in columns_of(metrics, columns)
-        if is_number(metrics.get(column.metric))
-    ]
+    """A step, and when the run ends."""
+    parts, groups = [], metrics.get("rollout/groups")
+    for column in columns:
+        value = metrics.get(column.metric)
+        if is_number(value) and (value or not column.hides_zero):
+            of = f"/{groups}" if column.is_of_groups and groups else ""
+            parts.append(f"{column.label} {column.write(value)}{of}")
     if to_end is not None and step < total:
         parts.append(f"end in {duration(to_end)}")
     return f"step {step}/{total}: " + ", ".join(parts)
 
 
-def cell(metrics: Row, column: Column) -> str:
-    """A value as the table and the lines show it; a count of groups with how many there were."""
-    value, groups = metrics.get(column.metric), metrics.get("rollout/groups")
-    if not is_number(value):
-        return "-"
-    return column.write(value) + (f"/{groups}" if column.is_of_groups and groups else "")
+def evaluation_lines(step: int, metrics: Row) -> list[str]:
+    """An evaluation, one line for each set."""
+    lines = []
+    for name in eval_sets([metrics]):
+        figures = {key: metrics.get(f"eval/{name}/{key}") for _, key in EVALUATED}
+        parts = [f"{label} {short(figures[key])}" for label, key in EVALUATED
+                 if f"eval/{name}/{key}" in metrics]  # fmt: skip
+        if is_number(length := metrics.get(f"eval/{name}/mean_length")):
+            parts.append(f"length {length:.0f}")
+        if is_number(seconds := metrics.get("timing/eval_s")):
+            parts.append(f"{seconds:.1f} s")
+        lines.append(f"evaluation after step {step} on {name}: " + ", ".join(parts))
+    return lines
 
 
-@dataclass(frozen=True)
-class BestCompletion:
-    """The best completion of a step, and what it was asked."""
-
-    problem: str
-    text: str  # of several turns with what was answered between them
-    reward: float
-
-    @classmethod
-    def of(cls, groups: Sequence[Group]) -> "BestCompletion | None":
-        """The first of those that earned most; None where there are no completions."""
-        found = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
-        if not found:
-            return None
-        total, group, index = max(found, key=lambda each: each[0])
-        completion = group.completions[index]
-        if (transcript := completion.transcript) is None:
-            return cls(group.task.problem, completion.text, total)
-        return cls(transcript.question or group.task.problem, transcript.text(BETWEEN), total)
+def best_of(groups: Sequence[Group]) -> tuple[str, str, float] | None:
+    """-> (what was asked, what was answered, of several turns with what came between, the reward)
+    of the first completion that earned most; None where there are none."""
+    found = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
+    if not found:
+        return None
+    total, group, index = max(found, key=lambda each: each[0])
+    completion = group.completions[index]
+    if (transcript := completion.transcript) is None:
+        return group.task.problem, completion.text, total
+    return transcript.question or group.task.problem, transcript.text(BETWEEN), total
 
 
 class NeverRight:
@@ -175,49 +133,34 @@ class NeverRight:
 
 
 class Schedule:
-    """Estimates the seconds to the next evaluation and to the end of the run from recent means.
-
-    Every `eval_every`-th step (0: none) and the last are followed by an evaluation. Estimates are
-    None until a step has been timed.
-    """
+    """Estimates the seconds to the end of a run from the means of its last steps and evaluations.
+    Every `eval_every`-th step (0: none) and the last are followed by an evaluation."""
 
     def __init__(self, eval_every: int, clock: Callable[[], float]):
         self.eval_every, self.clock = eval_every, clock
         self.step, self.total = 0, 0
         self.evaluated_at = -1
-        self.step_s: list[float] = []
-        self.eval_s: list[float] = []
+        self.step_s: deque[float] = deque(maxlen=RECENT)
+        self.eval_s: deque[float] = deque(maxlen=RECENT)
         self.since = clock()
 
     def stepped(self, step: int, total: int, seconds: float) -> None:
         self.step, self.total, self.since = step, total, self.clock()
-        self.step_s = [*self.step_s, seconds][-RECENT:]
+        self.step_s.append(seconds)
 
     def evaluated(self, step: int, seconds: float | None) -> None:
         self.evaluated_at, self.since = step, self.clock()
-        self.eval_s = [*self.eval_s, *([] if seconds is None else [seconds])][-RECENT:]
-
-    def to_next_eval(self) -> float | None:
-        pending = self._pending_evaluations()
-        if not self.step_s or not pending:
-            return None
-        return self._remaining((pending[0] - self.step) * mean(self.step_s))
+        self.eval_s.extend([] if seconds is None else [seconds])
 
     def to_end(self) -> float | None:
+        """None until a step has been timed."""
         if not self.step_s:
             return None
-        steps = (self.total - self.step) * mean(self.step_s)
-        return self._remaining(steps + len(self._pending_evaluations()) * mean(self.eval_s))
-
-    def _pending_evaluations(self) -> list[int]:
-        """The steps that an evaluation has yet to follow, the current step included."""
-        if not self.eval_every:
-            return []
         first = self.step + 1 if self.evaluated_at == self.step else max(self.step, 1)
-        steps = range(first, self.total + 1)
-        return [n for n in steps if n % self.eval_every == 0 or n == self.total]
-
-    def _remaining(self, seconds: float) -> float:
+        every = self.eval_every
+        steps = range(first, self.total + 1) if every else ()
+        evaluations = sum(step % every == 0 or step == self.total for step in steps)
+        seconds = (self.total - self.step) * mean(self.step_s) + evaluations * mean(self.eval_s)
         return max(0.0, seconds - (self.clock() - self.since))
 
 

@@ -1,8 +1,8 @@
 """The progress of a run on the terminal.
 
-On a terminal, lines scroll above a live area of three lines: the reward so far, the current phase,
-and the remaining time. Anywhere else (a pipe, a log file, a notebook cell, which cannot move its
-cursor) every event is one plain line.
+Every event is a line. On a terminal these scroll above a live area of three more: the reward so
+far, the current phase, and the remaining time. Anywhere else (a pipe, a log file, a notebook cell,
+which cannot move its cursor) what lasts is said again now and then.
 """
 
 import contextlib
@@ -22,33 +22,29 @@ from unslothrl import records
 from unslothrl.system import stopping
 from unslothrl.text import for_terminal
 from unslothrl.tracking.metrics import (
-    EVALUATED,
     Row,
     duration,
-    eval_sets,
     is_number,
     short,
     sparkline,
 )  # fmt: skip
 from unslothrl.tracking.step_lines import (
-    SHOWN,
-    BestCompletion,
     Layout,
     NeverRight,
     Phase,
     Schedule,
-    StepTable,
-    plain_step,
+    best_of,
+    evaluation_lines,
+    step_line,
     summary_lines,
 )  # fmt: skip
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
 TICK_S = 5.0  # between two looks at whether such a line is due
-TO_BE_COPIED = {label for label, _ in SHOWN}  # lines of a summary that must not be cut in two
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
-MOST_PLAIN = 400  # characters of a completion in a plain line
+MOST_PLAIN = 400  # characters of a completion in a log
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
 
@@ -110,7 +106,6 @@ class Terminal:
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
         self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.table = StepTable(self.layout.columns)
         self.never_right = NeverRight()
         self.sampled_at: float | None = None
         self.last_plain = clock()
@@ -162,13 +157,14 @@ class Terminal:
 
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
         """Prints a line, as far as this terminal can show it; on a terminal one that `is_cut` ends
-        before the last column."""
+        before the last column, and any other is wrapped by the terminal, so that it can be
+        copied."""
         line = for_terminal(line)
         if not self.has_unicode:
             line = line.encode("ascii", "replace").decode()
         if self.live_area:
             text = Text(line, style)
-            self.console.print(self._fitting(text) if is_cut else text)
+            self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
         else:
             self.console.file.write(line + "\n")
             self.console.file.flush()
@@ -234,14 +230,9 @@ class Terminal:
         if is_number(value := metrics.get(self.layout.curve[1])):
             self.values.append(value)
         self.schedule.stepped(step, total_steps, metrics["timing/step_s"])
-        if self.live_area:
-            heading, row = self.table.add(metrics, step, total_steps, self.console.width)
-            if heading is not None:
-                self.line(heading, "dim", is_cut=True)
-            self.line(row, is_cut=True)
-        else:
-            to_end = self.schedule.to_end()
-            self.line(plain_step(metrics, step, total_steps, to_end, self.layout.columns))
+        to_end = None if self.live_area else self.schedule.to_end()
+        line = step_line(metrics, step, total_steps, to_end, self.layout.columns)
+        self.line(line, is_cut=True)
         if (advice := self.never_right.saw(metrics)) is not None:
             self.note(advice)
 
@@ -250,22 +241,21 @@ class Terminal:
         or the data wrote reaches the terminal as text alone."""
         now = self.clock()
         is_early = self.sampled_at is not None and now - self.sampled_at < SAMPLE_EVERY_S
-        best = None if is_early else BestCompletion.of(groups)
+        best = None if is_early else best_of(groups)
         if best is None:
             return
         self.sampled_at = now
-        problem, text = " ".join(best.problem.split()), " ".join(best.text.split())
-        reward = f"reward {best.reward:.3g}"
+        problem, text = (" ".join(part.split()) for part in best[:2])
+        label = f"sample, reward {best[2]:.3g}"
         if not self.live_area:
             said = f"{clipped(problem, MOST_PLAIN // 2)} -> {clipped(text, MOST_PLAIN)}"
-            self.line(f"sample, {reward}: {said}")
+            self.line(f"{label}: {said}")
             return
-        room = max(1, self.console.width - LABEL - 4)
-        text = clipped(text, 2 * room - 1)
-        for label, part in (("sample", clipped(problem, room)), ("", text[:room]),
-                            ("", text[room:]), ("", f"({reward})")):  # fmt: skip
-            if part:
-                self.line(f"{label:>{LABEL - 1}} {part}", "dim italic", is_cut=True)
+        room = max(1, self.console.width - 6)
+        text = clipped(text, 2 * room)
+        for line in (f"{label}: {problem}", f"  {text[:room]}", f"  {text[room:]}"):
+            if line.strip():
+                self.line(line, "dim italic", is_cut=True)
 
     def note(self, line: str) -> None:
         """Prints a warning."""
@@ -274,36 +264,18 @@ class Terminal:
     def evaluation(self, step: int, metrics: Row) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step."""
         self._end_phase()
-        seconds = metrics.get("timing/eval_s")
-        self.schedule.evaluated(step, seconds)
-        for name in eval_sets([metrics]):
-            parts = [
-                f"{label} {short(metrics.get(f'eval/{name}/{key}'))}"
-                for label, key in EVALUATED
-                if f"eval/{name}/{key}" in metrics
-            ]
-            if is_number(metrics.get(f"eval/{name}/mean_length")):
-                parts.append(f"length {metrics[f'eval/{name}/mean_length']:.0f}")
-            if is_number(seconds):
-                parts.append(f"{seconds:.1f} s")
-            if self.live_area:
-                self.line(f"{f'eval {step}':>9}  " + "  ".join([*parts, name]), "bold")
-            else:
-                self.line(f"evaluation after step {step} on {name}: " + ", ".join(parts))
+        self.schedule.evaluated(step, metrics.get("timing/eval_s"))
+        for line in evaluation_lines(step, metrics):
+            self.line(line, "bold")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Shows how the run ended: `summary` as in summary.json, with "command", "resume" and
         "report"."""
         self._end_phase()
         self.__exit__()
-        style = {"finished": "bold green", "failed": "bold red"}.get(summary["status"], "bold")
         lines = summary_lines(summary, self.values, self.arrow, self.layout.curve[0])
         if self.never_right.is_so:
             lines.insert(1, ("score", "no completion was ever right"))
-        if self.live_area:
-            (label, text), *lines = lines
-            self.line("")
-            self.line(f"{label}  {text}", style)
         self._labelled(lines)
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:
@@ -317,13 +289,7 @@ class Terminal:
 
     def _labelled(self, lines: Sequence[tuple[str, str]]) -> None:
         for label, text in lines:
-            if not self.live_area:
-                self.line(f"{label}: {text}")
-            elif label in TO_BE_COPIED:
-                line = Text.assemble((f"  {label:<9} ", "dim"), for_terminal(text))
-                self.console.print(line, soft_wrap=True)
-            else:
-                self.line(f"  {label:<9} {text}")
+            self.line(f"{label}: {text}", "bold green" if label == "finished" else "")
 
     def _end_phase(self) -> None:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
@@ -350,6 +316,7 @@ class Terminal:
         return Group("", *map(self._fitting, lines))
 
     def _phase_line(self) -> Text:
+        """The bar comes last: it is what a narrow terminal can do without."""
         schedule, phase, now = self.schedule, self.phase, self.clock()
         running = phase is not None and phase.kind in OF_A_STEP
         step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
@@ -358,26 +325,20 @@ class Terminal:
         label = (f"{step:>9} ", "dim")
         if phase is None:
             return Text.assemble(label)
-        lasted = duration(now - phase.started)
+        lasted, kind = duration(now - phase.started), for_terminal(phase.kind)
         if not phase.total:
-            return Text.assemble(label, f"{for_terminal(phase.kind)}  {lasted}")
-        kind, count = f"{for_terminal(phase.kind):<10} ", f" {phase.done}/{phase.total}"
-        room = self.console.width - 4 - LABEL - len(kind) - len(count)
-        rate = f"  {phase.rate(now) or lasted}"
-        rate = rate if room - len(rate) > 5 else ""  # the bar says more
-        room = max(0, min(BAR, room - len(rate)))
-        filled = round(room * phase.share)
+            return Text.assemble(label, f"{kind}  {lasted}")
+        filled = round(BAR * phase.share)
         full, empty = ("━", "─") if self.has_unicode else ("#", "-")
-        bar = (full * filled, "green"), (empty * (room - filled), "dim")
-        return Text.assemble(label, kind, *bar, count + rate)
+        bar = (full * filled, "green"), (empty * (BAR - filled), "dim")
+        said = f"{kind} {phase.done}/{phase.total}  {phase.rate(now) or lasted}  "
+        return Text.assemble(label, said, *bar)
 
     def _time_line(self) -> Text:
-        next_eval, end = self.schedule.to_next_eval(), self.schedule.to_end()
+        end = self.schedule.to_end()
         parts = [f"{duration(self.elapsed)} so far"]
         if end is not None:
             parts.append(f"end in {duration(end)}")
-        if next_eval is not None:
-            parts.append(f"next evaluation {f'in {duration(next_eval)}' if next_eval else 'now'}")
         return Text(f"{'':>9} " + ", ".join(parts), "dim")
 
 

@@ -46,7 +46,7 @@ class Profile:
         self.timings.append(metrics)
         found = self._ask(lambda process: process.end_profile())
         recordings = [recording for of_process in found for recording in of_process]
-        self.recordings += [recording for recording in recordings if not recording.problem]
+        self.recordings += recordings
         try:
             self._write(step, recordings)
             if step == self.last:
@@ -67,9 +67,7 @@ class Profile:
         folder.mkdir(exist_ok=True)
         for recording in recordings:
             name = f"{step_name(step)}-{recording.process}-{recording.part}.json.gz"
-            if recording.problem:
-                self.view.note(f"{name} could not be recorded: {recording.problem}")
-            elif recording.trace:
+            if recording.trace:
                 write_whole(folder / name, recording.trace)
             else:
                 self.view.note(f"{name} was too large and is left out")

@@ -1,31 +1,81 @@
-"""The figures of a report: their curves, drawn as inline SVG with labels in HTML so that they stay
-readable on any screen.
+"""The figures of a report: curves as paths of an SVG drawing, and the labels around it.
 
 The drawing is 100 x 100 units, stretched to its box; strokes keep their width. A figure carries its
-values (`data-values`), which the page's script reads out where a pointer is.
+values, which the page's script reads out where a pointer is. `page.html` puts them together.
 """
 
-import html
 import json
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
-from unslothrl.tracking.metrics import Points, buckets, components, is_number, mean, short
-from unslothrl.tracking.origin import DPO, RL, RM, SFT
+from unslothrl.tracking.metrics import Points, buckets, components, mean, short
 from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
-from unslothrl.tracking.timer import PARTS
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 MOST_DOTS = 60
 COLOURS = 6
 SMALLEST, LARGEST = 1e-100, 1e100  # values that are told apart
-HIDDEN = re.compile(  # characters that hide, move or reverse others; the same as report.js's
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-)
+
+# Heading -> title -> metrics, where * is every reward, or every evaluation set. What none of the
+# runs has is left out.
+FIGURES: dict[str, dict[str, str]] = {
+    "What it earned": {
+        "Reward, mean of a step's completions": "reward/mean reward/*",
+        "Evaluation on held-out problems, with 95% intervals": "eval/*/pass@1 eval/*/best_of_n",
+    },
+    "What it learnt": {
+        "Loss": "train/loss eval/*/loss",
+        "Token accuracy": "train/token_accuracy eval/*/token_accuracy",
+        "Entropy, nats per token": "train/entropy eval/*/entropy",
+        "Pairs whose better answer is preferred, share; a tie is half":
+            "train/accuracy eval/*/accuracy",
+        "Margin between the two answers": "train/margin eval/*/margin",
+        "Implicit rewards, beta x log-ratio to the reference":
+            "train/reward_chosen train/reward_rejected eval/*/reward_chosen eval/*/reward_rejected",
+        "Log-probability of an answer, nats":
+            "train/logprob_chosen train/logprob_rejected eval/*/logprob_chosen "
+            "eval/*/logprob_rejected",
+        "Score, mean of all answers": "train/reward_mean eval/*/reward_mean",
+    },
+    "Completions": {
+        "Score: share of right completions": "rollout/score",
+        "Completion length, tokens": "rollout/mean_length",
+        "Truncated completions, share": "rollout/truncated",
+        "Groups without signal": "reward/zero_signal_groups reward/filtered_groups",
+        "Failed rewards": "reward/failed",
+        "Prompt redraws per step": "rollout/resamples",
+    },
+    "Episodes": {
+        "Turns of an episode": "episode/turns",
+        "Tool calls of an episode": "episode/tool_calls episode/failed_tool_calls",
+        "Lost episodes": "episode/lost",
+    },
+    "Updates": {
+        "Sampler gap, |sampler - learner| in nats": "train/sampler_gap train/sampler_gap_p99",
+        "Staleness, versions behind": "rollout/staleness rollout/staleness_mean",
+        "Effective tokens, share": "train/ess",
+        "KL against the reference, nats per token": "train/kl_reference",
+        "Tokens bounded, share": "train/clip_fraction train/correction_truncated",
+        "Gradient norm, before clipping": "train/grad_norm",
+        "Learning rate": "train/lr",
+        "Skipped updates": "train/skipped_updates",
+        "Critic: share of the returns' variance explained": "train/value_explained",
+    },
+    "Machine": {
+        "Generation, tokens per second": "rollout/tokens_per_s",
+        "Tokens per second": TOKENS_PER_S,
+        "Seconds of a step":
+            "timing/step_s timing/generation_s timing/reward_s timing/update_s timing/sync_s "
+            "timing/overhead_s",
+        "Peak memory, MB": "memory/learner_peak_mb memory/actor_peak_mb",
+    },
+}  # fmt: skip
+# Ends of metrics whose charts need not show 0, and of those whose charts reach from 0 to 1.
+FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "explained")
+SHARES = ("accuracy", "pass@1", "best_of_n")
 
 
 @dataclass(frozen=True)
@@ -46,114 +96,35 @@ class Curve:
             for part in buckets(rows, MOST_POINTS)
         ]
 
-
-SECONDS = "Seconds of a step"
-UPDATES = {
-    "Gradient norm, before clipping": "train/grad_norm",
-    "Learning rate": "train/lr",
-}
-OF_OFFLINE = {
-    "Updates": UPDATES,
-    "Machine": {
-        "Tokens per second": TOKENS_PER_S,
-        SECONDS: "timing/step_s",
-        "Peak memory, MB": "memory/learner_peak_mb",
-    },
-}
-LEARNT = "What it learnt"
-PREFERRED = "Pairs whose better answer is preferred, share; a tie is half"
-
-# Kind of run -> heading -> title -> metrics, where * is every reward, or every evaluation set.
-FIGURES: dict[str, dict[str, dict[str, str]]] = {
-    RL: {
-        "What it earned": {
-            "Reward, mean of a step's completions": "reward/mean reward/*",
-            "Evaluation on held-out problems, with 95% intervals":
-                "eval/*/pass@1 eval/*/best_of_n",
-        },
-        "Completions": {
-            "Score: share of right completions": "rollout/score",
-            "Completion length, tokens": "rollout/mean_length",
-            "Truncated completions, share": "rollout/truncated",
-            "Groups without signal": "reward/zero_signal_groups reward/filtered_groups",
-            "Failed rewards": "reward/failed",
-            "Entropy, nats per token": "train/entropy",
-            "Prompt redraws per step": "rollout/resamples",
-        },
-        "Episodes": {
-            "Turns of an episode": "episode/turns",
-            "Tool calls of an episode": "episode/tool_calls episode/failed_tool_calls",
-            "Lost episodes": "episode/lost",
-        },
-        "Updates": {
-            "Sampler gap, |sampler - learner| in nats": "train/sampler_gap train/sampler_gap_p99",
-            "Staleness, versions behind": "rollout/staleness rollout/staleness_mean",
-            "Effective tokens, share": "train/ess",
-            "KL against the reference, nats per token": "train/kl_reference",
-            "Tokens bounded, share": "train/clip_fraction train/correction_truncated",
-            "Loss": "train/loss",
-            **UPDATES,
-            "Skipped updates": "train/skipped_updates",
-            "Critic: share of the returns' variance explained": "train/value_explained",
-        },
-        "Machine": {
-            SECONDS: "timing/step_s",
-            "Generation, tokens per second": "rollout/tokens_per_s",
-            "Peak memory, MB": "memory/learner_peak_mb memory/actor_peak_mb",
-        },
-    },
-    SFT: {
-        LEARNT: {
-            "Loss, nats per token": "train/loss eval/*/loss",
-            "Token accuracy": "train/token_accuracy eval/*/token_accuracy",
-            "Entropy, nats per token": "train/entropy eval/*/entropy",
-        },
-        **OF_OFFLINE,
-    },
-    DPO: {
-        LEARNT: {
-            "Loss": "train/loss eval/*/loss",
-            PREFERRED: "train/accuracy eval/*/accuracy",
-            "Margin between the implicit rewards": "train/margin eval/*/margin",
-            "Implicit rewards, beta x log-ratio to the reference":
-                "train/reward_chosen train/reward_rejected eval/*/reward_chosen "
-                "eval/*/reward_rejected",
-            "Log-probability of an answer, nats":
-                "train/logprob_chosen train/logprob_rejected eval/*/logprob_chosen "
-                "eval/*/logprob_rejected",
-        },
-        **OF_OFFLINE,
-    },
-    RM: {
-        LEARNT: {
-            "Loss": "train/loss eval/*/loss",
-            PREFERRED: "train/accuracy eval/*/accuracy",
-            "Margin between the scores": "train/margin eval/*/margin",
-            "Score, mean of all answers": "train/reward_mean eval/*/reward_mean",
-        },
-        **OF_OFFLINE,
-    },
-}  # fmt: skip
-# Ends of metrics whose charts need not show 0, and of those whose charts reach from 0 to 1.
-FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "explained")
-SHARES = ("accuracy", "pass@1", "best_of_n")
+    @property
+    def last(self) -> str:
+        return short(self.points[-1][1])
 
 
-def all_figures(runs: Sequence[RunHistory]) -> str:
-    """The figures of all kinds of these runs, under their headings."""
-    headings: dict[str, dict[tuple[str, str], None]] = {}
-    for kind in dict.fromkeys(run.kind for run in runs):
-        for heading, figures in FIGURES[kind].items():
-            headings.setdefault(heading, {}).update(dict.fromkeys(figures.items()))
+class Stroke(NamedTuple):
+    """A path of a drawing: a line of its grid, a mark, or a line, band or dots of a curve."""
+
+    kind: str
+    path: str
+    colour: int = 0
+
+
+class Figure(NamedTuple):
+    title: str
+    curves: Sequence[Curve]
+    strokes: Sequence[Stroke]
+    heights: Sequence[tuple[float, str]]  # percent from the top, label
+    steps: Sequence[tuple[float, int]]  # percent from the left, label
+    values: str  # JSON
+
+
+def all_figures(runs: Sequence[RunHistory]) -> dict[str, list[Figure]]:
+    """The figures of these runs by their headings."""
     drawn = {
-        heading: "".join(draw(title, curves_of(metrics, runs), runs) for title, metrics in figures)
-        for heading, figures in headings.items()
+        heading: [each for title, names in figures.items() for each in drawn_of(title, names, runs)]
+        for heading, figures in FIGURES.items()
     }
-    return "".join(
-        f"<h3>{heading}</h3><div class=figures>{figures}</div>"
-        for heading, figures in drawn.items()
-        if figures
-    )
+    return {heading: figures for heading, figures in drawn.items() if figures}
 
 
 def curves_of(metrics: str, runs: Sequence[RunHistory]) -> list[str]:
@@ -169,29 +140,32 @@ def curves_of(metrics: str, runs: Sequence[RunHistory]) -> list[str]:
     return found
 
 
-def draw(title: str, metrics: Sequence[str], runs: Sequence[RunHistory]) -> str:
-    """A figure of a run, or of several runs one for each metric; nothing where all is 0."""
-    if len(runs) > 1:
-        titles = [f"{title}: {legend(m)}" if len(metrics) > 1 else title for m in metrics]
-        figures = [[curve(run, metric, run.name) for run in runs] for metric in metrics]
-    elif title == SECONDS and runs[0].is_rl:
-        return stacked(title, [part_of_step(runs[0], part) for part in (*PARTS, "overhead")])
+def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figure]:
+    """A figure of a run, or of several runs one for each metric; none where all is 0."""
+    names = [name for name in curves_of(metrics, runs) if any(run.points(name) for run in runs)]
+    if len(runs) == 1:
+        groups = {title: [curve(runs[0], metric, legend(metric)) for metric in names]}
     else:
-        titles, figures = [title], [[curve(runs[0], m, legend(m)) for m in metrics]]
-    low = None if any(m.endswith(FREE) for m in metrics) else 0.0
-    high = 1.0 if all(m.endswith(SHARES) for m in metrics) else None
+        groups = {
+            f"{title}: {legend(metric)}" if len(names) > 1 else title: [
+                curve(run, metric, run.name) for run in runs
+            ]
+            for metric in names
+        }
+    low = None if any(metric.endswith(FREE) for metric in names) else 0.0
+    high = 1.0 if all(metric.endswith(SHARES) for metric in names) else None
     marks = [resume.step for resume in runs[0].begun.resumes] if len(runs) == 1 else []
-    return "".join(
-        lines(title, curves, low, high, marks)
-        for title, curves in zip(titles, figures, strict=True)
+    return [
+        figure(title, [each for each in curves if each.points], low, high, marks)
+        for title, curves in groups.items()
         if any(value for each in curves for _, value in each.points)
-    )
+    ]
 
 
 def legend(metric: str) -> str:
     """A metric's name in a legend, after the evaluation set that it is of."""
     *sets, key = metric.split("/")[1:]
-    return " ".join([*sets, key.replace("_", " ")])
+    return " ".join([*sets, key.removesuffix("_s").replace("_", " ")])
 
 
 def curve(run: RunHistory, metric: str, name: str) -> Curve:
@@ -200,151 +174,66 @@ def curve(run: RunHistory, metric: str, name: str) -> Curve:
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
     if kind == "eval" and key == "pass@1":
-        known = [run.evaluations.get(step, {}).get(evaluated) for step, _ in points]
+        known = [run.scores(step, evaluated) for step, _ in points]
         found = [estimate([mean(s) for s in scores.values()]) for scores in known if scores]
         band = [(each.low, each.high) for each in found] if len(found) == len(points) else []
     return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS, band)
 
 
-def part_of_step(run: RunHistory, part: str) -> Curve:
-    """Seconds of every step; 0 where it lacks the part."""
-    rows = [row for row in run.rows if is_number(row.get("timing/step_s"))]
-    return Curve(part, [(row["step"], row.get(f"timing/{part}_s") or 0.0) for row in rows])
-
-
-def text(value: Any) -> str:
-    """Of unknown origin, for HTML: escaped, and with every character to be seen."""
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return html.escape(HIDDEN.sub(visible, shown))
-
-
-def visible(found: re.Match[str]) -> str:
-    """A control character's picture; the number of another one."""
-    code = ord(found[0])
-    return chr(0x2400 + code) if code < 32 else f"⟨{code:04x}⟩"
-
-
-def lines(
+def figure(
     title: str,
     curves: Sequence[Curve],
     low: float | None = None,
     high: float | None = None,
     marks: Sequence[int] = (),
-) -> str:
-    """A line chart, "" if no curve has a point. `low` and `high` are values that its vertical range
-    must include; `marks` are steps that get a dashed line."""
-    curves = [curve for curve in curves if curve.points]
-    if not curves:
-        return ""
+) -> Figure:
+    """A line chart of curves with points. `low` and `high` are values that its vertical range must
+    include; `marks` are steps that get a dashed line."""
     data = [curve.thinned for curve in curves]
     values = [value for points in data for _, *ends in points for value in ends]
     values += [limit for limit in (low, high) if limit is not None]
     ticks = nice_ticks(min(values), max(values))
     steps = sorted({step for points in data for step, *_ in points})
-    drawn = [
-        f'<path class="mark" d="M{across(mark, steps):.2f} 0V100"/>'
+    strokes = [Stroke("grid", f"M0 {up(tick, ticks):.2f}H100") for tick in ticks[1:]]
+    strokes += [
+        Stroke("mark", f"M{across(mark, steps):.2f} 0V100")
         for mark in marks
         if steps[0] <= mark <= steps[-1]
     ]
     for number, (curve, points) in enumerate(zip(curves, data, strict=True)):
         x = [across(step, steps) for step, *_ in points]
         value, bottom, top = ([up(p[i], ticks) for p in points] for i in (1, 2, 3))
-        colour = f"var(--c{number % COLOURS})"
-        if curve.band and len(points) > 1:
-            edge = path([*x, *x[::-1]], [*top, *bottom[::-1]])
-            drawn.append(f'<path class="band" style="fill:{colour}" d="{edge}Z"/>')
+        colour = number % COLOURS
         if len(points) > 1:
-            drawn.append(f'<path class="line" style="stroke:{colour}" d="{path(x, value)}"/>')
+            if curve.band:
+                edge = f"{path([*x, *x[::-1]], [*top, *bottom[::-1]])}Z"
+                strokes.append(Stroke("band", edge, colour))
+            strokes.append(Stroke("line", path(x, value), colour))
         if curve.dots or len(points) == 1:  # lines of no length with round ends
             dots = "".join(f"M{a:.2f} {b:.2f}h0" for a, b in zip(x, value, strict=True))
-            drawn.append(f'<path class="dot" style="stroke:{colour}" d="{dots}"/>')
-    return figure(title, curves, ticks, steps, drawn)
+            strokes.append(Stroke("dot", dots, colour))
+    heights = [(up(tick, ticks), tick_text(tick, ticks)) for tick in ticks]
+    ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
+    return Figure(title, curves, strokes, heights, ends, values_at(curves, steps))
 
 
 def path(x: Sequence[float], y: Sequence[float]) -> str:
     return "M" + "L".join(f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True))
 
 
-def stacked(title: str, curves: Sequence[Curve]) -> str:
-    """A stacked bar for every step, "" without any. All curves have the same steps."""
-    if not curves or not curves[0].points:
-        return ""
-    columns = list(zip(*(curve.thinned for curve in curves), strict=True))
-    steps = [column[0][0] for column in columns]
-    ticks = nice_ticks(0.0, max(math.fsum(value for _, value, *_ in c) for c in columns))
-    width = 100 / len(steps)
-    drawn = []
-    for index, column in enumerate(columns):
-        bottom = 0.0
-        for number, (_, value, *_) in enumerate(column):
-            y, foot = up(bottom + value, ticks), up(bottom, ticks)
-            bottom += value
-            if foot > y:
-                drawn.append(
-                    f'<rect x="{(index + 0.07) * width:.2f}" width="{width * 0.86:.2f}" '
-                    f'y="{y:.2f}" height="{foot - y:.2f}" style="fill:var(--c{number % COLOURS})"/>'
-                )
-    return figure(title, curves, ticks, steps, drawn, bars=True)
-
-
-def figure(
-    title: str,
-    curves: Sequence[Curve],
-    ticks: Sequence[float],
-    steps: Sequence[int],
-    drawn: Sequence[str],
-    bars: bool = False,
-) -> str:
-    """The HTML of a figure: caption, legend with the last values, grid, labels and `drawn`, the SVG
-    elements of the curves or bars; it carries its values."""
-    is_only = len(curves) == 1
-    legend = "".join(legend_entry(each, i, is_only) for i, each in enumerate(curves))
-    grid = "".join(f'<path class="grid" d="M0 {up(tick, ticks):.2f}H100"/>' for tick in ticks[1:])
-    labels = "".join(
-        f'<span class="y" style="top:{up(tick, ticks):.2f}%">{tick_text(tick, ticks)}</span>'
-        for tick in ticks
-    )
-    half = 50 / len(steps) if bars else 0.0
-    places = {s: half + across(s, steps) * (1 - half / 50) for s in (steps[0], steps[-1])}
-    labels += "".join(
-        f'<span class="x" style="left:{place:.2f}%">{step}</span>' for step, place in places.items()
-    )
-    carried = json.dumps({**values_at(curves, steps), "bars": bars}, separators=(",", ":"))
-    return (
-        f"<figure data-values='{html.escape(carried)}'>"
-        f"<figcaption>{text(title)}</figcaption>"
-        f'<div class="legend">{legend}</div>'
-        f'<div class="plot">{labels}<svg viewBox="0 0 100 100" preserveAspectRatio="none" '
-        f'role="img" aria-label="{text(title)}">{grid}{"".join(drawn)}</svg></div></figure>'
-    )
-
-
-def values_at(curves: Sequence[Curve], steps: Sequence[int]) -> dict[str, Any]:
-    """What a figure carries: for every curve a value at every step, or None; and the ends of its
-    band."""
-    known = [{step: list(map(rounded, rest)) for step, *rest in c.thinned} for c in curves]
-    return {
-        "steps": list(steps),
+def values_at(curves: Sequence[Curve], steps: Sequence[int]) -> str:
+    """What a figure carries: for every curve a value at every step, or null; and the ends of its
+    band. Five digits are more than a chart shows."""
+    known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in c.thinned} for c in curves]
+    carried = {
+        "steps": steps,
         "values": [[at[step][0] if step in at else None for step in steps] for at in known],
         "bands": [
             [at[step][1:] if step in at else None for step in steps] if curve.band else None
             for curve, at in zip(curves, known, strict=True)
         ],
     }
-
-
-def legend_entry(curve: Curve, number: int, is_only: bool) -> str:
-    """Colour, name and last value; the value alone of a figure's only curve."""
-    last = f"<b>{short(curve.points[-1][1])}</b>"
-    if is_only:
-        return f"<span>last {last}</span>"
-    colour = f'<i style="background:var(--c{number % COLOURS})"></i>'
-    return f"<span>{colour}{text(curve.name)} {last}</span>"
-
-
-def rounded(value: float) -> float:
-    """To five digits, which is more than a chart shows."""
-    return float(f"{value:.5g}")
+    return json.dumps(carried, separators=(",", ":"))
 
 
 def across(step: int, steps: Sequence[int]) -> float:

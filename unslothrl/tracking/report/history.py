@@ -22,7 +22,6 @@ TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed h
 RUNNING, KILLED, DAMAGED = "running", "killed", "damaged"
 SILENT = "stopped?"  # it writes nothing, and its process is another machine's
 SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
-HEAD = ("run", "status", "started", "learner", "model", "steps", "time")
 LISTED = {  # column of a table of runs -> figure, of the first evaluation set where it has none
     "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
     "tokens right": "token_accuracy", "pairs right": "accuracy",
@@ -100,24 +99,26 @@ class RunHistory:
         steps = self.folder.steps_of(EVALS)
         return {step: evaluation_scores(self.folder.step_file(EVALS, step)) for step in steps}
 
-    def cells(self, columns: Sequence[str]) -> list[str]:
-        """A run in a line of a table. Of curves the first and the last value."""
-        timed = self.values("timing/step_s")
-        known = [
-            self.name,
-            self.status,
-            self.begun.started or "-",
-            str(self.options.get("learner", "-")) if self.is_rl else self.kind,
-            str(self.options.get("model", "-")),
-            str(len(timed)),
-            duration(sum(timed)),
-        ]
-        return known + [change(self.listed(column)) for column in columns[len(HEAD) :]]
+    def scores(self, step: int, name: str) -> Mapping[str, Sequence[float]]:
+        """Problem -> the scores of its completions in an evaluation; {} where it is not there."""
+        return self.evaluations.get(step, {}).get(name, {})
 
-    def listed(self, column: str) -> Points:
-        """The curve behind a column of `LISTED`."""
-        figure = LISTED[column]
-        return self.points(figure) or next((points for _, points in self.held_out(figure)), [])
+    def cells(self) -> dict[str, str]:
+        """A run in a line of a table, by column. Of curves the first and the last value."""
+        timed = self.values("timing/step_s")
+        found = {
+            "run": self.name,
+            "status": self.status,
+            "started": self.begun.started or "-",
+            "method": str(self.options.get("learner", "-")) if self.is_rl else self.kind,
+            "model": str(self.options.get("model", "-")),
+            "steps": str(len(timed)),
+            "time": duration(sum(timed)),
+        }
+        for column, figure in LISTED.items():
+            curves = self.points(figure), *(points for _, points in self.held_out(figure))
+            found[column] = change(next(filter(None, curves), []))
+        return found
 
 
 def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -150,20 +151,16 @@ def read_all(folders: Sequence[Path]) -> list[RunHistory]:
     ]
 
 
-def columns_of(runs: Sequence[RunHistory]) -> list[str]:
-    """The columns of a table of runs."""
-    has_rl = any(run.is_rl for run in runs)
-    known = [column for column in LISTED if any(run.listed(column) for run in runs)]
-    always = ["reward", "pass@1"] if has_rl else []
-    head = [*HEAD] if has_rl else ["stage" if column == "learner" else column for column in HEAD]
-    return [*head, *dict.fromkeys([*always, *known])]
+def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
+    """The lines of a table of runs, its heading first, without columns that say nothing."""
+    cells = [run.cells() for run in runs]
+    columns = [name for name in cells[0] if any(each[name] != "-" for each in cells)]
+    return [columns, *([each[name] for name in columns] for each in cells)]
 
 
 def listing(runs: Sequence[RunHistory]) -> list[str]:
     """The runs as lines of plain text, one a run."""
-    columns = columns_of(runs)
-    lines = [columns, *(run.cells(columns) for run in runs)]
-    lines = [[cell.replace("→", "->") for cell in line] for line in lines]
+    lines = [[cell.replace("→", "->") for cell in line] for line in table_of(runs)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -4,7 +4,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const find = (id) => document.getElementById(id);
-  const HIDDEN = // the same as charts.py's
+  const HIDDEN = // the same as page.py's
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
 
   // Text with every character to be seen.
@@ -48,7 +48,7 @@
   // Charts -----------------------------------------------------------------------------------
 
   function chart(figure) {
-    const { steps, values, bands, bars } = JSON.parse(figure.dataset.values);
+    const { steps, values, bands } = JSON.parse(figure.dataset.values);
     const plot = figure.querySelector(".plot");
     const labels = [...figure.querySelectorAll(".legend b")];
     const last = labels.map((label) => label.textContent);
@@ -61,8 +61,7 @@
     let chosen = -1;
 
     const span = steps[steps.length - 1] - steps[0];
-    const place = (i) =>
-      bars ? (i + 0.5) / steps.length : span ? (steps[i] - steps[0]) / span : 0.5;
+    const place = (i) => (span ? (steps[i] - steps[0]) / span : 0.5);
     const choose = (i) => {
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);

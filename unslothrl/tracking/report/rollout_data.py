@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.rows import plain, read_jsonl
+from unslothrl.tracking.rows import json_text, read_jsonl
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
 
 MOST_STEPS, MOST_EVALUATIONS = 60, 20
@@ -27,6 +27,8 @@ MOST_TURNS, MOST_CALLS = 12, 4  # of an episode, of a turn
 MOST_ARGUMENTS = 200  # characters of a call's
 
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+NO_DATA: dict[str, Any] = {"steps": [], "evals": []}  # of a page that compares runs
 
 Rows = Sequence[Mapping[str, Any]]
 Length = tuple[int, int]
@@ -78,20 +80,14 @@ def browser_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
     ValueError, KeyError or TypeError where a file is not what a run writes."""
     traced = set(folder.steps_of(TOKENS))
     steps = spread(folder.steps_of(ROLLOUTS), MOST_STEPS, traced)
-    evals = sorted(path for path in (folder.path / EVALS).glob("*.jsonl"))
-    evals = spread(evals, MOST_EVALUATIONS)
+    evals = spread(sorted((folder.path / EVALS).glob("*.jsonl")), MOST_EVALUATIONS)
     most = min(MOST_BYTES_OF_STEP, MOST_BYTES // max(1, len(steps) + len(evals)))
+    tokens = {step: read_jsonl(folder.step_file(TOKENS, step)) for step in steps}
     return {
         "steps": [
-            shown(
-                folder.step_file(ROLLOUTS, step),
-                str(step),
-                {row["row"]: row for row in read_jsonl(folder.step_file(TOKENS, step))},
-                most,
-            )
-            for step in steps
+            shown(folder.step_file(ROLLOUTS, step), str(step), tokens[step], most) for step in steps
         ],
-        "evals": [shown(path, path.stem.removeprefix("step_"), {}, most) for path in evals],
+        "evals": [shown(path, path.stem.removeprefix("step_"), [], most) for path in evals],
     }
 
 
@@ -108,9 +104,9 @@ def spread(values: Sequence[Any], most: int, preferred: Iterable[Any] = ()) -> l
     return [*(before[place] for place in sorted(places)), *values[-last:]]
 
 
-def shown(path: Path, name: str, tokens: Mapping[int, Any], most: int) -> dict[str, Any]:
+def shown(path: Path, name: str, traced: Rows, most: int) -> dict[str, Any]:
     """A step or an evaluation in at most `most` bytes, as far as its names allow."""
-    rows = read_jsonl(path)
+    rows, tokens = read_jsonl(path), {row["row"]: row for row in traced}
     groups = grouped(rows)
     chosen = [
         groups[place][:MOST_COMPLETIONS]
@@ -132,10 +128,7 @@ def shown(path: Path, name: str, tokens: Mapping[int, Any], most: int) -> dict[s
 
 def encoded_json(value: Any) -> str:
     """JSON that may stand in a page: ASCII, no < or >, no line ends."""
-    try:
-        text = ENCODER.encode(value)
-    except (TypeError, ValueError):  # NumPy's numbers, or none that JSON has
-        text = ENCODER.encode(plain(value))
+    text = json_text(value, ENCODER)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
@@ -193,9 +186,7 @@ def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, 
     else:
         found["text"] = cut_text(row["completion"], length[0])
     if tokens and length[1]:
-        known = {
-            key: value[: length[1]] for key, value in tokens.items() if isinstance(value, list)
-        }
+        known = {k: v[: length[1]] for k, v in tokens.items() if isinstance(v, list)}
         more = len(tokens["pieces"]) - len(known["pieces"])
         found["traced"] = {**known, "left_out": tokens["left_out"] + more}
     return found

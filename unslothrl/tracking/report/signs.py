@@ -59,24 +59,18 @@ def rules_of(kind: str) -> list[Rule]:
 # Tests
 
 
-@dataclass(frozen=True)
-class Curve:
+class Trend:
     """A metric over the steps, at least one."""
 
-    points: Points
-    ends: tuple[float, float]  # means of the beginning and the end: see `RunHistory.ends`
-
-    @property
-    def values(self) -> list[float]:
-        return [value for _, value in self.points]
-
-    @property
-    def lowest(self) -> tuple[int, float]:
-        return min(self.points, key=lambda point: point[1])
+    def __init__(self, points: Points, ends: tuple[float, float]):
+        self.points = points
+        self.ends = ends  # means of the beginning and the end: see `RunHistory.ends`
+        self.values = [value for _, value in points]
+        self.lowest = min(points, key=lambda point: point[1])
 
 
 def on(
-    metric: str, holds: Callable[[Curve], bool], least: int = 2 * LEAST
+    metric: str, holds: Callable[[Trend], bool], least: int = 2 * LEAST
 ) -> Callable[[RunHistory], Blanks]:
     """Whether something holds of a metric that `least` steps have; * is any evaluation set."""
 
@@ -84,7 +78,7 @@ def on(
         for name in run.sets if "*" in metric else [""]:
             points = run.points(metric.replace("*", name))
             ends = run.ends(metric.replace("*", name), least)
-            if ends is None or not holds(found := Curve(points, ends)):
+            if ends is None or not holds(found := Trend(points, ends)):
                 continue
             first, last = (points[0][1], points[-1][1]) if name else ends
             at = [step for step, value in points if value]
@@ -154,7 +148,7 @@ def not_finite(run: RunHistory) -> Blanks:
     return {"steps": len(steps), "first": steps[0]} if steps else None
 
 
-def rises(loss: Curve) -> bool:
+def rises(loss: Trend) -> bool:
     """Whether a loss is higher than it was, by more than noise."""
     best, gained = loss.lowest[1], loss.values[0] - loss.lowest[1]
     return loss.values[-1] - best > max(0.02 * abs(best), 0.1 * gained)

@@ -131,8 +131,7 @@ class Trackers:
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The numbers of a row of metrics.jsonl."""
-        numbers = {name: value for name, value in metrics.items() if is_number(value)}
-        numbers.pop("step", None)
+        numbers = {k: value for k, value in metrics.items() if is_number(value) and k != "step"}
         self._tell(lambda tracker: tracker.log(step, numbers))
 
     def samples(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
@@ -144,19 +143,21 @@ class Trackers:
     def close(self, status: str, within_s: float = CLOSE_S) -> None:
         """Ends the run in every tracker; those that do not return in time are left behind."""
         end = time.monotonic() + within_s
-        for thread in self.threads:
-            thread.tell(lambda tracker: tracker.close(status))
-            thread.tell(None)
+        self._tell(lambda tracker: tracker.close(status))
+        self._tell(None)
         for thread in self.threads:
             thread.join(max(0.0, end - time.monotonic()))
-            if thread.is_alive() and thread.failure is None:
+            if thread.is_alive():
                 thread.failure = f"it has not finished within {within_s:.0f} s"
         self._drop_failed()
         self.threads = []
 
-    def _tell(self, call: Callable[[Tracker], None]) -> None:
+    def _tell(self, call: Callable[[Tracker], None] | None) -> None:
         for thread in self.threads:
-            thread.tell(call)
+            if thread.calls.qsize() < MOST_WAITING:
+                thread.calls.put(call)
+            else:
+                thread.failure = f"it has not taken the last {MOST_WAITING} calls"
         self._drop_failed()
 
     def _drop_failed(self) -> None:
@@ -167,21 +168,15 @@ class Trackers:
 
 
 class TrackerThread(threading.Thread):
-    """Does one tracker's calls, in order. It is a daemon: one that hangs does not hold the run."""
+    """Does one tracker's calls, in order, up to None. It is a daemon: one that hangs does not hold
+    the run."""
 
     def __init__(self, name: str, start: Callable[[], Tracker]):
         super().__init__(name=name, daemon=True)
-        self.calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MOST_WAITING)
+        self.calls: queue.SimpleQueue[Callable[[Tracker], None] | None] = queue.SimpleQueue()
         self.start_tracker = start
         self.failure: str | None = None
         self.start()
-
-    def tell(self, call: Callable[[Tracker], None] | None) -> None:
-        """Queues a call; None ends the thread."""
-        try:
-            self.calls.put_nowait(call)
-        except queue.Full:
-            self.failure = self.failure or f"it has not taken the last {MOST_WAITING} calls"
 
     def run(self) -> None:
         try:
@@ -211,17 +206,17 @@ def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> Iterator[dict[str, Any]
     for name, groups in list(drawn.items())[:MOST_SETS]:
         for group in groups[:SAMPLES]:
             completion = group.completions[0]
+            texts = {
+                "prompt": group.task.prompt,
+                "answer": group.task.answer,
+                "completion": completion.text,
+            }
             yield {
                 "set": name,
                 "task": group.task.id,
-                "prompt": cut(group.task.prompt),
-                "answer": cut(group.task.answer),
-                "completion": cut(completion.text),
+                **{key: text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
+                   for key, text in texts.items()},
                 "score": group.scores[0],
                 "finish_reason": completion.finish_reason,
                 "tokens": sum(completion.version_counts.values()),
-            }
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
+            }  # fmt: skip
