@@ -29,7 +29,7 @@ from facts import facts, result_file
 
 from unslothrl.config.options import Config
 from unslothrl.records import Batch, Sample
-from unslothrl.training.balancing import Costs, balanced
+from unslothrl.training.batching import Costs, balanced
 
 STEPS, ROUNDS = 20, 5
 Deal = Callable[[Sequence[Sample], int, Costs], list[list[int]]]

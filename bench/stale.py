@@ -40,7 +40,7 @@ MEASURES = {  # result -> what it measures; the program that measures comes firs
     "learner-cpu": ("bench/learner.py", "unslothrl/backends", "unslothrl/learners/learner.py"),
     "learners-cpu": (
         "bench/learners.py",
-        "unslothrl/training/balancing.py",
+        "unslothrl/training/batching.py",
         "unslothrl/backends",
         "unslothrl/learners",
     ),

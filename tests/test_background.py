@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.training.background import MOST_WAITING, Background, PrefetchedTasks
+from unslothrl.training.group_source import PrefetchedTasks
+from unslothrl.training.saving import MOST_WAITING, Background
 
 WAIT_S = 60.0
 
@@ -86,7 +87,7 @@ INTERRUPTED = """
 import signal, sys
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.group_source import PrefetchedTasks
 from unslothrl.config.options import Config
 from unslothrl.cluster.build import data_options
 from unslothrl.data import tasks
@@ -94,7 +95,7 @@ config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 drawing = PrefetchedTasks(data.train)
-drawing.submit(0, 1).result()
+drawing.draw(0, 1, is_last=True)
 try:
     print("drawing", flush=True)
     drawing.draw(0, 10**9)

@@ -9,7 +9,7 @@ from few_cases import few
 
 from unslothrl.config.options import Config
 from unslothrl.records import Sample
-from unslothrl.training.balancing import Costs, balanced
+from unslothrl.training.batching import Costs, balanced
 
 TOKENS = Costs()
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from unslothrl.engines.in_flight import InFlight
+from unslothrl.engines.base import InFlight
 from unslothrl.records import Request, Sampling, seed_of
 
 REQUEST = Request("a", (1, 2, 3), 77, Sampling(1.0, 0.9, 5, 10), follows_newest=True)

@@ -17,7 +17,7 @@ from unslothrl.errors import RunError
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
 from unslothrl.training.batching import split_batch
-from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.training.updates import LearnerGroup
 
 pytestmark = pytest.mark.real
 
@@ -72,11 +72,11 @@ def gradient(learner: Learner) -> np.ndarray:
     return torch.cat([each.flatten() for each in found]).numpy()
 
 
-def together(rank, world_size, address, listener, known):
+def together(rank, world_size, address, stores, known):
     """-> for each family, a learner's gradient of each batch after the exchange."""
     torch.set_num_threads(1)
     learner, found = learner_on_embedded(), {}
-    learner.listener = listener
+    learner.store = stores.pop() if stores else None
     learner.join(rank, world_size, address)
     for family in FAMILIES:
         found[family] = []

@@ -27,7 +27,7 @@ from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import BestCompletion, NeverRight, Phase, StepTable, plain_step
 from unslothrl.tracking.terminal import Terminal, clipped
-from unslothrl.training.start_lines import facts, header
+from unslothrl.training.trial import facts, header
 from unslothrl.weights.base_model import run_reporting
 
 ROOT = Path(__file__).parents[1]

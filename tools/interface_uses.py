@@ -72,7 +72,7 @@ OWNERS = {
     "vllm.v1.executor.multiproc_executor.WorkerProcHandle": "engines/vllm_split.py:worker",
     "vllm.v1.request.Request": "engines/vllm_internals.py:request",
     "=unsloth.models.loader.FastLanguageModel": "FastLanguageModel",
-    "bitsandbytes.functional.QuantState": "engines/vllm_worker.py:state weights/packed.py:state"
+    "bitsandbytes.functional.QuantState": "engines/vllm_split.py:state weights/packed.py:state"
     " quant_state",
     "=(trl.SFTConfig|trl.DPOConfig|trl.RewardConfig)": "CONFIGS[]",
     "transformers.Trainer": "trainer",

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from unslothrl.algorithms import diagnostics, gae
-from unslothrl.records import Completion, Group, StepResult, UpdateStats
+from unslothrl.algorithms import diagnostics
+from unslothrl.algorithms.advantages import explained_variance
+from unslothrl.records import Completion, Group, Update
 
 Metrics = dict[str, float]
 
@@ -86,30 +87,29 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
     }
 
 
-def update_metrics(
-    updates: Sequence[Sequence[UpdateStats]], results: Sequence[StepResult]
-) -> Metrics:
+def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
     """The `train/` metrics of a step's updates, each from every learner's part."""
-    parts = [part for update in updates for part in update]
+    parts = [one.stats for update in updates for one in update]
+    firsts = [update[0] for update in updates]  # the step itself is the same in all learners
     tokens = sum(part.agreement.tokens for part in parts)
     metrics = {
-        "train/loss": sum(part.loss for part in parts) / len(results),
+        "train/loss": sum(part.loss for part in parts) / len(updates),
         "train/entropy": sum(part.entropy_sum for part in parts) / tokens,
         "train/clip_fraction": sum(part.clipped for part in parts) / tokens,
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
         "train/correction_truncated": sum(part.corrected for part in parts) / tokens,
-        **diagnostics.sampler_agreement([[part.agreement for part in each] for each in updates]),
-        "train/grad_norm": mean(result.grad_norm for result in results),
-        "train/skipped_updates": sum(result.skipped for result in results),
-        "memory/learner_peak_mb": max(result.memory_mb for result in results),
+        **diagnostics.sampler_agreement([[p.stats.agreement for p in each] for each in updates]),
+        "train/grad_norm": mean(first.grad_norm for first in firsts),
+        "train/skipped_updates": sum(first.skipped for first in firsts),
+        "memory/learner_peak_mb": max(one.memory_mb for update in updates for one in update),
     }
     if parts[0].values is not None:
         values = np.concatenate([part.values for part in parts])
         returns = np.concatenate([part.returns for part in parts])
         metrics |= {
-            "train/value_loss": sum(part.value_loss for part in parts) / len(results),
-            "train/value_explained": gae.explained_variance(values, returns),
-            "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
+            "train/value_loss": sum(part.value_loss for part in parts) / len(updates),
+            "train/value_explained": explained_variance(values, returns),
+            "train/critic_grad_norm": mean(first.critic_grad_norm for first in firsts),
         }
     return metrics
 

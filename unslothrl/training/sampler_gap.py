@@ -19,7 +19,7 @@ import bisect
 import statistics
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from unslothrl.records import Agreement
 
@@ -31,8 +31,7 @@ PAST, LEAST_PAST = 20, 5  # steps
 ACTOR = "actor-"  # a learner that generates has other kernels: it is compared with its own past
 
 
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """Of one generator's tokens of one staleness, in one step."""
 
     mean: float
