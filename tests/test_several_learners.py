@@ -14,6 +14,7 @@ from unslothrl.backends import peft
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.embedded import BASE
 from unslothrl.errors import RunError
+from unslothrl.learners.exchange import pack, unpack
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
 from unslothrl.training.batching import split_batch
@@ -83,7 +84,8 @@ def together(rank, world_size, address, stores, known):
         for batch in known:
             part = split_batch(batch, world_size)[rank]
             begin(learner, family, part)
-            learner.take_sum(learner.exchange.sum(learner.part_of_sum(True), 60.0))
+            mine = learner._parameters()
+            unpack(learner.exchange.sum(pack(mine, True), 60.0), mine)
             found[family].append((len(part.samples), gradient(learner)))
     learner.close()
     return found
@@ -129,9 +131,9 @@ def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner)
         for batch, alone in zip(known, expected[family], strict=True):
             for learner, part in zip(several, split_batch(batch, learners), strict=True):
                 begin(learner, family, part)
-            total = sum(learner.part_of_sum(True) for learner in several)
+            total = sum(pack(learner._parameters(), True) for learner in several)
             for learner in several:
-                learner.take_sum(total.clone())
+                unpack(total.clone(), learner._parameters())
                 assert close(gradient(learner), alone), family
 
 

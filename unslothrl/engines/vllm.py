@@ -105,7 +105,9 @@ class VllmEngine:
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
-        self.files = NodeFiles(own_room())
+        room = adapter_room()  # that all processes of a run on this node share, or a new one
+        shared = os.environ.get(SCRATCH) and room
+        self.files = NodeFiles(Path(shared or tempfile.mkdtemp(prefix=ROOM, dir=room)))
         self.loaded: dict[int, LoadedVersion] = {}  # by the number of the load
         self.newest = NO_LOAD
         self.version = -1  # the newest load's
@@ -324,13 +326,6 @@ def packed_weights(model) -> list[bytes]:
             layer = next(int(part) for part in parts if part.isdigit())
             found[layer, fused.index(parts[-1])] = parameter
     return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
-
-
-def own_room() -> Path:
-    """The folder that all processes of a run on this node share, or a new one."""
-    if os.environ.get(SCRATCH):
-        return Path(adapter_room() or "")
-    return Path(tempfile.mkdtemp(prefix=ROOM, dir=adapter_room()))
 
 
 def adapter_room() -> str | None:

@@ -76,10 +76,6 @@ class Learner:
             self.backend.to_device()
         return self.actor.collect(least, seconds, assignments, linger_s)
 
-    def abandon(self, indices: Collection[int] | None = None) -> None:
-        """See `Actor.abandon`."""
-        self.actor.abandon(indices)
-
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""
         loaded = self.actor.load(adapter, fetch_s)
@@ -147,8 +143,10 @@ class Learner:
             stats = self.forward_backward(batch, train_policy)
             finite = is_finite(stats)
             if self.exchange is not None:
-                part = self.part_of_sum(finite)
-                finite = self.take_sum(self.exchange.sum(part, deadline_s or exchange.SUM_S))
+                parameters = self._parameters()
+                part = exchange.pack(parameters, finite)
+                total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
+                finite = exchange.unpack(total, parameters)
             return self.step(lrs, finite, stats)
 
     @staticmethod
@@ -169,22 +167,14 @@ class Learner:
             for learner, part in zip(learners, parts, strict=True)
         ]
         total = sum(
-            learner.part_of_sum(is_finite(of_part))
+            exchange.pack(learner._parameters(), is_finite(of_part))
             for learner, of_part in zip(learners, stats, strict=True)
         )
         assert isinstance(total, torch.Tensor)
         return [
-            learner.step(lrs, learner.take_sum(total.clone()), of_part)
+            learner.step(lrs, exchange.unpack(total.clone(), learner._parameters()), of_part)
             for learner, of_part in zip(learners, stats, strict=True)
         ]
-
-    def part_of_sum(self, finite: bool) -> torch.Tensor:
-        """The accumulated gradient as it goes to the other learners: see `exchange.pack`."""
-        return exchange.pack(self._parameters(), finite)
-
-    def take_sum(self, total: torch.Tensor) -> bool:
-        """All learners' gradients in place of this one's. -> whether each loss was finite."""
-        return exchange.unpack(total, self._parameters())
 
     def step(
         self, lrs: dict[str, float], finite: bool = True, stats: UpdateStats | None = None
@@ -278,20 +268,22 @@ class Learner:
         """
         learner_state.load(self._trained(), self.optimizers, data)
 
+    def fingerprint(self) -> str:
+        return self.backend.fingerprint()
+
+    # It generates too, as an actor does.
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        self.actor.abandon(indices)
+
+    def use_level(self, level: str | None) -> str | None:
+        return self.actor.use_level(level)
+
     def start_profile(self) -> None:
-        """Of its updates, and of what it draws."""
         self.actor.start_profile()
 
     def end_profile(self) -> list[Recording]:
-        """See `Profiler.take`."""
         return self.actor.end_profile()
-
-    def use_level(self, level: str | None) -> str | None:
-        """As an actor does: it generates too."""
-        return self.actor.use_level(level)
-
-    def fingerprint(self) -> str:
-        return self.backend.fingerprint()
 
     def close(self) -> None:
         self.leave()

@@ -98,12 +98,12 @@ class SamplerGapWatch:
         """What the gap should be like, and whether others say so. `actors` has the means of all
         that may be compared with, ascending."""
         if name.startswith(ACTOR):
-            is_one = gap.tokens >= LEAST_TOKENS
-            own = bisect.bisect_left(actors, gap.mean) if is_one else len(actors)
-            others = len(actors) - is_one
+            others = list(actors)
+            if gap.tokens >= LEAST_TOKENS:
+                del others[bisect.bisect_left(others, gap.mean)]
             if others:
-                middle = [(others - 1) // 2, others // 2]
-                return statistics.fmean(actors[i + (i >= own)] for i in middle), True
+                middle = len(others) // 2  # of sorted ones: as `statistics.median`, without a sort
+                return (others[middle] + others[(len(others) - 1) // 2]) / 2, True
         past = self.past[staleness, name]
         return (statistics.median(past) if len(past) >= LEAST_PAST else None), False
 

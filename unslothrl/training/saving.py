@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
@@ -136,11 +135,6 @@ class Saving:
     def adapter(self, adapter: Adapter) -> None:
         self.background.run(self.folder.save_adapter, adapter)
         self.background.run(self.folder.saved)
-
-    def last_adapter(self, newest: Callable[[], Adapter]) -> Path:
-        """Writes the newest version when all else is on disk. -> its folder."""
-        self.background.wait()
-        return self.folder.save_adapter(newest())
 
     def checkpoint(self, boundary: Boundary) -> None:
         self.background.run(self._write_checkpoint, boundary)

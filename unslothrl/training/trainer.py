@@ -278,8 +278,13 @@ class Trainer:
 
     def measure(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples with what the learners say of them before the update, in order."""
+        total = len(samples)
         with self.timer("update"):
-            return self.updates.measure(samples, self.objective.kl != "none")
+            return self.learners.measure(
+                samples,
+                self.objective.kl != "none",
+                lambda done, tokens: self.view.progress("measuring", done, total, tokens),
+            )
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
         """What the run's reward model says of samples, in order."""
@@ -343,7 +348,8 @@ class Trainer:
 
     def save_last_adapter(self) -> Path:
         """Saves the newest version when everything else is on disk. -> its folder."""
-        return self.saving.last_adapter(self.newest_adapter)
+        self.saving.wait()
+        return self.folder.save_adapter(self.newest_adapter())
 
     def restore(self, checkpoint: Checkpoint, is_changed: bool = False) -> None:
         """Continues from a checkpoint: the next step is the one after it. `is_changed`: options

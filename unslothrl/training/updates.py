@@ -182,15 +182,6 @@ class Updates:
         self.config, self.learners, self.folder, self.view = config, learners, folder, view
         self.total_steps = total_steps
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Sample]:
-        """The samples with what the learners say of them before the first update, in order; with
-        `reference` also the reference policy's log-probabilities."""
-        return self.learners.measure(
-            samples,
-            reference,
-            lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
-        )
-
     def run(
         self, selected: Selected, state: RunState, timer: Timer, trace: Trace | None = None
     ) -> Metrics:
