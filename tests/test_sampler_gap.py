@@ -6,7 +6,7 @@ from fakes import completion, samples_of, task
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.records import Agreement, Group
-from unslothrl.training.sampler_gap import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
+from unslothrl.training.metrics import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
 
 def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:

@@ -21,8 +21,7 @@ from unslothrl.tracking.timer import Timer
 from unslothrl.training import batching
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.metrics import Metrics, update_metrics
-from unslothrl.training.sampler_gap import SamplerGapWatch
+from unslothrl.training.metrics import Metrics, SamplerGapWatch, update_metrics
 from unslothrl.training.tracing import Trace
 from unslothrl.weights.adapter import Adapter
 
