@@ -354,8 +354,7 @@ class Pool:
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
             elif slow_s > limits.HELD_UP_S and member.holds:
-                others = (other for other in self.ready() if other is not member)
-                if not any(other.holds for other in others):  # nobody else has anything left
+                if not any(m.holds for m in self.ready() if m is not member):  # all wait for it
                     self._may_hang(member)
 
     def _look_at_nodes(self) -> None:
