@@ -353,9 +353,8 @@ class Pool:
                 self.slow.add(member.name)
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
-            elif slow_s > limits.HELD_UP_S and member.holds:
-                if not any(m.holds for m in self.ready() if m is not member):  # all wait for it
-                    self._may_hang(member)
+            elif slow_s > limits.HELD_UP_S and [m for m in self.ready() if m.holds] == [member]:
+                self._may_hang(member)  # all wait for it
 
     def _look_at_nodes(self) -> None:
         changes = self.cluster.changes()
