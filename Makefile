@@ -65,7 +65,7 @@ slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
 	$(call slow_tests,main_job resume loop start_again starting_adapter mirrored_runs base_parts base_model \
 	    backend learner logprobs tracing export gguf use reward_model plan eval failures coverage \
-	    out_of_memory estimates balancing sampler_gap)
+	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
 	$(call slow_tests,offline_resume offline_inputs offline_gradients offline_weighting offline_finite \

@@ -5,12 +5,11 @@ import functools
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.actors.episodes import Course, Episode, Played, Rules, play
-from unslothrl.actors.talk import Talking
+from unslothrl.actors.episodes import Course, Played, Rules, Talking, play
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.environments.host import Host, Lost, Setup
-from unslothrl.records import Completion, Sampling, Task
+from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.weights.base_model import load_tokenizer
 
 END = 2  # the embedded base's end of a turn
@@ -83,15 +82,18 @@ def play_with(
     """An episode over a real host."""
     host = Host(setup)
     sampling = Sampling(1.0, 1.0, 0, turn, most)
-    episode = Episode("0/1", of or asked("hello"), sampling, 77, seed, follows_newest)
+    task = of or asked("hello")
+    first = Request("0/1", task.prompt_ids, 77, sampling, follows_newest)
     talking = Talking(tokenizer(), lambda: TemplateDialogue(tokenizer()))
 
     async def run() -> Played:
         try:
             async with host.open() as session:
-                return await play(episode, session, script.draw, talking, rules or Rules())
+                return await play(
+                    task, first, seed, session, script.draw, talking, rules or Rules()
+                )
         except Lost as lost:
-            return Course(episode, Rules()).played(str(lost))
+            return Course(task, first, Rules()).played(str(lost))
 
     try:
         host.start()

@@ -79,6 +79,12 @@ class Target(FakeGenerator):
         self.submitted = []
 
 
+def holder(stream: Any, index: int) -> str:
+    """Who draws a group; "": nobody yet."""
+    members = stream.pool.members.values()
+    return next((member.name for member in members if index in member.holds), "")
+
+
 class FakeCluster:
     """See `cluster.base.Cluster`."""
 

@@ -18,7 +18,6 @@ from unslothrl.records import (
     Measured,
     Request,
     Sample,
-    StepResult,
     Task,
     Update,
     UpdateStats,
@@ -143,6 +142,14 @@ class FakeRequest:
         self.load, self.version = load, version
 
 
+def samples_of(group: Group) -> list[list[Sample]]:
+    """[candidates][sequences]"""
+    return [
+        [Sample.of(*sequence) for sequence in completion.sequences(group.task)]
+        for completion in group.completions
+    ]
+
+
 def completed(
     text: str, length: int = 1, answer: str = "", extra=None, prompt: str = "", problem: str = ""
 ) -> tuple[Task, Completion]:
@@ -253,7 +260,7 @@ class FakeLearner(FakeGenerator):
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
         agrees = agreement(tokens, tokens, sources, len(tokens))
         stats = UpdateStats(loss, 0, 0, 0.0, agrees, np.zeros(1))
-        return Update(stats, StepResult(1.0, skipped, 1.0))
+        return Update(stats, 1.0, skipped, 1.0)
 
     @staticmethod
     def update_in_turn(learners, parts, *arguments) -> list[Update]:

@@ -19,7 +19,7 @@ PHASES = {  # name -> module, class or "", function
     "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),
     "step": ("unslothrl.learners.learner", "Learner", "step"),
     "publish": ("unslothrl.training.trainer", "Trainer", "publish"),
-    "evaluation": ("unslothrl.training.evaluation", "Evaluation", "run"),
+    "evaluation": ("unslothrl.training.group_source", "Evaluation", "run"),
     "log": ("unslothrl.tracking.run_folder", "RunFolder", "log"),
     "rollouts": ("unslothrl.tracking.run_folder", "RunFolder", "write_rollouts"),
     "checkpoint": ("unslothrl.checkpoints.store", "Checkpoints", "write"),

@@ -12,15 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.algorithms import (
+    advantages,
     aggregation,
     clipping,
-    corrections,
     diagnostics,
     divergence,
-    filtering,
-    gae,
     objectives,
-    ratios,
     schedules,
     selection,
 )
@@ -33,8 +30,7 @@ from unslothrl.algorithms.advantages import (
 )
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.clipping import Clip
-from unslothrl.algorithms.losses import Tokens, policy_loss
-from unslothrl.algorithms.values import value_terms
+from unslothrl.algorithms.losses import Tokens, policy_loss, value_terms
 
 
 def logs(*values: float) -> torch.Tensor:
@@ -89,35 +85,35 @@ def test_gae_by_hand():
     # values 1 2 3, reward 10 at the end, gamma 0.5, lambda 0.5:
     # delta_2 = 10 - 3 = 7, delta_1 = 0.5 * 3 - 2 = -0.5, delta_0 = 0.5 * 2 - 1 = 0
     # A_2 = 7, A_1 = -0.5 + 0.25 * 7 = 1.25, A_0 = 0 + 0.25 * 1.25 = 0.3125
-    advantages, returns = gae.gae(np.array([0, 0, 10.0]), np.array([1, 2, 3.0]), 0.5, 0.5)
-    assert advantages.tolist() == [0.3125, 1.25, 7.0]
+    found, returns = advantages.gae(np.array([0, 0, 10.0]), np.array([1, 2, 3.0]), 0.5, 0.5)
+    assert found.tolist() == [0.3125, 1.25, 7.0]
     assert returns.tolist() == [1.3125, 3.25, 10.0]
 
 
 def test_gae_with_lambda_one_is_the_return_less_the_value():
     # gamma 1: returns 1 + 2 + 4 = 7, 6, 4
-    advantages, returns = gae.gae(np.array([1, 2, 4.0]), np.array([5, 5, 5.0]), 1.0, 1.0)
-    assert returns.tolist() == [7, 6, 4] and advantages.tolist() == [2, 1, -1]
+    found, returns = advantages.gae(np.array([1, 2, 4.0]), np.array([5, 5, 5.0]), 1.0, 1.0)
+    assert returns.tolist() == [7, 6, 4] and found.tolist() == [2, 1, -1]
 
 
 def test_gae_of_one_token_and_of_none():
-    advantages, returns = gae.gae(np.array([3.0]), np.array([1.0]), 0.9, 0.9)
-    assert advantages.tolist() == [2.0] and returns.tolist() == [3.0]
-    assert [len(part) for part in gae.gae(np.array([]), np.array([]))] == [0, 0]
+    found, returns = advantages.gae(np.array([3.0]), np.array([1.0]), 0.9, 0.9)
+    assert found.tolist() == [2.0] and returns.tolist() == [3.0]
+    assert [len(part) for part in advantages.gae(np.array([]), np.array([]))] == [0, 0]
 
 
 def test_whitening_is_over_all_tokens():
     # 1 2 | 3: mean 2, variance 2/3
-    parts = gae.whiten([np.array([1.0, 2.0]), np.array([3.0])])
+    parts = advantages.whiten([np.array([1.0, 2.0]), np.array([3.0])])
     assert np.concatenate(parts) == pytest.approx([-1.2247449, 0, 1.2247449], abs=1e-6)
-    assert gae.whiten([]) == [] and len(gae.whiten([np.array([])])[0]) == 0
-    assert gae.whiten([np.array([2.0, 2.0])])[0].tolist() == [0.0, 0.0]
+    assert advantages.whiten([]) == [] and len(advantages.whiten([np.array([])])[0]) == 0
+    assert advantages.whiten([np.array([2.0, 2.0])])[0].tolist() == [0.0, 0.0]
 
 
 def test_explained_variance():
     # returns 0 2, values 0 1: errors 0 1, variance 1/4 of 1
-    assert gae.explained_variance(np.array([0.0, 1.0]), np.array([0.0, 2.0])) == 0.75
-    assert gae.explained_variance(np.array([0.0, 1.0]), np.array([2.0, 2.0])) == 0.0
+    assert advantages.explained_variance(np.array([0.0, 1.0]), np.array([0.0, 2.0])) == 0.75
+    assert advantages.explained_variance(np.array([0.0, 1.0]), np.array([2.0, 2.0])) == 0.0
 
 
 # Ratios: log-ratios ln 4 and ln 1 in the first sequence, ln 9 in the second
@@ -125,29 +121,29 @@ def test_explained_variance():
 
 def test_ratios_by_hand():
     log_ratio, lengths = logs(4, 1, 9), [2, 1]
-    assert ratios.token(log_ratio, lengths).tolist() == pytest.approx([4, 1, 9])
-    assert ratios.sequence(log_ratio, lengths).tolist() == pytest.approx([2, 2, 9])  # sqrt(4 * 1)
-    assert ratios.trajectory(log_ratio, lengths).tolist() == pytest.approx([4, 4, 9])
-    assert ratios.one(log_ratio, lengths).tolist() == [1, 1, 1]
+    assert clipping.token(log_ratio, lengths).tolist() == pytest.approx([4, 1, 9])
+    assert clipping.sequence(log_ratio, lengths).tolist() == pytest.approx([2, 2, 9])  # sqrt(4 * 1)
+    assert clipping.trajectory(log_ratio, lengths).tolist() == pytest.approx([4, 4, 9])
+    assert clipping.one(log_ratio, lengths).tolist() == [1, 1, 1]
 
 
 def test_the_ratio_one_has_the_gradient_of_the_log_probability():
     logprobs = numbers(-1, -2, gradient=True)
-    ratios.one(logprobs - numbers(-5, -5), [2]).sum().backward()
+    clipping.one(logprobs - numbers(-5, -5), [2]).sum().backward()
     assert logprobs.grad.tolist() == [1, 1]
 
 
 def test_the_sequence_ratio_spreads_its_gradient():
     # d/dx of exp((x + y) / 2), summed over both tokens: 2 * ratio / 2 = ratio
     logprobs = numbers(math.log(4), 0, gradient=True)
-    ratios.sequence(logprobs, [2]).sum().backward()
+    clipping.sequence(logprobs, [2]).sum().backward()
     assert logprobs.grad.tolist() == pytest.approx([2, 2])
 
 
-@pytest.mark.parametrize("name", ratios.RATIOS)
+@pytest.mark.parametrize("name", clipping.RATIOS)
 def test_ratios_on_policy_are_exactly_one_and_empty_sequences_are_fine(name):
-    assert ratios.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
-    assert ratios.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
+    assert clipping.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
+    assert clipping.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
 
 
 # Clipping
@@ -225,32 +221,32 @@ OLD, SAMPLER = logs(4, 1, 0.1), logs(1, 1, 1)
 
 
 def test_truncated_importance_sampling():
-    factors, acted = corrections.correction("truncated", OLD, SAMPLER, [2, 1])
+    factors, acted = clipping.correction("truncated", OLD, SAMPLER, [2, 1])
     assert factors.tolist() == pytest.approx([2, 1, 0.1]) and acted.tolist() == [True, False, False]
-    assert corrections.correction("truncated", OLD, SAMPLER, [2, 1], high=3.0)[0][0] == 3
+    assert clipping.correction("truncated", OLD, SAMPLER, [2, 1], high=3.0)[0][0] == 3
 
 
 def test_masked_importance_sampling():
-    factors, acted = corrections.correction("masked", OLD, SAMPLER, [2, 1])  # 0.5 to 5
+    factors, acted = clipping.correction("masked", OLD, SAMPLER, [2, 1])  # 0.5 to 5
     assert factors.tolist() == pytest.approx([4, 1, 0]) and acted.tolist() == [False, False, True]
-    factors, _ = corrections.correction("masked", OLD, SAMPLER, [2, 1], low=0.05, high=3.0)
+    factors, _ = clipping.correction("masked", OLD, SAMPLER, [2, 1], low=0.05, high=3.0)
     assert factors.tolist() == pytest.approx([0, 1, 0.1])
 
 
 def test_the_geometric_mask_takes_whole_sequences():
     # geometric means 2 and 0.1: within 0.5 to 3 stays the first, whole; usual bounds keep neither
-    factors, acted = corrections.correction("geometric", OLD, SAMPLER, [2, 1], low=0.5, high=3.0)
+    factors, acted = clipping.correction("geometric", OLD, SAMPLER, [2, 1], low=0.5, high=3.0)
     assert factors.tolist() == [1, 1, 0] and acted.tolist() == [False, False, True]
-    assert corrections.correction("geometric", OLD, SAMPLER, [2, 1])[0].tolist() == [0, 0, 0]
+    assert clipping.correction("geometric", OLD, SAMPLER, [2, 1])[0].tolist() == [0, 0, 0]
 
 
-@pytest.mark.parametrize("kind", corrections.CORRECTIONS)
+@pytest.mark.parametrize("kind", clipping.CORRECTIONS)
 def test_corrections_are_one_where_sampler_and_learner_agree(kind):
-    factors, acted = corrections.correction(kind, OLD, OLD, [0, 2, 1])
+    factors, acted = clipping.correction(kind, OLD, OLD, [0, 2, 1])
     assert factors.tolist() == [1, 1, 1] and not acted.any()
     old = OLD.clone().requires_grad_()
-    assert not corrections.correction(kind, old, SAMPLER, [2, 1])[0].requires_grad
-    assert corrections.correction(kind, OLD[:0], OLD[:0], [0])[0].shape == (0,)
+    assert not clipping.correction(kind, old, SAMPLER, [2, 1])[0].requires_grad
+    assert clipping.correction(kind, OLD[:0], OLD[:0], [0])[0].shape == (0,)
 
 
 # Aggregation: terms 1 2 | (none) | 6, N = 3, 3 tokens, generation limit 10
@@ -336,27 +332,27 @@ def test_ties_and_draws_follow_the_seed(name):
 
 def test_groups_are_kept_by_accuracy_and_signal():
     low, high = 0.01, 0.99
-    assert filtering.keeps([1.0, 0.0], [1.0, 0.0], low, high)
-    assert not filtering.keeps([1.0, 1.1], [1.0, 1.0], low, high)  # all solved, formats differ
-    assert not filtering.keeps([0.0, 0.1], [0.0, 0.0], low, high)
-    assert not filtering.keeps([0.5, 0.5], [1.0, 0.0], low, high)  # nothing to prefer
-    assert filtering.keeps([0.0, 0.1], [0.0, 0.0], 0.0, 1.0)
+    assert selection.keeps([1.0, 0.0], [1.0, 0.0], low, high)
+    assert not selection.keeps([1.0, 1.1], [1.0, 1.0], low, high)  # all solved, formats differ
+    assert not selection.keeps([0.0, 0.1], [0.0, 0.0], low, high)
+    assert not selection.keeps([0.5, 0.5], [1.0, 0.0], low, high)  # nothing to prefer
+    assert selection.keeps([0.0, 0.1], [0.0, 0.0], 0.0, 1.0)
 
 
 @pytest.mark.parametrize("scores", [[1.0, -1.0, -1.0], [2.0, 0.0, 2.0], [-200.0, -100.0, -150.0]])
 def test_scores_on_a_scale_of_their_own_are_no_accuracy(scores):
     """DAPO's own rewards are 1 and -1: one right of three has the mean -1/3."""
     dapo = objectives.load("dapo")
-    assert filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
-    assert not filtering.keeps([0.5] * 3, scores, dapo.filter_low, dapo.filter_high)
+    assert selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+    assert not selection.keeps([0.5] * 3, scores, dapo.filter_low, dapo.filter_high)
 
 
 def test_how_many_prompts_to_draw_next():
     # half of 8 were kept, 4 are missing: 8 more; none kept: a whole batch; never more than that
-    assert filtering.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
-    assert filtering.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
-    assert filtering.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
-    assert filtering.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
+    assert selection.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
+    assert selection.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
+    assert selection.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
+    assert selection.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
 
 
 # Schedules
@@ -423,9 +419,9 @@ def test_dapo_keeps_one_right_of_any_number():
     dapo = objectives.load("dapo")
     for right in (1, 1023):
         scores = [1.0] * right + [0.0] * (1024 - right)
-        assert filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+        assert selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
     for scores in ([1.0] * 8, [0.0] * 8):
-        assert not filtering.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
+        assert not selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
 
 
 @pytest.mark.parametrize(("advantage", "dual"), [(1.0, 0.0), (-1.0, 3.0), (0.0, 0.0)])

@@ -1,4 +1,4 @@
-"""What the loop does not wait for: in order, once, and never lost."""
+"""What the loop and an actor do not wait for: in order, once, and never lost."""
 
 import signal
 import subprocess
@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.training.background import MOST_WAITING, Background, PrefetchedTasks
+from unslothrl.actors.scoring import BackgroundScoring
+from unslothrl.training.group_source import PrefetchedTasks
+from unslothrl.training.saving import MOST_WAITING, Background
 
 WAIT_S = 60.0
 
@@ -86,7 +88,7 @@ INTERRUPTED = """
 import signal, sys
 from unslothrl import embedded
 from unslothrl.weights import base_model
-from unslothrl.training.background import PrefetchedTasks
+from unslothrl.training.group_source import PrefetchedTasks
 from unslothrl.config.options import Config
 from unslothrl.cluster.build import data_options
 from unslothrl.data import tasks
@@ -94,7 +96,7 @@ config = Config(model="embedded", dataset="embedded", eval_problems=1)
 data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 drawing = PrefetchedTasks(data.train)
-drawing.submit(0, 1).result()
+drawing.draw(0, 1, is_last=True)
 try:
     print("drawing", flush=True)
     drawing.draw(0, 10**9)
@@ -116,3 +118,70 @@ def test_the_first_ctrl_c_ends_a_draw_without_end():
         assert child.wait(timeout=60) == 130
     finally:
         child.kill()
+
+
+def doubled(work):
+    return [2 * item for item in work]
+
+
+def test_what_was_added_is_scored():
+    scoring = BackgroundScoring(doubled, at_the_end=False)
+    for item in (1, 2, 3):
+        scoring.add(item)
+    scoring.finish()
+    assert sorted(scoring.take()) == [2, 4, 6] and scoring.take() == []
+    scoring.add(4)
+    scoring.finish()
+    assert scoring.take() == [8]
+    scoring.close()
+
+
+def test_what_waits_meanwhile_goes_into_one_call():
+    calls, begun, go_on = [], threading.Event(), threading.Event()
+
+    def score(work):
+        calls.append(list(work))
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return list(work)
+
+    scoring = BackgroundScoring(score, at_the_end=False)
+    scoring.add(1)
+    assert begun.wait(WAIT_S)
+    scoring.add(2)
+    scoring.add(3)
+    go_on.set()
+    scoring.finish()
+    assert calls == [[1], [2, 3]] and scoring.take() == [1, 2, 3]
+    scoring.close()
+
+
+def test_at_the_end_nothing_is_scored_before_finish():
+    calls = []
+    scoring = BackgroundScoring(lambda work: calls.append(list(work)) or work, at_the_end=True)
+    for item in range(5):
+        scoring.add(item)
+        assert scoring.take() == []
+    scoring.finish()
+    assert calls == [[0, 1, 2, 3, 4]] and scoring.take() == [0, 1, 2, 3, 4]
+    scoring.close()
+
+
+def test_an_error_comes_out_of_the_next_take():
+    def broken(work):
+        raise ValueError("broken")
+
+    scoring = BackgroundScoring(broken, at_the_end=False)
+    scoring.add(1)
+    scoring.finish()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            scoring.take()
+    scoring.close()
+
+
+def test_close_ends_the_thread():
+    scoring = BackgroundScoring(doubled, at_the_end=True)
+    scoring.add(1)
+    scoring.close()
+    assert not [each for each in threading.enumerate() if each.name.startswith("scoring")]

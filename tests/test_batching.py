@@ -1,12 +1,17 @@
 """Batches of optimiser steps, and each learner's part of them."""
 
 import dataclasses
+import itertools
+import random
 
 import numpy as np
 import pytest
+from few_cases import few
 
+from unslothrl.config.options import Config
 from unslothrl.records import Sample
 from unslothrl.training import batching
+from unslothrl.training.batching import Costs, balanced
 
 
 def sample(length: int, prompt: int = 2) -> Sample:
@@ -57,3 +62,118 @@ def test_learners_get_every_sample_once_with_the_whole_denominators(learners):
     for part in parts:
         lengths = [len(s.completion_ids) for s in part.samples]
         assert lengths == sorted(lengths)
+
+
+TOKENS = Costs()
+
+
+def of_problem(prompt: int, completion: int, problem: int = 0) -> Sample:
+    ones = np.ones(completion, np.float32)
+    return Sample((problem,) * prompt, (1,) * completion, (-0.5,) * completion, ones, 0)
+
+
+def drawn(prompts: int, candidates: int, seed: int, longest: int = 1200) -> list[Sample]:
+    """Groups whose lengths have a long tail, as those of a policy that reasons."""
+    draw, samples = random.Random(seed), []
+    for problem in range(1, prompts + 1):
+        prompt, hard = draw.randint(40, 350), draw.lognormvariate(0, 0.6)
+        for _ in range(candidates):
+            length = round(250 * hard * draw.lognormvariate(0, 0.7))
+            samples.append(of_problem(prompt, max(8, min(longest, length)), problem))
+    return samples
+
+
+def loads(samples, shares, costs=TOKENS) -> list[float]:
+    return [costs.share([samples[i] for i in share]) for share in shares]
+
+
+def test_what_samples_cost_by_hand():
+    """Two completions of 3 and 5 tokens on a prompt of 4, one of 2 on a prompt of 1."""
+    samples = [of_problem(4, 3, 1), of_problem(4, 5, 1), of_problem(1, 2, 2)]
+    assert TOKENS.share(samples) == 4 + 3 + 5 + 1 + 2
+    assert Costs(shares_prompts=False).share(samples) == 7 + 9 + 3
+    assert Costs(prompt_token=0.5).share(samples) == 2 + 8 + 0.5 + 2
+    pairs = 7 * 8 / 2 + 9 * 10 / 2 + 3 * 4 / 2  # each token attends to itself and those before
+    assert Costs(pair=0.1).share(samples) == pytest.approx(15 + 0.1 * pairs)
+
+
+def test_costs_of_a_known_model():
+    """Qwen2.5-7B by its config.json: attention of 8,192 tokens is a seventh of the whole."""
+    costs = Costs.of(Config(backend="peft"))
+    linear = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18_944)
+    whole = linear + 152_064 * 3584
+    assert costs == Costs(True, linear / whole, 2 * 28 * 3584 / whole)
+    attention = 1 - 8192 / costs.completion(of_problem(0, 8192))
+    assert attention == pytest.approx(0.104, abs=0.001)
+    assert not Costs.of(Config(backend="unsloth")).shares_prompts
+    assert Costs.of(Config(model="nobody/knows-it", backend="peft")) == TOKENS
+
+
+def test_one_learner_gets_all_in_their_order():
+    assert balanced(drawn(2, 3, seed=0), 1, TOKENS) == [[0, 1, 2, 3, 4, 5]]
+
+
+def test_prompts_stay_together_where_that_costs_no_balance():
+    samples = [of_problem(10, length, problem) for problem in (1, 2, 3, 4) for length in (5, 9, 20)]
+    shares = balanced(samples, 2, TOKENS)
+    problems = [{samples[i].prompt_ids[0] for i in share} for share in shares]
+    assert not problems[0] & problems[1]
+    assert loads(samples, shares) == [88, 88]
+
+
+def test_a_group_is_split_where_it_must_be():
+    samples = [of_problem(10, 40, 1) for _ in range(4)]
+    assert sorted(map(len, balanced(samples, 2, TOKENS))) == [2, 2]
+    uneven = [of_problem(10, length, 1) for length in (60, 20, 20, 20)]
+    assert loads(uneven, balanced(uneven, 2, TOKENS)) == [70, 70]
+
+
+def test_samples_of_one_prompt_are_moved_one_by_one():
+    """5 + 5 against 4 + 3 + 3; dealt by length alone it would be 5 + 4 (+ 3) against 5 + 3."""
+    samples = [of_problem(0, length) for length in (5, 5, 4, 3, 3)]
+    assert sorted(loads(samples, balanced(samples, 2, TOKENS))) == [10, 10]
+
+
+@pytest.mark.parametrize("learners", [2, 3, 5])
+@pytest.mark.parametrize("count", [0, 1, 2, 4])
+def test_too_few_samples_leave_shares_empty(learners, count):
+    samples = [of_problem(3, 4 + i, i) for i in range(count)]
+    shares = balanced(samples, learners, TOKENS)
+    assert len(shares) == learners
+    assert sorted(i for share in shares for i in share) == list(range(count))
+    assert sum(map(bool, shares)) == min(learners, count)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("costs", [TOKENS, Costs(shares_prompts=False), Costs(pair=0.01)])
+@pytest.mark.parametrize("seed", few(range(6)))
+def test_close_to_the_best_of_all_ways(seed, costs):
+    """Against every way to deal seven samples to two or three learners, of which greed may miss the
+    best."""
+    samples = drawn(3, 3, seed, longest=400)[:7]
+    for learners in (2, 3):
+        best = min(
+            max(loads(samples, [[i for i in range(7) if way[i] == r] for r in range(learners)],
+                      costs))
+            for way in itertools.product(range(learners), repeat=7)
+        )  # fmt: skip
+        assert max(loads(samples, balanced(samples, learners, costs), costs)) <= 1.2 * best
+
+
+@pytest.mark.parametrize("learners", [2, 4, 8])
+@pytest.mark.parametrize("shape", [(30, 16), (8, 32), (64, 4)])
+def test_real_lengths_are_dealt_within_a_percent(learners, shape):
+    """Of the mean share; and to no more than 3% over what one learner would compute in all."""
+    samples = drawn(*shape, seed=7)
+    shares = balanced(samples, learners, TOKENS)
+    assert sorted(i for share in shares for i in share) == list(range(len(samples)))
+    found = loads(samples, shares)
+    assert max(found) <= 1.01 * sum(found) / learners
+    assert max(found) <= 1.03 * TOKENS.share(samples) / learners
+    assert shares == balanced(samples, learners, TOKENS)
+
+
+def test_many_samples_are_dealt_as_evenly():
+    samples = drawn(256, 16, seed=1)
+    found = loads(samples, balanced(samples, 8, TOKENS))
+    assert max(found) <= 1.01 * sum(found) / 8

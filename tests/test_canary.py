@@ -11,8 +11,7 @@ from engine_contract import requests
 from few_cases import few
 
 from unslothrl.engines import canary
-from unslothrl.engines.base import generate
-from unslothrl.engines.in_flight import NO_LOAD
+from unslothrl.engines.base import NO_LOAD, generate
 from unslothrl.engines.readback import Slots
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine

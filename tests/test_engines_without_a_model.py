@@ -1,11 +1,15 @@
 """Both engines without a model keep the contract of the real ones, so that tests and benchmarks may
 draw with them."""
 
+from dataclasses import replace
+
 import engine_contract as contract
 import pytest
 from fakes import FakeEngine
 from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
+from unslothrl.engines.base import InFlight
+from unslothrl.records import Request, Sampling, seed_of
 from unslothrl.weights.adapter import Adapter
 
 
@@ -40,3 +44,32 @@ def test_versions(check, engine, load):
 
 def test_a_damaged_adapter_is_refused(engine):
     contract.check_a_damaged_adapter_is_refused(engine, Adapter.of(3, b"weights", "{}"))
+
+
+REQUEST = Request("a", (1, 2, 3), 77, Sampling(1.0, 0.9, 5, 10), follows_newest=True)
+
+
+def test_what_is_left_of_a_request_that_goes_on():
+    flight = InFlight(REQUEST, load=4, version=9)
+    assert flight.left() is REQUEST
+    flight.go_on(5, 10)  # before its first token: it begins anew, with its own seed
+    assert flight.left() is REQUEST
+    flight.extend((7, 8), (-0.1, -0.2))
+    flight.go_on(6, 11)
+    second = flight.left()
+    assert second == replace(
+        REQUEST,
+        prompt_ids=(1, 2, 3, 7, 8),
+        seed=seed_of(77, "segment", 1),
+        sampling=Sampling(1.0, 0.9, 5, 8),
+    )
+    flight.extend((9,), (-0.3,))
+    flight.go_on(7, 11)  # the number again
+    third = flight.left()
+    assert third.seed == seed_of(77, "segment", 2) and third.sampling.max_new_tokens == 7
+    flight.extend((2,), (-0.4,))
+    completion = flight.completion("stop")
+    assert tuple(completion.token_ids) == (7, 8, 9, 2)
+    assert completion.logprobs == pytest.approx([-0.1, -0.2, -0.3, -0.4])
+    assert tuple(completion.versions) == (10, 10, 11, 11) and completion.policy_version == 10
+    assert all(completion.sampled) and completion.finish_reason == "stop"

@@ -71,7 +71,7 @@ CLAIMS = {  # how a part begins -> its tests, or why it has none
     ),
     "- **Record.**": (
         "test_environments_page.py::test_a_documented_command_trains "
-        "test_credit_of_episodes.py::test_the_metrics_of_episodes"
+        "test_credit.py::test_the_metrics_of_episodes"
     ),
     "The public functions of a file": (
         "test_environments.py::test_plain_functions_are_tools "

@@ -16,7 +16,7 @@ from few_cases import few
 
 from unslothrl.errors import PeerLost, RunError
 from unslothrl.learners import exchange
-from unslothrl.learners.exchange import Exchange, Listener
+from unslothrl.learners.exchange import Exchange, listen
 
 pytestmark = pytest.mark.real
 
@@ -24,7 +24,7 @@ DEADLINE_S = 3.0
 
 
 def meet(work: Callable, world_size: int, *arguments) -> list:
-    """What `work(rank, world_size, address, listener, *arguments)` returned in each process."""
+    """What `work(rank, world_size, address, stores, *arguments)` returned in each process."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
     for rank in range(world_size):
@@ -48,22 +48,26 @@ def meet(work: Callable, world_size: int, *arguments) -> list:
 
 
 def in_a_process(work, rank, world_size, pipe, arguments):
-    listener = Listener("127.0.0.1") if rank == 0 else None
-    if listener is not None:
-        pipe.send(listener.address)
+    stores = []
+    if rank == 0:
+        store, address = listen("127.0.0.1")
+        stores.append(store)
+        del store  # who clears the list frees its port
+        pipe.send(address)
     try:
-        pipe.send(work(rank, world_size, pipe.recv(), listener, *arguments))
+        pipe.send(work(rank, world_size, pipe.recv(), stores, *arguments))
     except RunError as error:
         pipe.send(str(error))
 
 
-def joined(rank, world_size, address, listener) -> Exchange:
-    return Exchange(rank, world_size, address, listener=listener, deadline_s=DEADLINE_S)
+def joined(rank, world_size, address, stores) -> Exchange:
+    store = stores[0] if stores else None
+    return Exchange(rank, world_size, address, store=store, deadline_s=DEADLINE_S)
 
 
-def add_up(rank, world_size, address, listener):
+def add_up(rank, world_size, address, stores):
     """-> the sums of three parts: the second one has a NaN of rank 1, the third an odd length."""
-    group = joined(rank, world_size, address, listener)
+    group = joined(rank, world_size, address, stores)
     sums = [
         group.sum(torch.tensor([rank + 1.0, 0.5]), DEADLINE_S).tolist(),
         group.sum(torch.tensor([float("nan") if rank == 1 else 1.0, 1.0]), DEADLINE_S).tolist(),
@@ -83,8 +87,8 @@ def test_every_learner_gets_the_same_sum(world_size):
     assert third == pytest.approx(100_003 * 0.1 * {2: 3, 3: 6}[world_size], rel=1e-6)
 
 
-def sums_made_by_joining(rank, world_size, address, listener):
-    group = joined(rank, world_size, address, listener)
+def sums_made_by_joining(rank, world_size, address, stores):
+    group = joined(rank, world_size, address, stores)
     calls = group.calls
     group.close()
     return calls
@@ -96,12 +100,12 @@ def test_joining_makes_the_sum_in_which_nccl_connects():
     assert meet(sums_made_by_joining, 2) == [1, 1]
 
 
-def lose(rank, world_size, address, listener, lost, how):
+def lose(rank, world_size, address, stores, lost, how):
     """Rank `lost` gets a signal, or stays away, before the second sum.
 
     -> (who is named to another rank, in what words, the seconds that it waited)
     """
-    group = joined(rank, world_size, address, listener)
+    group = joined(rank, world_size, address, stores)
     group.sum(torch.ones(3), DEADLINE_S)
     if rank == lost and how == "stays away":
         time.sleep(DEADLINE_S + 2)
@@ -158,21 +162,22 @@ def test_a_learner_that_is_stuck_is_waited_for_until_the_deadline():
     assert message.startswith("learner 0 of 2 waited for learner 1 in vain (nothing within 3 s)")
 
 
-def meet_again(rank, world_size, address, listener, base):
+def meet_again(rank, world_size, address, stores, base):
     """Two groups one after the other. -> the sums of each, and whether the first port is free."""
     found = []
     for turn in range(2):
-        group = joined(rank, world_size, address, listener)
+        group = joined(rank, world_size, address, stores)
         found.append(group.sum(torch.tensor([rank + 1.0 + turn]), DEADLINE_S).item())
         group.sum(torch.zeros(1), DEADLINE_S)
         group.close()
         if rank == 0 and turn == 0:
             host, port = address.split(":")
-            listener.close()
+            stores.clear()
             with socket.create_server((host, int(port))):
                 found.append("free")
-            listener = Listener("127.0.0.1")
-            (base / "address.new").write_text(listener.address)
+            store, there = listen("127.0.0.1")
+            stores.append(store)
+            (base / "address.new").write_text(there)
             (base / "address.new").rename(base / "address")
         while turn == 0 and not (base / "address").exists():
             time.sleep(0.01)
@@ -189,15 +194,14 @@ def test_learners_may_meet_again_and_leave_no_port_behind(tmp_path):
 
 @pytest.mark.slow
 def test_a_learner_that_never_joins_is_named():
-    listener = Listener("127.0.0.1", deadline_s=0.5)
+    store, address = listen("127.0.0.1", deadline_s=0.5)
     with pytest.raises(RunError, match=r"learner 0 of 2 waited for learner 1 in vain \("):
-        Exchange(0, 2, listener.address, listener=listener, deadline_s=0.5)
+        Exchange(0, 2, address, store=store, deadline_s=0.5)
 
 
 def test_an_address_where_nobody_listens():
-    listener = Listener("127.0.0.1")
-    address = listener.address
-    del listener
+    store, address = listen("127.0.0.1")
+    del store
     with pytest.raises(RunError, match=r"learner 1 of 2 waited for learner 0 in vain \("):
         Exchange(1, 2, address, deadline_s=0.5)
 
@@ -257,7 +261,7 @@ def test_every_bit_and_every_place_counts(dtype):
     assert exchange.checksum(again) == exchange.checksum(plain)
 
 
-def train(rank, world_size, address, listener, base):
+def train(rank, world_size, address, stores, base):
     """A learner's four updates. -> (grad_norm, skipped, tokens of the part) and the adapter after
     each: whole batches, one sample for three learners, and a NaN in learner 1's part."""
     torch.set_num_threads(1)
@@ -267,7 +271,7 @@ def train(rank, world_size, address, listener, base):
 
     backend = peft.load(base, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
     learner = learner_of(backend, base)
-    learner.listener = listener
+    learner.store = stores.pop() if stores else None
     learner.join(rank, world_size, address, deadline_s=60.0)
     every = samples()
     spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in every]

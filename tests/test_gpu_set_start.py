@@ -12,7 +12,7 @@ import vllm_without_kernels
 from test_gpu_set_lora import make_base
 
 from unslothrl.engines import vllm_internals
-from unslothrl.engines.vllm_options import graph_sizes
+from unslothrl.engines.vllm_internals import graph_sizes
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from environment_files import Script, asked, play_with, tokenizer, written
 from few_cases import few
 from test_dialogue_families import ASKED, CHATML, DEEPSEEK, chatml, text_of
 
-from unslothrl.actors.talk import Talking
+from unslothrl.actors.episodes import Talking
 from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.hand_written import HandWrittenDialogue
 from unslothrl.dialogue.template import TemplateDialogue

@@ -9,13 +9,13 @@ from fakes import FakeLearner
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample
-from unslothrl.training.learner_group import LearnerGroup
-from unslothrl.training.timeouts import (
+from unslothrl.training.updates import (
     FIRST_RATE,
     FIRST_WORK_S,
     KEPT,
     PACE_FACTOR,
     SLACK_S,
+    LearnerGroup,
     Pace,
 )
 
@@ -32,7 +32,7 @@ class CheckedLearner(FakeLearner):
         self.deadlines.append(deadline_s)
         done = super().update(batch, lrs, train_policy)
         checksum = self.steps + self.wrong
-        return dataclasses.replace(done, result=dataclasses.replace(done.result, checksum=checksum))
+        return dataclasses.replace(done, checksum=checksum)
 
 
 def group_of(count: int) -> tuple[LearnerGroup, list[CheckedLearner]]:

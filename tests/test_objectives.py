@@ -19,18 +19,20 @@ from unslothrl.algorithms import (
     advantages,
     aggregation,
     clipping,
-    corrections,
     divergence,
-    objective_file,
     objectives,
-    parts,
-    ratios,
     schedules,
     selection,
 )
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
-from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.objective import (
+    BY_NAME,
+    POSITIONAL,
+    TOKENS,
+    Objective,
+    imports_little,
+)
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
@@ -215,7 +217,7 @@ def frozen(objective: Objective, case: Case):
     the weight of cispo, the base of REINFORCE's ratio. The rest detaches nothing of them."""
     here = case.tokens().logprobs
     if objective.clip == "weight":
-        ratio = ratios.RATIOS[objective.ratio](here - case.tokens().old, case.lengths)
+        ratio = clipping.RATIOS[objective.ratio](here - case.tokens().old, case.lengths)
         clip = clipping.Clip(objective.clip_low, objective.clip_high)
 
         def held(_, logprobs, weights, __):
@@ -235,7 +237,7 @@ VARIANTS = {
     **SHIPPED,
     **{f"grpo {k} in the loss": Objective(kl="loss", kl_estimator=k, kl_coefficient=0.3)
        for k in divergence.ESTIMATORS},
-    **{f"grpo {c}": Objective(correction=c) for c in corrections.CORRECTIONS},
+    **{f"grpo {c}": Objective(correction=c) for c in clipping.CORRECTIONS},
     "grpo geometric": Objective(correction="geometric", correction_low=0.5, correction_high=2.0),
     "grpo dual clip": Objective(clip_dual=1.5),
     "grpo skip": Objective(skip_threshold=1.3),
@@ -245,7 +247,7 @@ VARIANTS = {
 
 def has_function(objective: Objective) -> bool:
     """Whether a part is a function, which may detach what `frozen` does not know of."""
-    return any(callable(getattr(objective, part)) for part in parts.BY_NAME)
+    return any(callable(getattr(objective, part)) for part in BY_NAME)
 
 
 @pytest.mark.parametrize("name", [name for name in VARIANTS if not has_function(VARIANTS[name])])
@@ -358,10 +360,10 @@ def test_the_flags_offer_what_the_files_have():
     }  # fmt: skip
     assert choices == {
         "advantage": {*advantages.ADVANTAGES, "gae"},
-        "ratio": set(ratios.RATIOS),
+        "ratio": set(clipping.RATIOS),
         "clip": set(clipping.CLIPS),
         "aggregation": set(aggregation.AGGREGATIONS),
-        "correction": set(corrections.CORRECTIONS),
+        "correction": set(clipping.CORRECTIONS),
         "kl_estimator": set(divergence.ESTIMATORS),
         "select": set(selection.SELECTIONS),
         "lr_schedule": set(schedules.SCHEDULES),
@@ -390,7 +392,7 @@ def test_its_parts_are_of_known_kinds(name):
     for part in PARTS:
         value = getattr(SHIPPED[name], part)
         if callable(value):
-            assert part in parts.BY_NAME and getattr(resolved, part) is None
+            assert part in BY_NAME and getattr(resolved, part) is None
         else:
             assert getattr(resolved, part) == value
 
@@ -413,8 +415,8 @@ def test_it_learns_from_one_update(name):
 
 
 def test_a_function_may_ask_for_every_field_of_the_tokens():
-    assert tuple(field.name for field in dataclasses.fields(Tokens)) == parts.TOKENS
-    assert set(parts.BY_NAME) == set(parts.POSITIONAL) == set(parts.RETURNS)
+    assert tuple(field.name for field in dataclasses.fields(Tokens)) == TOKENS
+    assert set(BY_NAME) == set(POSITIONAL)
 
 
 def test_a_function_gets_what_it_asks_for_by_name():
@@ -440,7 +442,7 @@ def test_a_function_gets_what_it_asks_for_by_name():
     entropies, others = seen["clip"]
     assert entropies is tokens.entropies and others["lengths"] == [2, 1]
     by_position = {"logprobs", "advantages"}
-    assert {*others, "entropies"} == set(parts.TOKENS) - by_position
+    assert {*others, "entropies"} == set(TOKENS) - by_position
 
 
 # Files of the user's own
@@ -496,7 +498,7 @@ def no_torch(monkeypatch):
 def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
     path = tmp_path / "mine.py"
     for part, message in {
-        "kl=print": "kl must be text, got <built-in function print>",
+        "kl=print": "kl must be one of none, loss, reward, got",
         "clip_low=10**5000": "got an integer of about 5,000 digits",
         "clip_high=float('nan')": "at most 1000000, got nan: set clip_high = 0",
     }.items():
@@ -507,22 +509,6 @@ def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
         with pytest.raises(UserError) as error:
             with_objective(Config(learner=str(path)))
         assert str(error.value).startswith(f"learner {path}: ") and message in str(error.value)
-
-
-def test_a_process_that_dies_on_a_file_is_reported(tmp_path, no_torch):
-    path = tmp_path / "mine.py"
-    path.write_text("import numpy, os, sys\nprint('no memory', file=sys.stderr)\nos._exit(9)")
-    with pytest.raises(UserError, match=r"fails when it is imported \(exit code 9: no memory\)"):
-        objectives.load(str(path))
-
-
-@pytest.mark.real
-def test_a_file_that_never_ends_is_given_up(tmp_path, no_torch, monkeypatch):
-    path = tmp_path / "mine.py"
-    path.write_text("import numpy\nwhile True: pass")
-    monkeypatch.setattr(objective_file, "IMPORT_S", 0.5)
-    with pytest.raises(UserError, match=r"takes longer than 0\.5 s to import: fix it"):
-        objectives.load(str(path))
 
 
 def test_a_file_that_loads_itself_is_reported(tmp_path, no_torch):
@@ -538,7 +524,6 @@ def test_a_file_that_loads_itself_is_reported(tmp_path, no_torch):
     ("text", "is_light"),
     [
         ("import math, dataclasses\nfrom unslothrl.algorithms.objective import Objective", True),
-        ("def f():\n    import torch", True),
         ("import torch", False),
         ("import math, torch.nn", False),
         ("from torch import nn", False),
@@ -551,7 +536,7 @@ def test_a_file_that_loads_itself_is_reported(tmp_path, no_torch):
     ],
 )
 def test_what_is_executed_in_the_driver(text, is_light):
-    assert objective_file.imports_little(text) == is_light
+    assert imports_little(text) == is_light
 
 
 BUILT_ON_ANOTHER = """

@@ -14,7 +14,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
-from unslothrl.training.start_lines import header
+from unslothrl.training.trial import header
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 DATA = Data(train=None, evals={})

@@ -4,7 +4,7 @@ import copy
 from dataclasses import replace
 
 import pytest
-from fake_cluster import FakeCluster, Published
+from fake_cluster import FakeCluster, Published, holder
 from fakes import FakeTasks, FakeView
 
 from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
@@ -12,8 +12,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.timer import Timer
-from unslothrl.training.background import PrefetchedTasks
-from unslothrl.training.group_source import SynchronousSource
+from unslothrl.training.group_source import PrefetchedTasks, SynchronousSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
@@ -90,7 +89,7 @@ def test_a_late_group_is_waited_for_when_it_is_due_and_passed_over_before():
     late = run.cluster.processes["actor-1"]
     late.is_hanging = True
     run.source.refill(run.state)  # two batches, of version 0
-    held = [f.assignment.index for f in run.stream.in_flight.values() if f.generator == "actor-1"]
+    held = [i for i in run.stream.in_flight if holder(run.stream, i) == "actor-1"]
     for _ in range(20):
         run.stream.pump()
     assert set(run.stream.finished) == {0, 2, 4, 6} and set(held) == {1, 3, 5, 7}

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from fake_cluster import FakeCluster, FakeProcess, Published, Target
+from fake_cluster import FakeCluster, FakeProcess, Published, Target, holder
 from fakes import task
 
 from unslothrl.cluster.base import Checks
@@ -13,8 +13,7 @@ from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Sampling
 from unslothrl.training import pool as pool_module
-from unslothrl.training.rollouts import RolloutStream
-from unslothrl.training.timeouts import (
+from unslothrl.training.members import (
     FACTOR,
     FIRST_S,
     FIRST_SILENT_S,
@@ -30,6 +29,7 @@ from unslothrl.training.timeouts import (
     Speed,
     late_silence_s,
 )
+from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
@@ -432,7 +432,7 @@ def test_an_overlapping_actor_gets_no_more_than_it_can_draw_at_once():
     for process in cluster.processes.values():
         process.is_hanging = True
     send(stream, 9)
-    held = [flight.generator for flight in stream.in_flight.values()]
+    held = [holder(stream, index) for index in stream.in_flight]
     assert {name: held.count(name) for name in held} == {"actor-0": 3, "actor-1": 3, "": 3}
     assert held[-3:] == ["", "", ""]  # first come, first served
 
@@ -501,11 +501,11 @@ def test_a_slow_actor_is_helped_where_all_wait_for_it_and_then_started_again():
     pool._look_at_speeds(100.0)
     pool._look_at_speeds(101.0 + HELD_UP_S)
     assert not slow.is_late  # the other has work of its own
-    for index in [i for i, flight in stream.in_flight.items() if flight.generator == fast.name]:
+    for index in fast.drop():
         del stream.in_flight[index]
     pool._look_at_speeds(102.0 + HELD_UP_S)
     assert slow.is_late and not fast.is_late
-    assert {flight.generator for flight in stream.in_flight.values()} == {""}
+    assert {holder(stream, index) for index in stream.in_flight} == {""}
     for _ in range(2):
         pool.saw_work(slow, 30, 300, 3.0)  # three times as slow is not yet as fast as the others
     pool._look_at_speeds(101.0 + SLOW_S)

@@ -40,8 +40,13 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
     ),
     ("engines/vllm.py", "llm.wake_up()", "llm.wake()", "vllm.LLM.wake_up: nothing uses it"),
     ("engines/vllm.py", "follows_newest", "bnb_state", "whose is request.bnb_state?"),
-    ("engines/vllm_options.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
-    ("engines/vllm_options.py", '"head_dtype"', '"head_type"', "vllm.config.model:head_dtype: no"),
+    ("engines/vllm_internals.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
+    (
+        "engines/vllm_internals.py",
+        '"head_dtype"',
+        '"head_type"',
+        "vllm.config.model:head_dtype: no",
+    ),
     ("engines/vllm_internals.py", "internal=", "is_internal=", "request_ids, is_internal="),
     (
         "system/variables.py",

@@ -28,7 +28,7 @@ from real_episodes import (
 )
 
 from unslothrl.actors import actor as actor_module
-from unslothrl.actors.talk import Talking
+from unslothrl.actors.episodes import Talking
 from unslothrl.cluster.build import build_actor, environment_of, rules_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
@@ -136,7 +136,7 @@ def train(learner, samples: list[Sample]) -> None:
     batch = [sample.with_advantage((-1.0) ** i) for i, sample in enumerate(samples)]
     tokens = sum(sample.tokens for sample in batch)
     update = learner.update(Batch(tuple(batch), len(batch), tokens), {"lora": 3e-3})
-    assert update.stats.agreement.tokens == tokens and not update.result.skipped
+    assert update.stats.agreement.tokens == tokens and not update.skipped
 
 
 def processes(actor) -> list[psutil.Process]:

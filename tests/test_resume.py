@@ -23,7 +23,7 @@ from unslothrl.system import stopping
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import saving
-from unslothrl.training.evaluation import Evaluation
+from unslothrl.training.group_source import Evaluation
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import Trainer
 

@@ -9,6 +9,7 @@ import safetensors.numpy
 from few_cases import few
 
 from unslothrl import rewards
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Group, Task
 from unslothrl.rewards import model
@@ -93,7 +94,7 @@ def test_every_candidate_gets_its_score_times_the_weight():
         return [10.0 * len(asked), -1.0, 2.5]
 
     first = group("a", "b")
-    found = RewardModel("rm", 0.5, is_first=False).judged([first, group("c")], judge)
+    found = RewardModel("rm", 0.5, False, judge).judged([first, group("c")])
     assert asked == [((7, 8), (1,)), ((7, 8), (1, 2)), ((7, 8), (1,))]
     assert [each.rewards["rm"] for each in found] == [(15.0, -0.5), (1.25,)]
     assert found[0].rewards["accuracy"] == (1.0, 1.0) and found[0].scores == (1.0, 1.0)
@@ -101,21 +102,22 @@ def test_every_candidate_gets_its_score_times_the_weight():
 
 
 def test_alone_its_sign_is_what_is_right():
-    judged = RewardModel("rm", 1.0, is_first=True).judged([group("a", "b")], lambda s: [0.1, -3.0])
+    judged = RewardModel("rm", 1.0, True, lambda s: [0.1, -3.0]).judged([group("a", "b")])
     assert judged[0].scores == (1.0, 0.0)
 
 
 def test_one_whose_environment_failed_earns_nothing():
-    judged = RewardModel("rm", 1.0, is_first=True).judged(
-        [group("a", "b", lost=(1,))], lambda samples: [0.1, 3.0]
-    )
+    model = RewardModel("rm", 1.0, True, lambda samples: [0.1, 3.0])
+    judged = model.judged([group("a", "b", lost=(1,))])
     assert judged[0].rewards["rm"] == (0.1, 0.0)
 
 
 def test_only_a_model_makes_a_judge(tmp_path):
-    chosen = rewards.choose(("accuracy", f"rm:{head(tmp_path / 'it')}=2"))
-    assert RewardModel.of(chosen) == RewardModel("rm", 2.0, is_first=False)
-    assert RewardModel.of(rewards.choose(("accuracy",))) is None
+    config = Config(reward=("accuracy", f"rm:{head(tmp_path / 'it')}=2"))
+    found = RewardModel.of(config, list)
+    assert found is not None
+    assert (found.name, found.weight, found.is_first) == ("rm", 2.0, False)
+    assert RewardModel.of(Config(reward=("accuracy",)), list) is None
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,9 @@
 """Which generator takes how many tasks of a step, by hand-computed numbers."""
 
 import time
-from collections import deque
 
 import pytest
-from fake_cluster import FakeCluster
+from fake_cluster import FakeCluster, holder
 from fakes import task
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,14 +45,16 @@ def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(
     for process in cluster.processes.values():
         process.is_hanging = True
     stream = RolloutStream(cluster, 0, overlaps=True)
-    stream.took["actor-1"] = deque([120.0, 100.0])
+    busy = stream.pool.members["actor-1"]
+    busy.took += [120.0, 100.0]
     begun = time.monotonic() - age_s
     for index in range(4):
         assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
-        stream.in_flight[index] = Flight(assignment, 0, "actor-1", given=begun)
+        stream.in_flight[index] = Flight(assignment, 0)
+        busy.give(assignment, begun)
     stream.sent = 4
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
-    given_out = [stream.in_flight[index].generator for index in range(4, 12)]
+    given_out = [holder(stream, index) for index in range(4, 12)]
     assert [given_out.count("actor-0"), given_out.count("actor-1")] == shares
 
 
@@ -80,7 +81,7 @@ def test_versions_are_counted_over_processes_that_come_and_go():
 
     def hands_over(name: str, loaded: int, unloaded: int) -> None:
         member = stream.pool.members[name]
-        stream.collecting[member] = 1
+        member.collecting = 1
         handed = Collected((), 0.0, 1.0, versions_loaded=loaded, versions_unloaded=unloaded)
         stream._collected(member, handed)
 

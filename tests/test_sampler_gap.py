@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-from fakes import completion, task
+from fakes import completion, samples_of, task
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.records import Agreement, Group
-from unslothrl.training.credit import samples_of
-from unslothrl.training.sampler_gap import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
+from unslothrl.training.metrics import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
 
 def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
@@ -45,7 +44,7 @@ def test_a_sample_knows_its_generator_and_keeps_it_on_its_way():
     import pickle
 
     group = Group(task("0"), (completion(), completion()), {"accuracy": (1.0, 0.0)}, (1.0, 0.0))
-    (((first,), _),) = samples_of([group])
+    ((first,), _) = samples_of(group)
     assert first.generator == pickle.loads(pickle.dumps(first)).generator == "actor-0"
 
 

@@ -14,10 +14,11 @@ from unslothrl.backends import peft
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.embedded import BASE
 from unslothrl.errors import RunError
+from unslothrl.learners.exchange import pack, unpack
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
 from unslothrl.training.batching import split_batch
-from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.training.updates import LearnerGroup
 
 pytestmark = pytest.mark.real
 
@@ -72,18 +73,19 @@ def gradient(learner: Learner) -> np.ndarray:
     return torch.cat([each.flatten() for each in found]).numpy()
 
 
-def together(rank, world_size, address, listener, known):
+def together(rank, world_size, address, stores, known):
     """-> for each family, a learner's gradient of each batch after the exchange."""
     torch.set_num_threads(1)
     learner, found = learner_on_embedded(), {}
-    learner.listener = listener
+    learner.store = stores.pop() if stores else None
     learner.join(rank, world_size, address)
     for family in FAMILIES:
         found[family] = []
         for batch in known:
             part = split_batch(batch, world_size)[rank]
             begin(learner, family, part)
-            learner.take_sum(learner.exchange.sum(learner.part_of_sum(True), 60.0))
+            mine = learner._parameters()
+            unpack(learner.exchange.sum(pack(mine, True), 60.0), mine)
             found[family].append((len(part.samples), gradient(learner)))
     learner.close()
     return found
@@ -129,9 +131,9 @@ def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner)
         for batch, alone in zip(known, expected[family], strict=True):
             for learner, part in zip(several, split_batch(batch, learners), strict=True):
                 begin(learner, family, part)
-            total = sum(learner.part_of_sum(True) for learner in several)
+            total = sum(pack(learner._parameters(), True) for learner in several)
             for learner in several:
-                learner.take_sum(total.clone())
+                unpack(total.clone(), learner._parameters())
                 assert close(gradient(learner), alone), family
 
 

@@ -20,7 +20,7 @@ import torch
 from engine_contract import requests
 
 from unslothrl import embedded
-from unslothrl.engines import vllm, vllm_split, vllm_worker
+from unslothrl.engines import vllm, vllm_split
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.planning.engine_memory import EngineMemory
@@ -45,7 +45,7 @@ def started():
 @pytest.fixture(scope="module")
 def engine():
     built = started()
-    pids = built.in_workers(vllm_worker.process_id)
+    pids = built.in_workers(vllm_split.process_id)
     yield built
     built.close()
     wait_for_end(pids)
@@ -89,7 +89,7 @@ def is_alive(pid: int) -> bool:
 
 def test_it_has_the_learners_base(engine, backend):
     assert engine.fingerprint() == backend.fingerprint() != ""
-    assert len(set(engine.in_workers(vllm_worker.process_id)) | {os.getpid()}) == WORKERS + 1
+    assert len(set(engine.in_workers(vllm_split.process_id)) | {os.getpid()}) == WORKERS + 1
     assert engine.memory_mb() > 100
 
 
@@ -177,7 +177,7 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
 
 def spoil(change: str, id: int, model) -> None:
     """Runs in each worker, and changes what the second holds of the adapter of that id."""
-    if vllm_worker.own_rank() == 0:
+    if vllm_split.own_rank() == 0:
         return
     slot = model.lora_manager.lora_index_to_id.index(id)
     modules = model.lora_manager.modules
@@ -209,14 +209,14 @@ def test_a_batch_without_its_adapter_is_noticed(engine, backend, monkeypatch):
 
 def turn_bit(model) -> None:
     """Runs in each worker; in the second it changes a 4-bit value."""
-    if vllm_worker.own_rank() == 1:
+    if vllm_split.own_rank() == 1:
         layer = model.get_submodule("model.layers.2.self_attn.o_proj")
         getattr(layer, "base_layer", layer).weight.data[-1] ^= 1
 
 
 def scale(factor: float, model) -> None:
-    for name, _, state, _ in vllm_worker.quantised_in(model):
-        if vllm_worker.own_rank() == 1 and name == "model.layers.1.mlp.up_proj":
+    for name, _, state, _ in vllm_split.quantised_in(model):
+        if vllm_split.own_rank() == 1 and name == "model.layers.1.mlp.up_proj":
             state.absmax *= factor
 
 
@@ -229,7 +229,7 @@ def test_another_base_in_one_worker_is_named(engine):
     engine.in_workers(partial(scale, 1.01))
     with pytest.raises(RunError, match=r"\.1\.mlp\.up_proj has other scales on card 1"):
         engine.fingerprint()
-    engine.in_workers(partial(vllm_worker.take_scales, engine.base))
+    engine.in_workers(partial(vllm_split.take_scales, engine.base))
     assert engine.fingerprint()
 
 
@@ -265,7 +265,7 @@ def test_without_its_actor_no_worker_is_left(tmp_path):
 
 def test_a_worker_that_dies_ends_its_actor():
     engine = started()
-    pids = engine.in_workers(vllm_worker.process_id)
+    pids = engine.in_workers(vllm_split.process_id)
     try:
         for request in requests(4):
             engine.add(request)
@@ -281,5 +281,5 @@ def test_a_worker_that_dies_ends_its_actor():
 
 if __name__ == "__main__":
     held = started()  # or its workers end with it
-    print(json.dumps(held.in_workers(vllm_worker.process_id)), flush=True)
+    print(json.dumps(held.in_workers(vllm_split.process_id)), flush=True)
     signal.pause()

@@ -20,9 +20,8 @@ from unslothrl.commands import plan
 from unslothrl.commands.cluster import gpu_of
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
-from unslothrl.engines.vllm_options import EXTENSION, options
-from unslothrl.engines.vllm_split import variables_of
-from unslothrl.engines.vllm_worker import PublishedFile, lora_problem, part_of
+from unslothrl.engines.vllm_internals import EXTENSION, options
+from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, variables_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import assign_gpus, assign_nodes, place, process_mb
@@ -412,7 +411,7 @@ def test_the_keywords_of_a_split_vllm():
         "worker_extension_cls": EXTENSION,
     }
     module, _, name = EXTENSION.rpartition(".")
-    assert module == "unslothrl.engines.vllm_worker" and name == "EndsWithItsActor"
+    assert module == "unslothrl.engines.vllm_split" and name == "EndsWithItsActor"
     assert (Path(__file__).parents[1] / (module.replace(".", os.sep) + ".py")).is_file()
 
 
@@ -469,7 +468,7 @@ def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
     adapter = Adapter.of(7, packed(tensors()), json.dumps(SETTINGS))
     folder = tmp_path / "v7"
     write(adapter, folder)
-    file = PublishedFile.of(adapter, folder)
+    file = PublishedFile(adapter.version, folder, adapter.config, adapter.checksum)
     again = pickle.loads(pickle.dumps(file))  # as it goes to the workers
     assert len(pickle.dumps(file)) < 5_000
     assert again.read().tensors.keys() == Published(adapter).tensors.keys()

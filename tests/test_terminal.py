@@ -34,7 +34,7 @@ from unslothrl.tracking.step_lines import (
     summary_lines,
 )
 from unslothrl.tracking.terminal import Terminal, clipped
-from unslothrl.training.start_lines import facts, header
+from unslothrl.training.trial import facts, header
 from unslothrl.weights.base_model import run_reporting
 
 ROOT = Path(__file__).parents[1]

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from fakes import completion, group
+from fakes import completion, group, samples_of
 from few_cases import few
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.records import Batch, Measured, UpdateStats
 from unslothrl.training import batching, tracing
-from unslothrl.training.credit import Selected, samples_of
+from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace, is_traced
 
 
 def selected(groups, chosen) -> Selected:
-    samples = samples_of(groups)
+    samples = [samples_of(each) for each in groups]
     owners = tuple((g, i) for g, indices in enumerate(chosen) for i in indices)
     picked = tuple(sample for g, i in owners for sample in samples[g][i])
     advantages = [[0.0] * len(g.completions) for g in groups]
@@ -36,15 +36,16 @@ def test_the_gap_of_every_token_of_what_was_trained_on():
     groups = [group("a", [1.0, 0.0], lengths=[2, 3]), group("b", [1.0], lengths=[1])]
     chosen = selected(groups, [[1], [0]])
     trace = Trace(chosen, [group("c", [0.0], lengths=[2])])
-    batch = trace.asked(Batch(chosen.samples[::-1], 2, 4))
-    assert batch.traced == {0: 2, 1: 1}  # rows of the rollouts: a0, a1, b0, c0
+    asked = trace.asked(chosen)
+    assert [s.trace for s in asked.samples] == [1, 2]  # rows of the rollouts: a0, a1, b0, c0
     trace.saw([stats({1: np.array([-0.5, -0.75, -1.0], np.float32)}), stats({})])
     found = trace.tokens(words)
     assert found[1].pieces == ["<10>", "<11>", "<12>"]
     assert found[1].logprobs == [-0.5] * 3 and found[1].gaps == [0.0, -0.25, -0.5]
     assert [found[row].gaps for row in (0, 2, 3)] == [None] * 3
     assert found[3].logprobs == [-0.5, -0.5]
-    assert trace.asked(batch).traced == {0: 2}  # what is known is not asked for again
+    asked = trace.asked(chosen)
+    assert [s.trace for s in asked.samples] == [-1, 2]  # what is known is not asked for again
 
 
 def test_what_was_measured_is_not_asked_for():
@@ -54,9 +55,9 @@ def test_what_was_measured_is_not_asked_for():
         measured=Measured(np.array([-1.0, -0.5], np.float32)),
         advantages=np.array([0.5, 1.5], np.float32),
     )
-    trace = Trace(replace(chosen, samples=(sample,)), [])
-    batch = Batch((sample,), 1, 2)
-    assert trace.asked(batch) is batch
+    chosen = replace(chosen, samples=(sample,))
+    trace = Trace(chosen, [])
+    assert trace.asked(chosen).samples[0] is sample
     (tokens,) = trace.tokens(words).values()
     assert tokens.gaps == [-0.5, 0.0] and tokens.advantages == [0.5, 1.5]
 
@@ -90,11 +91,11 @@ def test_the_steps_that_are_traced(total):
 
 @pytest.mark.parametrize("learners", [1, 2, 3])
 def test_what_is_asked_for_goes_to_the_learner_that_has_it(learners):
-    (of_group,) = samples_of([group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3])])
+    of_group = samples_of(group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3]))
     samples = [sample for (sample,) in of_group]
-    batch = Batch(tuple(samples), 6, 21, traced={1: 70, 4: 71})
-    parts = batching.split_batch(batch, learners)
-    asked = {name: part.samples[place] for part in parts for place, name in part.traced.items()}
+    samples[1], samples[4] = replace(samples[1], trace=70), replace(samples[4], trace=71)
+    parts = batching.split_batch(Batch(tuple(samples), 6, 21), learners)
+    asked = {s.trace: s for part in parts for s in part.samples if s.trace >= 0}
     assert asked == {70: samples[1], 71: samples[4]}
 
 
@@ -123,8 +124,9 @@ def test_a_character_of_several_tokens_is_the_last_ones():
 @pytest.mark.real
 def test_the_pieces_of_a_tokenizer_are_its_text():
     from unslothrl import embedded
+    from unslothrl.weights import base_model
 
-    pieces = Pieces.of(embedded.BASE)
+    pieces = Pieces(lambda: base_model.load_tokenizer(embedded.BASE))
     pieces([5])
     text = "17 + 25 = 42, né 漢"
     ids = pieces.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -154,7 +156,8 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     for traced in ({}, {0: 10, len(known) - 1: 11}):
         for parameter in backend.parameters().values():
             parameter.grad = None
-        found.append(passes.forward_backward(Batch(known, len(known), tokens, traced)))
+        asked = tuple(replace(s, trace=traced.get(i, -1)) for i, s in enumerate(known))
+        found.append(passes.forward_backward(Batch(asked, len(known), tokens)))
         gradients.append([p.grad.clone() for p in backend.parameters().values()])
     measured = passes.measure(known, reference=False)
     assert found[0].traced == {} and found[1].traced.keys() == {10, 11}

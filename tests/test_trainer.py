@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_cluster import holder
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
 
 from unslothrl.cluster.local import LocalCluster
@@ -94,7 +95,7 @@ def test_who_draws_what_is_a_function_of_the_run():
     tasks = [task(str(i)) for i in range(7)]
     stream.policy_version = 5
     sent = stream.send(tasks, 2, Sampling(1.0, 1.0, 0, 4), (0, 1))
-    where = {flight.assignment.task.id: flight.generator for flight in stream.in_flight.values()}
+    where = {f.assignment.task.id: holder(stream, i) for i, f in stream.in_flight.items()}
     assert list(where.values()) == ["actor-0"] * 3 + ["actor-1"] * 2 + ["learner-0"] * 2
     assert {flight.policy_version for flight in stream.in_flight.values()} == {5}
     groups = stream.wait(sent)  # each hands over its last group first

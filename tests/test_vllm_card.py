@@ -21,7 +21,7 @@ from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
 from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
-from unslothrl.engines.vllm_options import EXTENSION, split_over
+from unslothrl.engines.vllm_internals import EXTENSION, split_over
 from unslothrl.planning import footprint as planned
 from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.tensor_parallel import problem
@@ -395,7 +395,7 @@ def test_expandable_segments_are_off_where_what_sleeps_is_allocated(old, monkeyp
     with pool.use_memory_pool(tag="weights"):
         assert said == ([] if old is None else ["expandable_segments:False"])  # as it was
     said.clear()
-    engine.name_allocator_settings()
+    engine.set_variables()
     with pool.use_memory_pool(tag="weights"):
         assert said == ["expandable_segments:False"]
     assert said == ["expandable_segments:False", "expandable_segments:True"]

@@ -289,6 +289,7 @@ class Sample:
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...
+    trace: int = -1  # under which number `UpdateStats` has its log-probabilities; -1: not at all
 
     def __post_init__(self) -> None:
         set_column(self, "completion_ids", np.int32)
@@ -336,8 +337,6 @@ class Batch:
     samples: tuple[Sample, ...]
     sequences: int
     tokens: int
-    traced: dict[int, int] = field(default_factory=dict)
-    """Places of samples whose log-probabilities are asked for -> what `UpdateStats` calls them"""
     seed: int = 0  # of dropout; each learner's part has its own
 
 
@@ -354,32 +353,25 @@ class Agreement:
     """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+NOTHING_COMPARED = Agreement(0, 0.0, 0.0, 0.0, np.zeros(0), {})
+
+
+@dataclass(slots=True, eq=False)
 class UpdateStats:
     """One learner's part of an update, in sums and arrays that can be joined."""
 
-    loss: float
-    clipped: int  # tokens on which the clip acted
-    corrected: int  # tokens on which the bounds of the off-policy correction acted
-    entropy_sum: float  # over completion tokens
-    agreement: Agreement  # with the samplers, before any update of the step
-    kl: np.ndarray  # [tokens of some completions], policy against reference
+    loss: float = 0.0
+    clipped: int = 0  # tokens on which the clip acted
+    corrected: int = 0  # tokens on which the bounds of the off-policy correction acted
+    entropy_sum: float = 0.0  # over completion tokens
+    agreement: Agreement = NOTHING_COMPARED  # with the samplers, before any update of the step
+    kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """[tokens of some completions], policy against reference"""
     value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
-    traced: dict[int, np.ndarray] = field(default_factory=dict)  # [sampled tokens], `Batch.traced`
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a learner's optimiser step did."""
-
-    grad_norm: float  # of the policy, before clipping
-    skipped: bool  # a loss or a gradient was not finite: nothing was changed
-    memory_mb: float  # peak so far
-    critic_grad_norm: float = 0.0
-    checksum: int = 0  # of all that is trained, after the step
-    note: str = ""  # for the user
+    traced: dict[int, np.ndarray] = field(default_factory=dict)
+    """`Sample.trace` -> its log-probabilities before the update, [sampled tokens]"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -387,7 +379,12 @@ class Update:
     """What one learner says of an optimiser step that all of them took together."""
 
     stats: UpdateStats  # of its part of the batch
-    result: StepResult
+    grad_norm: float  # of the policy, before clipping
+    skipped: bool  # a loss or a gradient was not finite: nothing was changed
+    memory_mb: float  # peak so far
+    critic_grad_norm: float = 0.0
+    checksum: int = 0  # of all that is trained, after the step
+    note: str = ""  # for the user
 
 
 def seed_of(*parts: int | str) -> int:

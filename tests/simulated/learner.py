@@ -10,7 +10,7 @@ import numpy as np
 from simulated.engine import Delay
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.diagnostics import agreement
-from unslothrl.records import Batch, Measured, Sample, StepResult, Update, UpdateStats
+from unslothrl.records import Batch, Measured, Sample, Update, UpdateStats
 from unslothrl.weights.adapter import Adapter
 
 
@@ -71,7 +71,7 @@ class SimulatedLearner:
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
         agrees = agreement(sampler, sampler - np.float32(0.01), sources, batch.tokens)
         stats = UpdateStats(0.5, 0, 0, 0.0, agrees, np.zeros(1, np.float32))
-        return Update(stats, StepResult(1.0, False, 0.0))
+        return Update(stats, 1.0, False, 0.0)
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
         zeros = [np.zeros(sample.tokens, np.float32) for sample in samples]

@@ -4,12 +4,11 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unslothrl import rewards
-from unslothrl.actors.episodes import Course, Episode, Played, Rules, complete, of_one_prompt, play
+from unslothrl.actors.episodes import Course, Played, Rules, Talking, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
-from unslothrl.actors.talk import Talking
 from unslothrl.dialogue.base import Dialogue
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
@@ -45,24 +44,6 @@ class ProgressMeter:
         self.state = (done, tokens)
         if self.listener is not None:
             self.listener(done, tokens)
-
-
-@dataclass
-class Work:
-    """What an actor does in one `collect`."""
-
-    completions: int  # finished before it
-    tokens: int  # sampled before it
-    engine_steps: int = 0
-    engine_s: float = 0.0
-
-    @contextlib.contextmanager
-    def stepping(self) -> Iterator[None]:
-        """Around one step of the engine."""
-        started = time.perf_counter()
-        yield
-        self.engine_steps += 1
-        self.engine_s += time.perf_counter() - started
 
 
 class Actor:
@@ -108,6 +89,7 @@ class Actor:
         self.groups: dict[int, set[asyncio.Task[None]]] = {}  # not handed over: episodes in flight
         self.given_up: set[asyncio.Task[None]] = set()  # episodes that have yet to notice
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
+        self.engine_steps, self.engine_s = 0, 0.0  # of the present `collect`
         self.moved = asyncio.Event()  # an episode has come back from its environment
         self.error: BaseException | None = None  # that ended an episode
         self.is_closing = False
@@ -191,11 +173,12 @@ class Actor:
         them, with those that become so in `linger_s` more, or all that were submitted; after
         `seconds` those that there are, while the others stay in flight."""
         self.submit(assignments)
-        started = Work(self.done, self.engine.sampled_tokens)
+        done, tokens = self.done, self.engine.sampled_tokens
+        self.engine_steps, self.engine_s = 0, 0.0
         end = None if seconds is None else time.monotonic() + seconds
         try:
             with self._named(), self.profiler.part("generation"):
-                groups = self.loop.run_until_complete(self._collect(least, end, linger_s, started))
+                groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
@@ -210,16 +193,16 @@ class Actor:
             tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
             time.perf_counter() - drawn,
             self.engine.memory_mb(),
-            completions=self.done - started.completions,
-            tokens=self.engine.sampled_tokens - started.tokens,
-            engine_steps=started.engine_steps,
-            engine_s=started.engine_s,
+            completions=self.done - done,
+            tokens=self.engine.sampled_tokens - tokens,
+            engine_steps=self.engine_steps,
+            engine_s=self.engine_s,
             versions_loaded=self.engine.versions_loaded,
             versions_unloaded=self.engine.versions_unloaded,
         )
 
     async def _collect(
-        self, least: int | None, end: float | None, linger_s: float, work: "Work"
+        self, least: int | None, end: float | None, linger_s: float
     ) -> list[tuple[int, Group]]:
         """Steps the engine until `linger_s` after `least` groups are scored, no episode is left, or
         the end."""
@@ -235,11 +218,7 @@ class Actor:
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():
-                with work.stepping():
-                    finished_requests = self.engine.step()
-                self.profiler.tick()
-                for finished in finished_requests:
-                    self.turns.pop(finished.id).set_result(finished.completion)
+                self._step()
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
                 if end is not None:
@@ -250,10 +229,17 @@ class Actor:
         self._report()
         return groups
 
+    def _step(self) -> None:
+        started = time.perf_counter()
+        for finished in self.engine.step():
+            self.turns.pop(finished.id).set_result(finished.completion)
+        self.engine_steps += 1
+        self.engine_s += time.perf_counter() - started
+        self.profiler.tick()
+
     def _wake(self) -> None:
         """From the thread that scores: a group is there, or an error."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(self.moved.set)
+        self.loop.call_soon_threadsafe(self.moved.set)
 
     def _raise_error(self) -> None:
         if self.error is not None:
@@ -264,15 +250,14 @@ class Actor:
 
     async def _episode(self, assignment: Assignment, candidate: int) -> None:
         task, seed = assignment.task, assignment.seed
-        episode = Episode(
+        first = Request(
             f"{assignment.index}/{candidate}",
-            task,
-            assignment.sampling,
+            task.prompt_ids,
             seed_of(*seed, task.id, candidate),
-            group_seed=seed_of(*seed, task.id),
-            follows_newest=self.follows_newest,
+            assignment.sampling,
+            self.follows_newest,
         )
-        played = await self._played(episode)
+        played = await self._played(task, first, seed_of(*seed, task.id))
         self.done += 1
         of_group = self.played[assignment.index]
         of_group[candidate] = played
@@ -281,14 +266,16 @@ class Actor:
             whole = of_one_prompt([of_group[i] for i in range(assignment.candidates)])
             self.scoring.add((assignment, whole))
 
-    async def _played(self, episode: Episode) -> Played:
+    async def _played(self, task: Task, first: Request, group_seed: int) -> Played:
         if self.host is None:
-            return await complete(episode, self._draw, self.talking.text)
+            return await complete(first, self._draw, self.talking.text)
         try:
             async with self.host.open() as session:
-                return await play(episode, session, self._draw, self.talking, self.rules)
+                return await play(
+                    task, first, group_seed, session, self._draw, self.talking, self.rules
+                )
         except Lost as lost:  # it has not begun
-            return Course(episode, self.rules).played(str(lost))
+            return Course(task, first, self.rules).played(str(lost))
 
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()
@@ -357,11 +344,11 @@ class Actor:
         """Ends the episodes in flight, the reward processes and the engine."""
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
             stack.callback(self.engine.close)
-            stack.callback(self.scoring.close)
-            stack.callback(self.scorer.close)
             if self.host is not None:
                 stack.callback(self.host.close)
             stack.callback(self._close_loop)
+            stack.callback(self.scoring.close)
+            stack.callback(self.scorer.close)
 
     def _close_loop(self) -> None:
         self.is_closing = True

@@ -1,4 +1,5 @@
-"""An episode: one task, one seed, one environment, and the record of tokens that comes of them.
+"""An episode: one task, one seed, one environment, and the record of tokens that comes of them; and
+what the policy and the environment say to each other, as tokens.
 
 Each turn begins under the newest policy version that its engine has then, so an episode of several
 turns may be drawn under several versions. A turn ends under the version that it began with, unless
@@ -9,14 +10,14 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.actors.talk import Talk, Talking
-from unslothrl.dialogue.base import ToolCall
+from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply, ToolCall
+from unslothrl.dialogue.conversation import Conversation, checked_prompt
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
 from unslothrl.environments.host import Lost, Session
 from unslothrl.errors import UserError
@@ -25,7 +26,6 @@ from unslothrl.records import (
     Call,
     Completion,
     Request,
-    Sampling,
     Task,
     Transcript,
     Turn,
@@ -39,18 +39,6 @@ NOTHING = Completion.drawn((), (), "abort", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Episode:
-    """One candidate of a group, before it is played."""
-
-    id: str  # unique among an actor's episodes in flight
-    task: Task
-    sampling: Sampling
-    seed: int  # of the first turn; later ones hash it with their number
-    group_seed: int  # of the environment, the same for all candidates
-    follows_newest: bool = False  # turns go on under a version that is loaded meanwhile
-
-
-@dataclass(frozen=True, slots=True)
 class Rules:
     """What holds for every episode of a run."""
 
@@ -61,8 +49,7 @@ class Rules:
     discount: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Played:
+class Played(NamedTuple):
     """What became of an episode."""
 
     completion: Completion  # all turns and observations
@@ -79,30 +66,29 @@ class Played:
             return None
         return transcript.earlier[0][0] if transcript.earlier else transcript.prompt_ids
 
-    def as_lost(self, reason: str) -> "Played":
-        completion = replace(self.completion, finish_reason="lost")
-        return replace(self, completion=completion, reward=0.0, lost=reason)
 
-
-async def complete(episode: Episode, draw: Draw, text: Callable[[Any], str]) -> Played:
+async def complete(request: Request, draw: Draw, text: Callable[[Any], str]) -> Played:
     """A single turn, without an environment."""
-    completion = await draw(first_request(episode, episode.task.prompt_ids))
+    completion = await draw(request)
     said = text(completion.token_ids.tolist())
     return Played(replace(completion, text=said), (said,))
 
 
-def first_request(episode: Episode, prompt_ids: tuple[int, ...]) -> Request:
-    return Request(episode.id, prompt_ids, episode.seed, episode.sampling, episode.follows_newest)
-
-
 async def play(
-    episode: Episode, session: Session, draw: Draw, talking: Talking, rules: Rules
+    task: Task,
+    first: Request,
+    group_seed: int,
+    session: Session,
+    draw: Draw,
+    talking: "Talking",
+    rules: Rules,
 ) -> Played:
     """Turn by turn until the environment, the turns or the tokens end it. An environment that fails
-    ends it as well: what was drawn by then is kept, and marked."""
-    course = Course(episode, rules)
+    ends it as well: what was drawn by then is kept, and marked. `first` asks for the first turn of
+    the task's own prompt; `group_seed` is the environment's, the same for all candidates."""
+    course = Course(task, first, rules)
     try:
-        await course.begin(session, talking)
+        await course.begin(session, talking, group_seed)
         await course.run(session, draw)
         course.check_rewards()
     except Lost as lost:
@@ -113,12 +99,12 @@ async def play(
 class Course:
     """An episode on its way."""
 
-    def __init__(self, episode: Episode, rules: Rules):
-        self.episode, self.rules = episode, rules
+    def __init__(self, task: Task, first: Request, rules: Rules):
+        self.task, self.first, self.rules = task, first, rules
         self.talk: Talk | None = None
         self.most_turns = rules.max_turns or DEFAULT_TURNS
         self.sequence: Completion | None = None  # that goes on, None before its first turn
-        self.prompt_ids = episode.task.prompt_ids  # of that sequence
+        self.prompt_ids = task.prompt_ids  # of that sequence
         self.earlier: list[tuple[tuple[int, ...], Completion]] = []
         self.used = 0  # tokens of the episode so far
         self.turns: list[Turn] = []
@@ -126,14 +112,14 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: Session, talking: Talking) -> None:
-        task = self.episode.task
+    async def begin(self, session: Session, talking: "Talking", group_seed: int) -> None:
+        task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
             "extra": finite(task.extra), "read": finite(task.read),
         }  # fmt: skip
-        opened = await session.call("reset", task=given, seed=self.episode.group_seed)
+        opened = await session.call("reset", task=given, seed=group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
         with of_the_environment(gave_prompt):
             self.talk = talking.begin(task, opened)
@@ -148,7 +134,7 @@ class Course:
 
     async def run(self, session: Session, draw: Draw) -> None:
         assert self.talk is not None
-        while (room := self.room()) > 0:
+        while (room := min(self.first.sampling.max_new_tokens, self.left())) > 0:
             drawn = await draw(self.request(room))
             self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
             self.used += len(drawn.token_ids)
@@ -192,23 +178,19 @@ class Course:
         length = len(self.prompt_ids) + (
             0 if self.sequence is None else len(self.sequence.token_ids)
         )
-        left = self.episode.sampling.episode_tokens - self.used
+        left = self.first.sampling.episode_tokens - self.used
         return min(left, self.rules.context - length) if self.rules.context else left
-
-    def room(self) -> int:
-        """Tokens that the next turn may have."""
-        return min(self.episode.sampling.max_new_tokens, self.left())
 
     def request(self, room: int) -> Request:
         """What asks an engine for the next turn, with all that came before as its prompt."""
-        episode, turn = self.episode, len(self.turns)
+        first, turn = self.first, len(self.turns)
         before = [] if self.sequence is None else self.sequence.token_ids.tolist()
-        return Request(
-            f"{episode.id}/{turn}" if turn else episode.id,
-            (*self.prompt_ids, *before),
-            seed_of(episode.seed, "turn", turn) if turn else episode.seed,
-            replace(episode.sampling, max_new_tokens=room),
-            episode.follows_newest,
+        return replace(
+            first,
+            id=f"{first.id}/{turn}" if turn else first.id,
+            prompt_ids=(*self.prompt_ids, *before),
+            seed=seed_of(first.seed, "turn", turn) if turn else first.seed,
+            sampling=replace(first.sampling, max_new_tokens=room),
         )
 
     def take(self, answer: dict[str, Any]) -> None:
@@ -244,21 +226,19 @@ class Course:
             self.prompt_ids, self.sequence = self.earlier.pop()
             self.end = self.end or "length"
         sequence = self.sequence or NOTHING
-        reason = "lost" if lost else self.end or sequence.finish_reason
-        task = self.episode.task
-        is_own = self.prompt_ids == task.prompt_ids
+        talk, is_own = self.talk, self.prompt_ids == self.task.prompt_ids
         replies = tuple(turn.reply for turn in self.turns)
         transcript = Transcript(
             tuple(self.turns),
-            "" if self.talk is None or (is_own and not self.earlier) else self.talk.prompt,
-            "" if self.talk is None else self.talk.question,
-            None if is_own else self.prompt_ids,
-            tuple(self.earlier),
+            prompt="" if talk is None or (is_own and not self.earlier) else talk.prompt,
+            question="" if talk is None else talk.question,
+            prompt_ids=None if is_own else self.prompt_ids,
+            earlier=tuple(self.earlier),
         )
+        reason = "lost" if lost else self.end or sequence.finish_reason
         text = replies[0] if len(replies) == 1 else transcript.text("\n")
         completion = replace(sequence, text=text, finish_reason=reason, transcript=transcript)
-        reward = 0.0 if lost else self.reward
-        return Played(completion, replies, reward, self.score, lost)
+        return Played(completion, replies, 0.0 if lost else self.reward, self.score, lost)
 
 
 @contextlib.contextmanager
@@ -293,7 +273,12 @@ def of_one_prompt(played: list[Played]) -> list[Played]:
     usual, _ = Counter(prompts).most_common(1)[0]
     reason = "its prompt is another one than that of other candidates: reset must follow the seed"
     return [
-        each if each.lost or each.first_prompt == usual else each.as_lost(reason) for each in played
+        each
+        if each.lost or each.first_prompt == usual
+        else each._replace(
+            completion=replace(each.completion, finish_reason="lost"), reward=0.0, lost=reason
+        )
+        for each in played
     ]
 
 
@@ -322,3 +307,94 @@ def observed(record: Completion, ids: tuple[int, ...]) -> Completion:
     version = record.versions[-1] if len(record.versions) else 0
     said = Completion.drawn(ids, [0.0] * len(ids), record.finish_reason, version)
     return joined(record, replace(said, sampled=~said.sampled))
+
+
+class Talk:
+    """Of one episode: turns that the model's chat template writes. An answer is an environment's,
+    see `environments.forms`."""
+
+    def __init__(self, conversation: Conversation, prompt: str, question: str):
+        """`prompt` and `question`, what the user says first in it, are those of the first prompt
+        as text, where they are not the task's."""
+        self.conversation, self.prompt, self.question = conversation, prompt, question
+        self.prompt_ids = conversation.prompt_ids
+
+    def reply(self, token_ids: Sequence[int]) -> Reply:
+        return self.conversation.reply(token_ids)
+
+    def add(self, answer: dict[str, Any]) -> tuple[str, Extension]:
+        """-> (what the policy reads next as text, its tokens). UserError."""
+        said = answer["observation"]
+        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        text = "\n".join(message["content"] for message in messages)
+        return text, self.conversation.add(messages)
+
+
+class TalkOfTexts(Talk):
+    """Texts as they are, as RL2 has them."""
+
+    def __init__(self, task: Task, talking: "Talking"):
+        self.prompt, self.question, self.talking = "", "", talking
+        self.prompt_ids = task.prompt_ids
+
+    def reply(self, token_ids: Sequence[int]) -> Reply:
+        text = self.talking.text(token_ids)
+        return Reply(text, text)
+
+    def add(self, answer: dict[str, Any]) -> tuple[str, Extension]:
+        raw = answer["raw"]
+        return raw["text"], Extension(self.talking.ids(raw["text"]), raw["continues"])
+
+
+class Talking:
+    """Begins them. The dialogue, which takes a moment to choose, is made when one is needed."""
+
+    def __init__(self, tokenizer, make_dialogue: Callable[[], Dialogue]):
+        self.tokenizer, self.make_dialogue = tokenizer, make_dialogue
+        self.dialogue: Dialogue | None = None
+
+    def text(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.tokenizer.decode(
+            list(token_ids),
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
+
+    def ids(self, text: str) -> tuple[int, ...]:
+        (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
+        return tuple(ids)
+
+    def begin(self, task: Task, opened: dict[str, Any]) -> Talk:
+        """`opened` is the environment's answer to `reset`. UserError."""
+        if opened.get("wants_text"):
+            return TalkOfTexts(task, self)
+        self.dialogue = self.dialogue or self.make_dialogue()
+        own = [{"role": role, "content": content} for role, content in task.messages]
+        messages, tools = first_messages(own, opened), opened["tools"]
+        if messages != own:
+            checked_prompt(messages)
+        is_own = not tools and messages == own
+        prompt_ids = task.prompt_ids if is_own else None
+        cleaned = [
+            message if message in own else self.dialogue.clean([message])[0] for message in messages
+        ]
+        conversation = Conversation(self.dialogue, cleaned, tools, prompt_ids)
+        prompt = "" if is_own else self.text(conversation.prompt_ids, False)
+        if messages == own:
+            return Talk(conversation, prompt, "")
+        asked = [message["content"] for message in messages if message["role"] == "user"]
+        return Talk(conversation, prompt, asked[0] if asked else messages[-1]["content"])
+
+
+def first_messages(own: Sequence[Message], opened: dict[str, Any]) -> list[Message]:
+    """A task's own; with a text of the environment's behind, or as the user's turn in its place; or
+    the environment's."""
+    given, more = opened.get("prompt"), opened.get("more")
+    if more:
+        return [*own[:-1], {**own[-1], "content": own[-1]["content"] + more}]
+    if given is None:
+        return list(own)
+    if isinstance(given, str):
+        system = [message for message in own if message["role"] == "system"]
+        return [*system, {"role": "user", "content": given}]
+    return list(given)

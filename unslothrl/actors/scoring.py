@@ -1,7 +1,8 @@
 """Scores groups in a thread while an actor's engine draws others."""
 
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Generic, TypeVar
 
@@ -18,7 +19,7 @@ class BackgroundScoring(Generic[Work, Result]):
     side.
 
     With `at_the_end` nothing is scored before `finish`: for rewards that take all completions of a
-    rollout in one call. What `score` raises is raised by the next `add`, `take` or `finish`.
+    rollout in one call. What `score` raises is raised by `take`.
     """
 
     def __init__(
@@ -29,78 +30,40 @@ class BackgroundScoring(Generic[Work, Result]):
     ):
         """`notify` is called from the thread when there is something to take, or an error."""
         self.score, self.at_the_end, self.notify = score, at_the_end, notify
-        self.waiting: list[Work] = []
-        self.scored: list[Result] = []
-        self.is_busy = self.is_finishing = self.is_closed = False
-        self.error: BaseException | None = None
-        self.changed = threading.Condition()
-        self.thread: threading.Thread | None = None
+        self.waiting: deque[Work] = deque()
+        self.calls: deque[Future[list[Result]]] = deque()
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
 
     def add(self, work: Work) -> None:
-        with self.changed:
-            self._raise_error()
-            self.waiting.append(work)
-            if self.thread is None:
-                self.thread = threading.Thread(target=self._run, name="scoring", daemon=True)
-                self.thread.start()
-            self.changed.notify_all()
+        self.waiting.append(work)
+        if not self.at_the_end:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.calls.append(self.thread.submit(self._score_waiting))
+        self.calls[-1].add_done_callback(lambda _: self.notify())
+
+    def _score_waiting(self) -> list[Result]:
+        work = [self.waiting.popleft() for _ in range(len(self.waiting))]
+        return self.score(work) if work else []  # a call before this one may have had all
 
     def take(self) -> list[Result]:
         """What has been scored since the last `take`."""
-        with self.changed:
-            self._raise_error()
-            scored, self.scored = self.scored, []
-            return scored
+        scored: list[Result] = []
+        while self.calls and self.calls[0].done():
+            scored += self.calls[0].result()  # one that raised stays, and raises again
+            self.calls.popleft()
+        return scored
 
-    def finish(self, seconds: float | None = None) -> bool:
-        """Returns when everything that was added is scored, or after `seconds`. -> whether it is;
-        where it is not, scoring goes on."""
-        with self.changed:
-            self.is_finishing = True
-            self.changed.notify_all()
-            is_done = self.changed.wait_for(self._is_done, seconds)
-            self.is_finishing = not is_done
-            self._raise_error()
-            return bool(is_done)
-
-    def _is_done(self) -> bool:
-        return self.error is not None or not (self.waiting or self.is_busy)
+    def finish(self, seconds: float | None = None) -> None:
+        """Returns when everything that was added is scored, or after `seconds`; scoring goes on."""
+        if self.waiting:
+            self._begin()
+        wait(self.calls, seconds)
 
     def close(self) -> None:
         """Ends the thread; what waits is given up. What is being scored must end by itself."""
-        with self.changed:
-            self.is_closed = True
-            self.changed.notify_all()
-        if self.thread is not None:
-            self.thread.join()
-
-    def _raise_error(self) -> None:
-        if self.error is not None:
-            raise self.error
-
-    def _may_score(self) -> bool:
-        return bool(self.waiting) and (self.is_finishing or not self.at_the_end)
-
-    def _run(self) -> None:
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.is_closed or self._may_score())
-                if self.is_closed:
-                    return
-                work, self.waiting, self.is_busy = self.waiting, [], True
-            try:
-                results = self.score(work)
-            except BaseException as error:
-                with self.changed:
-                    self.error, self.is_busy = error, False
-                    self.changed.notify_all()
-                self.notify()
-                return
-            with self.changed:
-                self.scored += results
-                self.is_busy = False
-                self.changed.notify_all()
-            self.notify()
+        self.thread.shutdown(cancel_futures=True)
 
 
 def group_of(

@@ -2,30 +2,27 @@
 
     l_t = w_t clip(rho_t, A_t) + beta k_t - c H_t,   L = aggregation of l_t over the batch
 
-w: `corrections`, rho: `ratios`, clip: `clipping`, k: `divergence`, A: `advantages` or `gae`. H_t is
-the entropy of the policy's next-token distribution. A sequence whose mean ratio exceeds
-skip_threshold loses its policy term (Colossal-RL documents a threshold on the mean over the
-micro-batch, which would make the gradient depend on how the batch is split).
+w, rho, clip: `clipping`, k: `divergence`, A: `advantages`. H_t is the entropy of the policy's
+next-token distribution. A sequence whose mean ratio exceeds skip_threshold loses its policy term
+(Colossal-RL documents a threshold on the mean over the micro-batch, which would make the gradient
+depend on how the batch is split).
+
+The critic's loss (PPO with value clipping, arXiv 1707.06347 as OpenAI's and most codes have it;
+arXiv 2403.17031); R_t is the return, V_old its value before the step's first update, clip 0 is off:
+
+    l_t = 1/2 max((V_t - R_t)^2, (clip(V_t, V_old_t - clip, V_old_t + clip) - R_t)^2)
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
-from unslothrl.algorithms.aggregation import (
-    AGGREGATIONS,
-    Denominators,
-    sequence_means,
-    spread,
-)
-from unslothrl.algorithms.clipping import CLIPS, Clip
-from unslothrl.algorithms.corrections import correction
+from unslothrl.algorithms.aggregation import AGGREGATIONS, Denominators, sequence_means, spread
+from unslothrl.algorithms.clipping import CLIPS, RATIOS, Clip, correction
 from unslothrl.algorithms.divergence import ESTIMATORS
-from unslothrl.algorithms.objective import Objective
-from unslothrl.algorithms.parts import function_of
-from unslothrl.algorithms.ratios import RATIOS
-from unslothrl.algorithms.values import value_terms
+from unslothrl.algorithms.objective import Objective, function_of
 
 
 @dataclass(frozen=True)
@@ -44,8 +41,7 @@ class Tokens:
     reference: torch.Tensor | None = None  # [tokens]; None: the objective has no KL in its loss
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(NamedTuple):
     value: torch.Tensor  # scalar, this micro-batch's share of the batch's loss
     clipped: int  # tokens on which the clip or skip_threshold acted
     corrected: int  # tokens on which the bounds of the correction acted
@@ -101,3 +97,17 @@ def value_loss(
     """The critic's share of the batch's value loss, aggregated like the policy's."""
     terms = value_terms(values, old, returns, clip)
     return function_of(AGGREGATIONS, objective.aggregation, {})(terms, lengths, over)
+
+
+def value_terms(
+    values: torch.Tensor,  # [tokens], with gradient
+    old: torch.Tensor,  # [tokens]
+    returns: torch.Tensor,  # [tokens]
+    clip: float = 0.0,
+) -> torch.Tensor:
+    """-> [tokens] losses."""
+    errors = (values - returns).square()
+    if clip:
+        bounded = old + (values - old).clamp(-clip, clip)
+        errors = torch.maximum(errors, (bounded - returns).square())
+    return errors / 2

@@ -4,21 +4,60 @@ it, and `config` fills from it what the user did not set.
 The loss of a batch, summed over the tokens of the chosen candidates by the aggregation:
 
     correction_t * clip(ratio_t, A_t) + kl_coefficient * k_t - entropy_coefficient * H_t
+
+Four parts may be functions. They are called with, and must return:
+
+    advantage(rewards)                        [groups][candidates] -> the same of advantages
+    ratio(log_ratio, lengths)                 [tokens], [sequences] -> [tokens]
+    clip(ratio, logprobs, advantages, clip)   [tokens] each -> ([tokens] losses, [tokens] bool)
+    aggregation(terms, lengths, over)         [tokens], [sequences] -> a scalar
+
+More is passed by name, to a function that has a parameter of that name after these: `ddof` and
+`epsilon` to an advantage, any field of `losses.Tokens` (`entropies`, `lengths`, ...) to a ratio or
+a clip. The files beside this one have the same functions under names.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import ast
+import functools
+import inspect
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import traceback
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any
+
+from unslothrl.errors import RunError, UserError, WillRepeat
+from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.text import shown as shown_text
+
+TOKENS = ("lengths", "logprobs", "entropies", "advantages", "sampler", "old", "reference")
+POSITIONAL = {"advantage": 1, "ratio": 2, "clip": 4, "aggregation": 3}  # arguments
+BY_NAME: dict[str, tuple[str, ...]] = {
+    "advantage": ("ddof", "epsilon"),
+    "ratio": TOKENS,
+    "clip": TOKENS,
+    "aggregation": (),
+}
+LIGHT = {*sys.stdlib_module_names, __name__} - {"importlib", "runpy"}
+ANSWER = f"from {__name__} import write_answer; write_answer()"
+PLAIN = (str, bool, int, float, type(None))
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Every part is a name that its file knows, or a number; four may be functions, see `parts`."""
+    """Every part is a name that its file knows, or a number; four may be functions."""
 
     advantage: str | Callable[..., Any] = "standardised"  # advantages.py, or gae
     advantage_std: str = "population"  # or sample, which divides by n - 1
     advantage_epsilon: float = 1e-8  # added to the standard deviation
-    ratio: str | Callable[..., Any] = "token"  # ratios.py
+    ratio: str | Callable[..., Any] = "token"  # clipping.py
     clip: str | Callable[..., Any] = "surrogate"  # clipping.py
     clip_low: float = 0.2
     clip_high: float = 0.2
@@ -29,7 +68,7 @@ class Objective:
     kl_estimator: str = "k3"  # divergence.py
     kl_coefficient: float = 0.0
     entropy_coefficient: float = 0.0
-    correction: str = "truncated"  # corrections.py
+    correction: str = "truncated"  # clipping.py
     correction_low: float | None = None  # its bounds; None: the usual ones
     correction_high: float | None = None
     mask_truncated: bool = False  # leave truncated completions out of the loss
@@ -51,3 +90,237 @@ class Objective:
     def trains_without_advantage(self) -> bool:
         """Whether samples with advantage zero still have a gradient."""
         return self.has_critic or self.kl == "loss" or self.entropy_coefficient != 0
+
+
+@dataclass(frozen=True)
+class Part:
+    """A function in an objective's file, loaded from it when it is first called.
+
+    What it raises, or returns in place of numbers, ends the run in a line that names its file and
+    its line.
+    """
+
+    learner: str  # the objective's name or file, as `--learner` has it
+    part: str  # a key of BY_NAME
+    name: str  # the function's
+    line: int  # where it is defined; 0: unknown
+    path: Path
+    text: str = field(repr=False)  # of the file
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Raises RunError. What is passed by name and not asked for is left out."""
+        function = getattr(_executed(self.learner, self.path, self.text), self.part)
+        named = asked_for(function, len(arguments), named)
+        try:
+            result = function(*arguments, **named)
+        except RunError:  # of a part of another file, which this one calls
+            raise
+        except Exception as error:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [each.lineno for each in frames if each.filename == str(self.path)]
+            reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise WillRepeat(self._message(lines[-1] if lines else self.line, reason)) from None
+        wanted = _wanted(self.part, result, arguments)
+        if wanted is not None:
+            wrong = f"it must return {wanted}, got {shown(result)}"
+            raise WillRepeat(self._message(self.line, wrong))
+        return result
+
+    def _message(self, line: int | None, what: str) -> str:
+        return f"learner {self.learner}, line {line}, {self.part} {self.name}: {what}"
+
+
+def function_of(
+    known: Mapping[str, Callable[..., Any]],
+    chosen: str | Callable[..., Any],
+    named: Mapping[str, Any],
+) -> Callable[..., Any]:
+    """The function that a part names, or is, with those of `named` that it asks for."""
+    function = known[chosen] if isinstance(chosen, str) else chosen
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments, **asked_for(function, len(arguments), named))
+
+    return call
+
+
+def asked_for(
+    function: Callable[..., Any], positional: int, named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Those of `named` that a function takes beside its first `positional` arguments."""
+    taken, others = _parameters(function, positional)
+    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in others):
+        names = named.keys() - {parameter.name for parameter in taken}
+    else:
+        names = {parameter.name for parameter in others}
+    return {name: value for name, value in named.items() if name in names}
+
+
+def _parameters(
+    function: Callable[..., Any], positional: int
+) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
+    """-> (those that the first `positional` arguments go to, the others). Both are empty where a
+    function written in C does not say."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return [], []
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
+    return taken, [parameter for parameter in parameters if parameter not in taken]
+
+
+def shown(value: Any) -> str:
+    """What was returned, in a few words."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(shown, value))})"
+    if (shape := getattr(value, "shape", None)) is not None:
+        return f"{getattr(value, 'dtype', type(value).__name__)} {list(shape)}"
+    return f"{type(value).__name__} {value!r}"[:80]
+
+
+def _wanted(part: str, result: Any, arguments: Sequence[Any]) -> str | None:
+    """What a part should have returned, None where it did."""
+    if part == "advantage":
+        sizes = [len(group) for group in arguments[0]]
+        try:
+            fits = [len(group) for group in result] == sizes
+            fits = fits and all(math.isfinite(float(value)) for group in result for value in group)
+        except (TypeError, ValueError):
+            fits = False
+        return None if fits else f"a finite number for each reward, in groups of {sizes[:8]}"
+    if part == "aggregation":
+        return None if _is_tensor(result, [], "float") else "a tensor with one number"
+    shape = [len(arguments[0])]
+    if part == "ratio":
+        fits = _is_tensor(result, shape, "float")
+        return None if fits else f"a ratio for each of {shape[0]} tokens"
+    fits = isinstance(result, tuple | list) and len(result) == 2
+    if fits and _is_tensor(result[0], shape, "float") and _is_tensor(result[1], shape, "bool"):
+        return None
+    return f"(losses, whether a clip acted), float and bool tensors of {shape[0]} tokens"
+
+
+def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
+    import torch
+
+    if not isinstance(value, torch.Tensor) or list(value.shape) != list(shape):
+        return False
+    return value.dtype == torch.bool if kind == "bool" else value.is_floating_point()
+
+
+# An objective's file: a Python file that defines OBJECTIVE.
+
+
+def read(learner: str, path: Path) -> Objective:
+    """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError.
+
+    Options are resolved in the driver, which sets what torch reads when it is imported, and may go
+    on to import Unsloth, later on. So a file that imports more than the standard library and
+    `Objective` is executed in a process of its own (about the seconds that its imports take); its
+    functions are loaded here when one is first called.
+    """
+    try:
+        text = read_text(path, MOST_CODE)
+    except Unreadable as error:
+        raise UserError(f"learner {learner}: {error}: give a .py file") from None
+    is_light = "torch" in sys.modules or imports_little(text)
+    return Objective(**(_parts if is_light else _parts_elsewhere)(learner, path, text))
+
+
+def imports_little(text: str) -> bool:
+    """Whether executing a file loads nothing heavy, by its imports.
+
+    True as well for what is not Python: executing it tells what is wrong.
+    """
+    try:
+        nodes = list(ast.walk(ast.parse(text)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nesting
+        return True
+    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    modules |= {
+        "." * node.level + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)
+    }
+    return all({module, module.partition(".")[0]} & LIGHT for module in modules)
+
+
+@functools.lru_cache(maxsize=64)
+def _executed(learner: str, path: Path, text: str) -> Objective:
+    """Raises UserError."""
+    module = types.ModuleType(f"unslothrl_objective_{path.stem}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses of the file look for it there
+    if (folder := str(path.absolute().parent)) not in sys.path:
+        sys.path.append(folder)  # for what lies beside it
+    try:
+        exec(compile(text.encode(), path, "exec"), module.__dict__)
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"learner {learner} fails when it is imported ({reason}): fix it") from None
+    objective = getattr(module, "OBJECTIVE", None)
+    if not isinstance(objective, Objective):
+        raise UserError(
+            f"learner {learner} defines no OBJECTIVE: write OBJECTIVE = Objective(...) with "
+            "Objective from unslothrl.algorithms.objective"
+        )
+    return objective
+
+
+def _parts(learner: str, path: Path, text: str) -> dict[str, Any]:
+    """The parts, each function as a `Part`; what no part can be as it is shown. Raises UserError
+    where a function asks for something that does not exist."""
+    objective = _executed(learner, path, text)
+    found: dict[str, Any] = {}
+    for part in (entry.name for entry in fields(Objective)):
+        value = getattr(objective, part)
+        if callable(value) and part in BY_NAME and not isinstance(value, Part):
+            code = getattr(value, "__code__", None)
+            name = getattr(value, "__name__", type(value).__name__)
+            value = Part(learner, part, name, code.co_firstlineno if code else 0, path, text)
+            _check_names(value, getattr(objective, part))
+        is_known = type(value) in PLAIN or isinstance(value, Part)
+        found[part] = value if is_known else shown_text(value)
+    return found
+
+
+def _check_names(part: Part, function: Callable[..., Any]) -> None:
+    """UserError for a parameter without a default that nothing is passed to."""
+    known = BY_NAME[part.part]
+    for parameter in _parameters(function, POSITIONAL[part.part])[1]:
+        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and not variable and parameter.name not in known:
+            advice = f"one of {', '.join(known)}" if known else "none"
+            raise UserError(
+                f"learner {part.learner}, line {part.line}, {part.part} {part.name}: nothing "
+                f"called {parameter.name} is passed to it: take {advice} by name, or give it a "
+                "default"
+            )
+
+
+@functools.lru_cache(maxsize=64)
+def _parts_elsewhere(learner: str, path: Path, text: str) -> dict[str, Any]:
+    """As `_parts`, by a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer"
+        done = subprocess.run(
+            [sys.executable, "-c", ANSWER, answer],
+            input=pickle.dumps((learner, path, text)),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        if done.returncode:
+            raise UserError(
+                f"learner {learner} fails when it is imported (exit code {done.returncode}): fix it"
+            )
+        found = pickle.loads(answer.read_bytes())
+    if isinstance(found, UserError):
+        raise found
+    return found
+
+
+def write_answer() -> None:
+    """What the process for a file runs."""
+    try:
+        found: Any = _parts(*pickle.load(sys.stdin.buffer))
+    except UserError as error:
+        found = error
+    Path(sys.argv[1]).write_bytes(pickle.dumps(found))

@@ -1,4 +1,6 @@
-"""Which candidates of a group the learner trains on: rewards of one group -> k indices.
+"""Which candidates of a group, and which groups, the learner trains on.
+
+Of candidates: rewards of one group -> k indices.
 
     topk          the k highest rewards (DistRL-LLM's rule). Pushes only upwards: the mean advantage
                   of the selected is positive, which `train/selected_advantage_mean` shows
@@ -11,11 +13,23 @@
 Ties, and everything drawn, are decided by the seed. Except for max_variance the advantages come
 from the whole group first, so the choice changes which samples are seen, not what they are worth.
 docs/algorithms.md says when each helps, and what was measured.
+
+Of groups, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): one is kept when its
+accuracy, the mean score of its candidates, lies in [low, high], and its rewards differ: with 1e-6
+to 1 - 1e-6 that leaves out what every candidate solves or none does. Where a custom reward gives
+scores that are not from 0 to 1 (1 and -1, or 2 and 0), their mean is no accuracy: such a group is
+kept when its rewards differ. The loop draws other prompts in place of those left out, at most
+`max_resample` times, so that the batch is full of groups that have something to teach. An objective
+that filters nothing keeps every group, also one without signal: it adds nothing to the gradient,
+but it counts in the denominators, as in GRPO.
 """
 
 import itertools
+import math
 import random
 from collections.abc import Callable, Sequence
+
+from unslothrl.algorithms.advantages import has_signal
 
 Choice = Callable[[Sequence[float], int, int], list[int]]
 
@@ -84,3 +98,23 @@ SELECTIONS: dict[str, Choice] = {
     "all": everything,
 }
 ON_SUBSET = {"max_variance"}  # advantages come from the chosen alone
+
+
+def keeps(
+    rewards: Sequence[float],  # [candidates]
+    scores: Sequence[float],  # [candidates]
+    low: float,
+    high: float,
+) -> bool:
+    if not has_signal(rewards):
+        return False
+    if min(scores) < 0 or max(scores) > 1:
+        return True
+    return low <= math.fsum(scores) / len(scores) <= high
+
+
+def how_many_to_draw(missing: int, kept: int, drawn: int, at_most: int) -> int:
+    """Prompts to draw next, so that by the share kept so far `missing` of them are."""
+    if kept == 0:
+        return at_most
+    return min(at_most, math.ceil(missing * drawn / kept))

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.algorithms import objectives
-from unslothrl.algorithms.objective import Objective
-from unslothrl.algorithms.parts import Part
+from unslothrl.algorithms.objective import Objective, Part
 from unslothrl.config.options import PARTS, Config
 from unslothrl.config.values import read_value
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.algorithms.parts import Part
+from unslothrl.algorithms.objective import Part
 from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import save
 
 from unslothrl.engines.base import Engine, generate
 from unslothrl.errors import AdapterMismatch
@@ -125,40 +126,19 @@ def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
     settings = json.loads(shape.config)
     rows = np.random.default_rng(abs(version)).standard_normal(POOL, dtype=np.float32)
     pool = torch.from_numpy(rows).bfloat16()
-    header: dict[str, Any] = {}
-    begin = 0
+    last = max(layer_of(name) for name, _ in shape.tensors)
+    tensors, used = {}, 0
     for name, size in shape.tensors:
-        end = begin + 2 * int(np.prod(size))
-        header[name] = {"dtype": "BF16", "shape": list(size), "data_offsets": [begin, end]}
-        begin = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    data = bytearray(8 + len(text) + begin)
-    data[: 8 + len(text)] = len(text).to_bytes(8, "little") + text
-    if strength:
-        values = torch.frombuffer(data, dtype=torch.bfloat16, offset=8 + len(text))
-        last = max(layer_of(name) for name, _ in shape.tensors)
-        used = 0
-        for name, size in shape.tensors:
-            part = values[used : used + int(np.prod(size))]
-            if layer_of(name) == last:
-                fill(part, pool, used % POOL)
-                part *= scale_of(name, size, strength, settings)
-            used += len(part)
-    return Adapter.of(version, bytes(data), shape.config)
+        tensors[name] = torch.zeros(size, dtype=torch.bfloat16)
+        if strength and layer_of(name) == last:
+            places = (torch.arange(tensors[name].numel()) + used) % POOL
+            tensors[name] = (pool[places] * scale_of(name, size, strength, settings)).view(size)
+        used += tensors[name].numel()
+    return Adapter.of(version, save(tensors), shape.config)
 
 
 def layer_of(name: str) -> int:
     return next(int(part) for part in name.split(".") if part.isdigit())
-
-
-def fill(tensor: torch.Tensor, pool: torch.Tensor, begin: int) -> None:
-    """[values] from the pool, from `begin` on and around."""
-    at = 0
-    while at < len(tensor):
-        part = pool[begin : begin + len(tensor) - at]
-        tensor[at : at + len(part)] = part
-        at, begin = at + len(part), 0
 
 
 def scale_of(name: str, size: tuple[int, ...], strength: float, settings: dict[str, Any]) -> float:

@@ -9,14 +9,13 @@ import gc
 from collections.abc import Collection, Hashable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from unslothrl.engines import canary
-from unslothrl.engines.base import Finished, longest_first
+from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight, longest_first
 from unslothrl.engines.chunk import Chunk
-from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request
 from unslothrl.system.memory import is_out_of_memory
@@ -24,36 +23,9 @@ from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
 
-class GeneratingBackend(Protocol):
-    """What this engine needs of a training backend (`backends.base.Backend`)."""
-
-    model: Any
-
-    def parameters(self) -> dict[str, torch.nn.Parameter]: ...
-
-    def generating(self) -> AbstractContextManager[Any]: ...
-
-    def restore_adapter(self, adapter: Adapter) -> None: ...
-
-    def keep_version(self, key: int, adapter: Adapter) -> None: ...
-
-    def version(self, key: int) -> AbstractContextManager[None]: ...
-
-    def forget_version(self, key: int) -> None: ...
-
-    def adapter_problem(
-        self, adapter: Adapter, *, is_copy: bool, key: int | None = None
-    ) -> str | None: ...
-
-    def free_cache(self) -> None: ...
-
-    def fingerprint(self) -> str: ...
-
-    def memory_mb(self) -> float: ...
-
-
 class TransformersEngine:
-    """See `engines.base.Engine`. Generates with the model of a training backend.
+    """See `engines.base.Engine`. Generates with the model of a training backend, a
+    `backends.base.Backend`.
 
     With `has_own_base` the backend exists for this engine alone, and `load` puts the adapter into
     it; otherwise the learner trains it and its weights are the newest version as they stand.
@@ -66,9 +38,7 @@ class TransformersEngine:
     version was loaded. What waits begins under the newest.
     """
 
-    def __init__(
-        self, backend: GeneratingBackend, base: Path, *, max_num_seqs: int, has_own_base: bool
-    ):
+    def __init__(self, backend: Any, base: Path, *, max_num_seqs: int, has_own_base: bool):
         self.backend, self.has_own_base = backend, has_own_base
         self.max_num_seqs = max_num_seqs
         self.stop = base_model.stop_token_ids(base)

@@ -9,17 +9,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from unslothrl.engines import canary, vllm_internals
-from unslothrl.engines.base import Finished
-from unslothrl.engines.in_flight import NO_LOAD, NUMBERS, InFlight
+from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight
 from unslothrl.engines.readback import Slots
-from unslothrl.engines.vllm_internals import sleep_lock
-from unslothrl.engines.vllm_options import options
+from unslothrl.engines.vllm_internals import options, sleep_lock
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request
 from unslothrl.system.memory import peak_memory_mb
@@ -60,29 +57,23 @@ def start(
 
 
 def set_variables() -> None:
-    """What vLLM reads when it is imported."""
+    """What vLLM reads when it is imported.
+
+    PYTORCH_ALLOC_CONF is repeated under its old name, by which alone vLLM 0.26 knows it. What
+    sleeps cannot lie in expandable segments: PyTorch refuses ("MemPool doesn't currently support
+    expandable_segments"). vLLM turns them off while it allocates, if it finds them under that name
+    (device_allocator/cumem.py:330); from PyTorch 2.10 on users set the new one, and importing
+    Unsloth moves both there.
+    """
     for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
-    name_allocator_settings()
+    if settings := os.environ.get("PYTORCH_ALLOC_CONF"):
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", settings)
     vllm_internals.hide_flashinfer()
 
 
-def name_allocator_settings() -> None:
-    """Repeats PYTORCH_ALLOC_CONF under its old name, by which alone vLLM 0.26 knows it.
-
-    What sleeps cannot lie in expandable segments: PyTorch refuses ("MemPool doesn't currently
-    support expandable_segments"). vLLM turns them off while it allocates, if it finds them under
-    that name (device_allocator/cumem.py:330); from PyTorch 2.10 on users set the new one, and
-    importing Unsloth moves both there.
-    """
-    settings = os.environ.get("PYTORCH_ALLOC_CONF")
-    if settings:
-        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", settings)
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A version in vLLM."""
+class LoadedVersion(NamedTuple):
+    """In vLLM."""
 
     version: int
     request: Any  # its LoRARequest
@@ -114,8 +105,10 @@ class VllmEngine:
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
-        self.files = NodeFiles(own_room())
-        self.loaded: dict[int, Loaded] = {}  # by the number of the load
+        room = adapter_room()  # that all processes of a run on this node share, or a new one
+        shared = os.environ.get(SCRATCH) and room
+        self.files = NodeFiles(Path(shared or tempfile.mkdtemp(prefix=ROOM, dir=room)))
+        self.loaded: dict[int, LoadedVersion] = {}  # by the number of the load
         self.newest = NO_LOAD
         self.version = -1  # the newest load's
         self.versions_loaded = self.versions_unloaded = 0
@@ -155,7 +148,7 @@ class VllmEngine:
             self._submit(self.in_flight[id])
         self._unload_unused()
 
-    def _add_lora(self, adapter: Adapter) -> tuple[int, Loaded]:
+    def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
         """From the node's files or, where somebody has damaged or removed them, from files of its
         own. -> the number of the load."""
         is_own = False
@@ -170,7 +163,7 @@ class VllmEngine:
                     raise
             is_own = True
 
-    def _add_files(self, adapter: Adapter, files: Held) -> tuple[int, Loaded]:
+    def _add_files(self, adapter: Adapter, files: Held) -> tuple[int, LoadedVersion]:
         """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
@@ -184,7 +177,7 @@ class VllmEngine:
             with contextlib.suppress(Exception):  # it may have come no further than the files
                 self.llm.llm_engine.remove_lora(number)
             raise
-        return number, Loaded(adapter.version, request, files)
+        return number, LoadedVersion(adapter.version, request, files)
 
     def canary(self, shape: AdapterShape) -> None:
         assert not self.loaded, "an engine that has a version would have to load it again"
@@ -207,7 +200,7 @@ class VllmEngine:
             self._remove_lora(self.loaded.pop(number))
             self.versions_unloaded += 1
 
-    def _remove_lora(self, loaded: Loaded) -> None:
+    def _remove_lora(self, loaded: LoadedVersion) -> None:
         self.llm.llm_engine.remove_lora(loaded.request.lora_int_id)
         self.slots.unloaded(loaded.request.lora_int_id)
         self.files.release(loaded.files)
@@ -333,13 +326,6 @@ def packed_weights(model) -> list[bytes]:
             layer = next(int(part) for part in parts if part.isdigit())
             found[layer, fused.index(parts[-1])] = parameter
     return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
-
-
-def own_room() -> Path:
-    """The folder that all processes of a run on this node share, or a new one."""
-    if os.environ.get(SCRATCH):
-        return Path(adapter_room() or "")
-    return Path(tempfile.mkdtemp(prefix=ROOM, dir=adapter_room()))
 
 
 def adapter_room() -> str | None:

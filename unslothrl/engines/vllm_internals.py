@@ -1,5 +1,6 @@
-"""What vLLM's interface does not offer: what it has done for a request that is not finished, one
-engine at a time that sleeps or wakes on a GPU, and a start that compiles nothing in vain.
+"""How vLLM is started, and what its interface does not offer: what it has done for a request that
+is not finished, one engine at a time that sleeps or wakes on a GPU, a start that compiles nothing
+in vain.
 
 What is read of it: `LLMEngine.output_processor.request_states`, and `requests` of the scheduler
 (v1/core/sched/scheduler.py), which is in this process (`variables.OF_VLLM`).
@@ -13,6 +14,13 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from unslothrl.config.hardware import vllm_rank
+from unslothrl.planning.engine_memory import EngineMemory
+
+CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
+SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
+EXTENSION = "unslothrl.engines.vllm_split.EndsWithItsActor"
 
 
 def has_begun(engine: Any, internal_id: str) -> bool:
@@ -77,3 +85,95 @@ def leave_out_router_kernels() -> None:
     from vllm.model_executor.kernels.linear.cute_dsl import ll_bf16
 
     ll_bf16._cutedsl_available = False
+
+
+def options(
+    base: Path,
+    *,
+    dtype: Any,
+    context: int,
+    rank: int,
+    max_num_seqs: int,
+    seed: int,
+    memory: EngineMemory,
+    takes_turns: bool,
+    float32_head: bool,
+    on_gpu: bool,
+    max_loras: int = 1,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """The keywords of vLLM's `LLM`.
+
+    `max_loras` is the number of versions that are drawn under at once, each in a slot of its own.
+    `workers`: the processes, each with a GPU, that the model is split over; `base` is a 16-bit
+    checkpoint then, of which each quantises its part.
+    `float32_head`: logits in float32. vLLM 0.26 samples on a GPU by its new model runner, which
+    divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
+    in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
+    (lora/layers/logits_processor.py:156).
+    """
+    return {
+        "model": str(base),
+        "dtype": dtype,
+        "max_model_len": context,
+        "max_num_seqs": max_num_seqs,
+        "enforce_eager": not on_gpu,
+        "enable_lora": True,
+        "max_lora_rank": vllm_rank(rank),
+        "max_loras": max_loras,
+        "logprobs_mode": "processed_logprobs",
+        "skip_tokenizer_init": True,  # token ids in, token ids out
+        "generation_config": "vllm",  # the model's own top-k or penalties would bias the ratio
+        "seed": seed % 2**31,
+        "kv_cache_memory_bytes": memory.kv_cache_mb * 2**20 if memory.kv_cache_mb else None,
+        "enable_sleep_mode": takes_turns and on_gpu,
+        **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
+        **(split_over(workers) if workers > 1 else {}),
+        **(of_gpu(memory, max_num_seqs) if on_gpu else of_cpu(memory, context, workers)),
+    }
+
+
+def split_over(workers: int) -> dict[str, Any]:
+    """Processes of vLLM's own, children of this one: under Ray vLLM would start Ray actors instead,
+    and ask for GPUs that this process has been given already."""
+    return {
+        "tensor_parallel_size": workers,
+        "distributed_executor_backend": "mp",
+        "quantization": "bitsandbytes",
+        "worker_extension_cls": EXTENSION,
+    }
+
+
+def of_gpu(memory: EngineMemory, max_num_seqs: int) -> dict[str, Any]:
+    return {
+        "cudagraph_capture_sizes": graph_sizes(max_num_seqs),
+        "gpu_memory_utilization": memory.utilisation,
+        "max_num_batched_tokens": memory.prefill_tokens,
+    }
+
+
+def graph_sizes(max_num_seqs: int) -> list[int]:
+    """The batch sizes, in tokens, of vLLM's CUDA graphs; a batch runs by that of the next size.
+
+    vLLM captures each for batches with adapters and without, of new tokens alone and of prompts
+    too. For 255 sequences it would choose 50 sizes, 168 graphs, the largest for new tokens alone of
+    248; these are 19, 76 graphs, up to all sequences. `cudagraph_specialize_lora` would leave out
+    none (v1/worker/gpu/lora_utils.py).
+    """
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 128, 16), *range(128, max_num_seqs, 32)]
+    return [*(size for size in sizes if size < max_num_seqs), max_num_seqs]
+
+
+def of_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
+    """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
+    cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there.
+
+    It warms up with a whole batch, which takes minutes where workers wait for one another on a few
+    cores: those get a small one.
+    """
+    prefill = memory.prefill_tokens if workers == 1 else SPLIT_PREFILL
+    return {
+        "enable_chunked_prefill": False,
+        "block_size": CPU_BLOCK,
+        "max_num_batched_tokens": max(prefill, context),
+    }

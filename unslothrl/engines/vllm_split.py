@@ -1,41 +1,54 @@
-"""A vLLM that is split over several cards of a node (tensor parallelism).
+"""A vLLM that is split over several GPUs of a node (tensor parallelism).
 
-The engine itself, its scheduler included, is in the actor's process; vLLM's workers, one a card,
-are children of it. The base is a 16-bit checkpoint, of which every worker quantises its part.
+The engine itself, its scheduler included, is in the actor's process; vLLM's workers, one a GPU, are
+children of it. The base is a 16-bit checkpoint, of which every worker quantises its part. vLLM
+sends a function to its workers by its module and name, calls it in each with the worker's part of
+the model, and returns what they return.
 """
 
 import contextlib
+import functools
+import mmap
+import multiprocessing
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import vllm, vllm_worker
-from unslothrl.engines.base import Finished
-from unslothrl.engines.readback import Slots
-from unslothrl.engines.vllm_options import options
-from unslothrl.engines.vllm_worker import PublishedFile
-from unslothrl.errors import ProcessLost, RunError
-from unslothrl.records import Request
+import torch
+
+from unslothrl.engines import vllm, vllm_internals
+from unslothrl.engines.readback import LoraState, Slots, manager_of, problem_of, state_of
+from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
+from unslothrl.planning.tensor_parallel import BLOCK
 from unslothrl.system.machine import usable_cpus
+from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import PROCESS
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import Adapter, AdapterShape
+from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 from unslothrl.weights.packed import PackedWeights
+from unslothrl.weights.published import Published
 
 LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their slots
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
+
+siblings: tuple[int, ...] = ()  # in a worker: the other workers of the same actor
 
 
 def start(
     base: Path, source: Path, workers: int, *, on_gpu: bool, **chosen: Any
 ) -> "SplitVllmEngine":
     """Loads `source`, the 16-bit checkpoint that `base` was quantised from, into that many workers;
-    the other keywords are those of `vllm_options.options`. This process uses no card itself."""
+    the other keywords are those of `vllm_internals.options`. This process uses no GPU itself."""
     vllm.set_variables()
     from vllm import LLM
 
-    keywords = options(
+    keywords = vllm_internals.options(
         source,
         workers=workers,
         takes_turns=False,
@@ -58,16 +71,14 @@ def variables_of(workers: int) -> Iterator[None]:
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "OMP_NUM_THREADS": str(max(1, threads // workers)),
     }
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 class SplitSlots(Slots):
@@ -78,26 +89,37 @@ class SplitSlots(Slots):
         super().__init__(llm)
         self.steps = 0
 
-    def published_as(self, adapter: Adapter, folder: Path) -> PublishedFile:
-        return PublishedFile.of(adapter, folder)
+    def published_as(self, adapter: Adapter, folder: Path) -> "PublishedFile":
+        return PublishedFile(adapter.version, folder, adapter.config, adapter.checksum)
 
-    def problems(self, id: int, published: PublishedFile) -> list[str | None]:
-        problems = self.llm.apply_model(partial(vllm_worker.lora_problem, id, published))
+    def problems(self, id: int, published: "PublishedFile") -> list[str | None]:
+        problems = self.llm.apply_model(partial(lora_problem, id, published))
         return [
-            None if problem is None else f"on card {card} of {len(problems)}, {problem}"
-            for card, problem in enumerate(problems)
+            None if problem is None else f"on GPU {gpu} of {len(problems)}, {problem}"
+            for gpu, problem in enumerate(problems)
         ]
 
     def current_layout(self) -> Sequence[int | None]:
-        return self.llm.apply_model(vllm_worker.lora_state)[0].layout
+        return self.llm.apply_model(lora_state)[0].layout
 
     def check_step(self) -> None:
         """Every so many steps: to ask the workers takes longer than to look."""
         self.steps += 1
         if self.published and self.steps % LOOK_EVERY == 0:
-            for state in self.llm.apply_model(vllm_worker.lora_state):
+            for state in self.llm.apply_model(lora_state):
                 self.check_drawn(state.drawn_under)
                 self.check_layout(state.layout)
+
+
+def watched(method: Callable[..., Any]) -> Any:
+    """A method of an engine, which raises ProcessLost where a worker has died in it."""
+
+    @functools.wraps(method)
+    def call(self: "SplitVllmEngine", *arguments: Any) -> Any:
+        with self.watching():
+            return method(self, *arguments)
+
+    return call
 
 
 class SplitVllmEngine(vllm.VllmEngine):
@@ -106,10 +128,10 @@ class SplitVllmEngine(vllm.VllmEngine):
     def __init__(self, llm: Any, base: Path):
         super().__init__(llm, base)
         self.base = base
-        pids = tuple(self.in_workers(vllm_worker.process_id))
-        self.in_workers(partial(vllm_worker.know_siblings, pids))
-        check_base(self.in_workers(partial(vllm_worker.take_scales, base)))
-        self.memory_mb()  # from now on a card's use is watched
+        pids = tuple(self.in_workers(process_id))
+        self.in_workers(partial(know_siblings, pids))
+        check_base(self.in_workers(partial(take_scales, base)))
+        self.memory_mb()  # from now on a GPU's use is watched
 
     @cached_property
     def slots(self) -> Slots:
@@ -137,35 +159,21 @@ class SplitVllmEngine(vllm.VllmEngine):
     def executor(self) -> Any:
         return self.llm.llm_engine.engine_core.engine_core.model_executor
 
-    def load(self, adapter: Adapter) -> None:
-        with self.watching():
-            super().load(adapter)
-
-    def add(self, request: Request) -> None:
-        with self.watching():
-            super().add(request)
-
-    def step(self) -> list[Finished]:
-        with self.watching():
-            return super().step()
-
-    def abort(self, ids: Collection[str]) -> list[Finished]:
-        with self.watching():
-            return super().abort(ids)
-
-    def canary(self, shape: AdapterShape) -> None:
-        with self.watching():
-            super().canary(shape)
+    load = watched(vllm.VllmEngine.load)
+    add = watched(vllm.VllmEngine.add)
+    step = watched(vllm.VllmEngine.step)
+    abort = watched(vllm.VllmEngine.abort)
+    canary = watched(vllm.VllmEngine.canary)
 
     def fingerprint(self) -> str:
         """That of the 4-bit base, of which every worker's weights must be its part. Raises RunError
         where they are not."""
-        check_base(self.in_workers(partial(vllm_worker.base_problem, self.base)))
+        check_base(self.in_workers(partial(base_problem, self.base)))
         return base_model.fingerprint(PackedWeights(self.base).in_order())
 
     def memory_mb(self) -> float:
         """The largest of the workers' peaks."""
-        return max(self.in_workers(vllm_worker.peak_mb))
+        return max(self.in_workers(peak_mb))
 
     def close(self) -> None:
         try:
@@ -179,3 +187,143 @@ def check_base(problems: Sequence[str | None]) -> None:
     for problem in problems:
         if problem is not None:
             raise RunError(f"vLLM's workers hold a different base than the learner: {problem}")
+
+
+# In the worker processes.
+
+
+class EndsWithItsActor:
+    """Mixed into vLLM's worker (`worker_extension_cls`), which then ends when the actor does.
+
+    vLLM's own watch on its parent only asks the worker to stop; one that waits for another worker,
+    or is stopped, would hold its GPU for ever.
+    """
+
+    def __new__(cls, *arguments: Any, **keywords: Any) -> "EndsWithItsActor":
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            threading.Thread(target=end_after, args=(parent,), name="parent", daemon=True).start()
+        vllm_internals.hide_flashinfer()
+        vllm_internals.leave_out_router_kernels()
+        return super().__new__(cls)
+
+
+def end_after(parent: Any) -> None:
+    """Waits for the end of a process, then ends this one and its siblings, however they are."""
+    parent.join()
+    for pid in (*siblings, os.getpid()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def process_id(model: Any) -> int:
+    return os.getpid()
+
+
+def know_siblings(pids: tuple[int, ...], model: Any) -> None:
+    global siblings
+    siblings = tuple(pid for pid in pids if pid != os.getpid())
+
+
+def peak_mb(model: Any) -> float:
+    """See `memory.peak_memory_mb`, of this worker."""
+    return peak_memory_mb()
+
+
+@dataclass(frozen=True)
+class PublishedFile:
+    """A version as the files that vLLM reads, instead of its bytes, for each worker to read too."""
+
+    version: int
+    folder: Path
+    config: str
+    checksum: str  # of the weights that were published
+
+    def read(self) -> Published:
+        """AdapterDamaged where the file is not what was published, OSError where it is gone."""
+        with (self.folder / WEIGHTS_FILE).open("rb") as file:
+            weights = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        adapter = Adapter.read(self.version, weights, self.config, self.checksum)
+        adapter.verify()
+        return Published(adapter)
+
+
+def lora_problem(id: int, file: PublishedFile, model: Any) -> str | None:
+    """`readback.problem_of` of this worker's part."""
+    try:
+        published = file.read()
+    except (OSError, ValueError, AdapterDamaged) as error:
+        return f"what vLLM reads it from is not what was published ({error})"
+    return problem_of(id, published, model)
+
+
+def lora_state(model: Any) -> LoraState:
+    return state_of(manager_of(model))
+
+
+def take_scales(base: Path, model: Any) -> str | None:
+    """Gives this worker's 4-bit weights the scales of the checkpoint `base`. -> what of them is not
+    its part of it, None where nothing is.
+
+    bitsandbytes stores scales in 8 bits around their mean: that of the whole matrix in the
+    checkpoint, that of the part where a worker has quantised it alone. Weights would differ by half
+    a percent.
+    """
+    return _compared(base, model, takes=True)
+
+
+def base_problem(base: Path, model: Any) -> str | None:
+    """What of this worker's 4-bit weights is not its part of the checkpoint `base`, None where
+    nothing is."""
+    return _compared(base, model, takes=False)
+
+
+def _compared(base: Path, model: Any, takes: bool) -> str | None:
+    whole, rank, compared = PackedWeights(base), own_rank(), 0
+    for module, packed, state, by_input in quantised_in(model):
+        name = f"{module}.weight"
+        if name not in whole.files:
+            return f"{module} is not in 4 bits in {base}"
+        shape = tuple(state.shape)
+        if not torch.equal(packed.cpu(), part_of(whole.tensor(name), shape, by_input, rank)):
+            return f"{module} has other 4-bit weights on GPU {rank} than {base}"
+        scales = part_of(whole.scales(name), shape, by_input, rank, each=BLOCK)
+        if takes:
+            state.absmax.copy_(scales.view_as(state.absmax))  # in place: CUDA graphs read it there
+        elif not torch.equal(state.absmax.cpu().flatten(), scales):
+            return f"{module} has other scales on GPU {rank} than {base}"
+        compared += 1
+    return None if compared else "it has no 4-bit weights"
+
+
+def own_rank() -> int:
+    from vllm.distributed import get_tensor_model_parallel_rank
+
+    return get_tensor_model_parallel_rank()
+
+
+def quantised_in(model: Any) -> Iterator[tuple[str, torch.Tensor, Any, bool]]:
+    """(name in the checkpoint, packed bytes, bitsandbytes' `QuantState`, whether it is split by
+    input) of every 4-bit matrix; vLLM lays those of q, k and v, and of gate and up, end to end."""
+    for name, parameter in model.named_parameters():
+        if not hasattr(parameter, "bnb_quant_state"):
+            continue
+        parent, _, own = name.removesuffix(".weight").removesuffix(".base_layer").rpartition(".")
+        offsets = parameter.bnb_shard_offsets.tolist()
+        for at, state in parameter.bnb_quant_state.items():
+            packed = parameter.detach()[offsets[at] : offsets[at + 1]].flatten()
+            yield f"{parent}.{FUSED.get(own, (own,))[at]}", packed, state, own in SPLIT_BY_INPUT
+
+
+def part_of(
+    packed: torch.Tensor, shape: tuple[int, ...], by_input: bool, rank: int, each: int = 2
+) -> torch.Tensor:
+    """A worker's part, of that (out, in), of a matrix whose elements hold `each` values of a row:
+    packed bytes two, scales 64."""
+    outputs, inputs = shape
+    if by_input:
+        begin = rank * inputs // each
+        columns = packed.view(outputs, -1)[:, begin : begin + inputs // each]
+        return columns.flatten().contiguous()  # a single column is flattened without a copy
+    size = outputs * inputs // each
+    return packed[rank * size : (rank + 1) * size]

@@ -13,7 +13,7 @@ from unslothrl.records import Group, Task
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.system.machine import Machine
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.evaluation import Evaluation
+from unslothrl.training.group_source import Evaluation
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
 

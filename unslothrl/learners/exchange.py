@@ -68,28 +68,25 @@ def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
     return int((total * places).sum().item())
 
 
-class Listener:
-    """Where the learners meet: rank 0 opens a free port before any of them joins."""
+def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStore, str]:
+    """-> (where the learners meet, its address), on a free port. Rank 0 opens it before any of them
+    joins; the port is free again when nobody holds the store.
 
-    def __init__(self, host: str | None = None, deadline_s: float = JOIN_S):
-        """`host`: this node's address as the other learners reach it; None: asked of the system."""
-        host = node_address() if host is None else host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, 0), family=family) as server:
-            port = server.getsockname()[1]
-            self.store: TCPStore | None = TCPStore(
-                host,
-                port,
-                is_master=True,
-                timeout=timedelta(seconds=deadline_s),
-                wait_for_workers=False,
-                master_listen_fd=server.detach(),
-            )
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def close(self) -> None:
-        """Frees the port, once rank 0's exchange has been closed too."""
-        self.store = None
+    `host`: this node's address as the other learners reach it; None: asked of the system.
+    """
+    host = node_address() if host is None else host
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.create_server((host, 0), family=family) as server:
+        port = server.getsockname()[1]
+        store = TCPStore(
+            host,
+            port,
+            is_master=True,
+            timeout=timedelta(seconds=deadline_s),
+            wait_for_workers=False,
+            master_listen_fd=server.detach(),
+        )
+    return store, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Exchange:
@@ -104,21 +101,18 @@ class Exchange:
         world_size: int,
         address: str,
         *,
-        listener: Listener | None = None,
+        store: Any = None,
         deadline_s: float = JOIN_S,
     ):
-        """`address` is the listener's, which rank 0 passes itself. Returns when all are there, or
-        raises PeerLost after `deadline_s`."""
+        """`store` is what `listen` returned, with the `address`, to rank 0. Returns when all are
+        there, or raises PeerLost after `deadline_s`."""
         self.rank, self.world_size = rank, world_size
         self.calls = 0
-        self.store: Any = None
-        self.group: Any = None
+        self.store, self.group = store, None
         host, _, port = address.rpartition(":")
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
         with self._waiting("join", deadline_s):
-            if listener is not None:
-                self.store = listener.store
-            else:
+            if store is None:
                 self.store = TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
             self.store.set(f"join/{rank}", own_card())
             names = [self.store.get(f"join/{other}") for other in range(world_size)]
@@ -154,8 +148,7 @@ class Exchange:
         return total.to(part.device)
 
     def close(self) -> None:
-        """Leaves the group: learners that still wait for this one fail at once. The port is free
-        when the listener is closed too."""
+        """Leaves the group: learners that still wait for this one fail at once."""
         if self.group is not None:
             with contextlib.suppress(RuntimeError):
                 self.group.abort()

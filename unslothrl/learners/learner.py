@@ -1,8 +1,10 @@
 """The learner: a backend that trains the LoRA by an objective, and its share of generation."""
 
-from collections.abc import Collection, Sequence
+import contextlib
+import math
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
 
-import numpy as np
 import torch
 
 from unslothrl.actors.actor import Actor
@@ -18,7 +20,6 @@ from unslothrl.records import (
     Collected,
     Measured,
     Sample,
-    StepResult,
     Update,
     UpdateStats,
 )
@@ -41,7 +42,7 @@ class Learner:
         self.progress, self.profiler = actor.progress, actor.profiler
         self.passes = Passes(backend, objective, settings, self._report)
         self.published: Adapter | None = None  # the newest version, for who finds it damaged
-        self.listener: exchange.Listener | None = None
+        self.store: Any = None  # where the learners meet, of learner 0
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
     def _report(self, done: int, tokens: int) -> None:
@@ -75,10 +76,6 @@ class Learner:
             self.backend.to_device()
         return self.actor.collect(least, seconds, assignments, linger_s)
 
-    def abandon(self, indices: Collection[int] | None = None) -> None:
-        """See `Actor.abandon`."""
-        self.actor.abandon(indices)
-
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""
         loaded = self.actor.load(adapter, fetch_s)
@@ -99,31 +96,32 @@ class Learner:
         """Leaves the card to the actors on it until something is computed here again."""
         self.backend.to_host()
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """See `Passes.measure`."""
+    @contextlib.contextmanager
+    def _computing(self, part: str) -> Iterator[None]:
         self.backend.to_device()
         self.progress.set(0, 0)
-        with self.profiler.part("measuring"):
+        with self.profiler.part(part):
+            yield
+
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+        """See `Passes.measure`."""
+        with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
         """See `Passes.judge`."""
-        self.backend.to_device()
-        self.progress.set(0, 0)
-        with self.profiler.part("measuring"):
+        with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.judge(samples))
 
     def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
         """The gradient of this learner's part of a batch: see `Passes.forward_backward`."""
-        self.backend.to_device()
-        self.progress.set(0, 0)
 
         def from_nothing() -> UpdateStats:
             for optimizer in self.optimizers.values():
                 optimizer.zero_grad(set_to_none=True)
             return self.passes.forward_backward(batch, train_policy)
 
-        with self.profiler.part("update"):
+        with self._computing("update"):
             return self.passes.within_memory(from_nothing)
 
     def update(
@@ -145,9 +143,11 @@ class Learner:
             stats = self.forward_backward(batch, train_policy)
             finite = is_finite(stats)
             if self.exchange is not None:
-                part = self.part_of_sum(finite)
-                finite = self.take_sum(self.exchange.sum(part, deadline_s or exchange.SUM_S))
-            return Update(stats, self.step(lrs, finite))
+                parameters = self._parameters()
+                part = exchange.pack(parameters, finite)
+                total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
+                finite = exchange.unpack(total, parameters)
+            return self.step(lrs, finite, stats)
 
     @staticmethod
     def update_in_turn(
@@ -167,40 +167,40 @@ class Learner:
             for learner, part in zip(learners, parts, strict=True)
         ]
         total = sum(
-            learner.part_of_sum(is_finite(of_part))
+            exchange.pack(learner._parameters(), is_finite(of_part))
             for learner, of_part in zip(learners, stats, strict=True)
         )
         assert isinstance(total, torch.Tensor)
         return [
-            Update(of_part, learner.step(lrs, learner.take_sum(total.clone())))
+            learner.step(lrs, exchange.unpack(total.clone(), learner._parameters()), of_part)
             for learner, of_part in zip(learners, stats, strict=True)
         ]
 
-    def part_of_sum(self, finite: bool) -> torch.Tensor:
-        """The accumulated gradient as it goes to the other learners: see `exchange.pack`."""
-        return exchange.pack(self._parameters(), finite)
-
-    def take_sum(self, total: torch.Tensor) -> bool:
-        """All learners' gradients in place of this one's. -> whether each loss was finite."""
-        return exchange.unpack(total, self._parameters())
-
-    def step(self, lrs: dict[str, float], finite: bool = True) -> StepResult:
-        """One step of each optimiser; none where the loss or a gradient is not `finite`."""
+    def step(
+        self, lrs: dict[str, float], finite: bool = True, stats: UpdateStats | None = None
+    ) -> Update:
+        """One step of each optimiser; none where the loss or a gradient is not `finite`. `stats`
+        are of the gradient."""
         norms = {"lora": float("nan")}
         if finite:
             norms = self._clip_gradients()
-            finite = all(np.isfinite(norm) for norm in norms.values())
+            finite = all(map(math.isfinite, norms.values()))
         for kind, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
                 group["lr"] = lrs[kind]
             if finite:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        memory_mb = self.backend.memory_mb()
-        checksum = exchange.checksum(self._parameters())
         note, self.passes.note = self.passes.note, ""
-        critic_norm = norms.get("critic", 0.0)
-        return StepResult(norms["lora"], not finite, memory_mb, critic_norm, checksum, note)
+        return Update(
+            stats or UpdateStats(),
+            norms["lora"],
+            not finite,
+            self.backend.memory_mb(),
+            norms.get("critic", 0.0),
+            exchange.checksum(self._parameters()),
+            note,
+        )
 
     def _clip_gradients(self) -> dict[str, float]:
         """-> the norm of each optimiser's gradient before it was clipped."""
@@ -220,8 +220,8 @@ class Learner:
         left.
         """
         self.leave()
-        self.listener = exchange.Listener(host)
-        return self.listener.address
+        self.store, address = exchange.listen(host)
+        return address
 
     def join(
         self,
@@ -238,16 +238,14 @@ class Learner:
         if rank != 0:
             self.leave()
         self.exchange = exchange.Exchange(
-            rank, world_size, address, listener=self.listener, deadline_s=deadline_s
+            rank, world_size, address, store=self.store, deadline_s=deadline_s
         )
 
     def leave(self) -> None:
         """Leaves the group that it is in, if any: learners that wait for it fail at once."""
         if self.exchange is not None:
             self.exchange.close()
-        if self.listener is not None:
-            self.listener.close()
-        self.exchange = self.listener = None
+        self.exchange = self.store = None
 
     def publish(self, version: int) -> Adapter:
         self.published = self.backend.publish(version)
@@ -270,20 +268,22 @@ class Learner:
         """
         learner_state.load(self._trained(), self.optimizers, data)
 
+    def fingerprint(self) -> str:
+        return self.backend.fingerprint()
+
+    # It generates too, as an actor does.
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        self.actor.abandon(indices)
+
+    def use_level(self, level: str | None) -> str | None:
+        return self.actor.use_level(level)
+
     def start_profile(self) -> None:
-        """Of its updates, and of what it draws."""
         self.actor.start_profile()
 
     def end_profile(self) -> list[Recording]:
-        """See `Profiler.take`."""
         return self.actor.end_profile()
-
-    def use_level(self, level: str | None) -> str | None:
-        """As an actor does: it generates too."""
-        return self.actor.use_level(level)
-
-    def fingerprint(self) -> str:
-        return self.backend.fingerprint()
 
     def close(self) -> None:
         self.leave()
@@ -291,4 +291,4 @@ class Learner:
 
 
 def is_finite(stats: UpdateStats) -> bool:
-    return bool(np.isfinite(stats.loss + stats.value_loss))
+    return math.isfinite(stats.loss + stats.value_loss)

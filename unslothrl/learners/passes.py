@@ -7,7 +7,7 @@ memory and speed.
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -120,41 +120,41 @@ class Passes:
         over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
         parts = self._micro_batches(batch.samples)
         micro_batches = [[batch.samples[i] for i in part] for part in parts]
-        total = _Sums()
+        passed = [sample for samples in micro_batches for sample in samples]
+        stats, old, done = UpdateStats(), list[np.ndarray](), 0
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
-                policy = self._policy_backward(samples, over, total)
+                policy = self._policy_backward(samples, over, stats, old)
             if index == len(micro_batches) // 2:
-                total.kl = self._reference_divergence(samples, policy)
+                stats.kl = self._reference_divergence(samples, policy)
             if self.objective.has_critic:
-                self._critic_backward(samples, over, total)
-            total.done += len(samples)
-            self.progress(total.done, total.tokens)
-        passed = [sample for samples in micro_batches for sample in samples]
-        return UpdateStats(
-            loss=total.loss,
-            clipped=total.clipped,
-            corrected=total.corrected,
-            entropy_sum=total.entropy,
-            agreement=agreement(
-                _joined([s.sampler_logprobs for s in passed]),
-                _joined(total.old),
-                [(s.generator, s.policy_version, s.tokens) for s in passed],
-                batch.tokens,
-            ),
-            kl=total.kl,
-            value_loss=total.value_loss,
-            values=_joined([s.measured.values for s in passed if s.measured is not None])
-            if self.objective.has_critic
-            else None,
-            returns=_joined([s.returns for s in passed]) if self.objective.has_critic else None,
-            traced=_traced(batch, [i for part in parts for i in part], total.old),
+                self._critic_backward(samples, over, stats)
+            done += len(samples)
+            self.progress(done, sum(map(len, old)))
+        stats.agreement = agreement(
+            _joined([s.sampler_logprobs for s in passed]),
+            _joined(old),
+            [(s.generator, s.policy_version, s.tokens) for s in passed],
+            batch.tokens,
         )
+        if self.objective.has_critic:
+            stats.values = _joined([s.measured.values for s in passed if s.measured is not None])
+            stats.returns = _joined([s.returns for s in passed])
+        if any(sample.trace >= 0 for sample in passed):
+            ends = np.cumsum([sample.tokens for sample in passed])[:-1]
+            of_samples = zip(passed, np.split(_joined(old), ends), strict=True)
+            stats.traced = {s.trace: values.copy() for s, values in of_samples if s.trace >= 0}
+        return stats
 
     def _policy_backward(
-        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+        self,
+        samples: Sequence[Sample],
+        over: Denominators,
+        stats: UpdateStats,
+        olds: list[np.ndarray],
     ) -> torch.Tensor:
-        """-> the policy's log-probabilities, [tokens], without their gradients."""
+        """Adds to `stats`, and to `olds` the log-probabilities before the update. -> the policy's,
+        [tokens], without their gradients."""
         policy, entropies = self.backend.token_logprobs(
             samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
         )
@@ -174,16 +174,15 @@ class Passes:
         )
         if loss.value.requires_grad:
             loss.value.backward()
-        total.loss += loss.value.item()
-        total.clipped += loss.clipped
-        total.corrected += loss.corrected
-        total.entropy += entropies.sum().item()
-        total.old.append((policy if old is None else old).detach().cpu().numpy())
-        total.tokens += len(policy)
+        stats.loss += loss.value.item()
+        stats.clipped += loss.clipped
+        stats.corrected += loss.corrected
+        stats.entropy_sum += entropies.sum().item()
+        olds.append((policy if old is None else old).detach().cpu().numpy())
         return policy.detach()
 
     def _critic_backward(
-        self, samples: Sequence[Sample], over: Denominators, total: "_Sums"
+        self, samples: Sequence[Sample], over: Denominators, stats: UpdateStats
     ) -> None:
         with self.backend.critic():
             values = self.backend.token_values(samples)
@@ -198,7 +197,7 @@ class Passes:
                 self.settings.value_clip,
             )
             loss.backward()
-        total.value_loss += loss.item()
+        stats.value_loss += loss.item()
 
     def _reference_for(self, samples: Sequence[Sample], like: torch.Tensor) -> torch.Tensor | None:
         if self.objective.kl != "loss":
@@ -228,32 +227,6 @@ class Passes:
         parts = self.backend.micro_batches(samples, self.micro_batch, self.context)
         self.is_smallest = all(len(part) == 1 for part in parts)
         return parts
-
-
-@dataclass
-class _Sums:
-    """What the micro-batches of an update add up to."""
-
-    loss: float = 0.0
-    value_loss: float = 0.0
-    clipped: int = 0
-    corrected: int = 0
-    entropy: float = 0.0
-    done: int = 0
-    tokens: int = 0
-    old: list[np.ndarray] = field(default_factory=list)
-    kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
-
-
-def _traced(
-    batch: Batch, order: Sequence[int], logprobs: Sequence[np.ndarray]
-) -> dict[int, np.ndarray]:
-    """See `UpdateStats.traced`. `logprobs` are of the samples in `order`, before the update."""
-    if not batch.traced:
-        return {}
-    ends = np.cumsum([batch.samples[i].tokens for i in order])[:-1]
-    of_samples = dict(zip(order, np.split(_joined(logprobs), ends), strict=True))
-    return {name: of_samples[place].copy() for place, name in batch.traced.items()}
 
 
 def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:

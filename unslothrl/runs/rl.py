@@ -34,9 +34,9 @@ from unslothrl.tracking import calling, origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import trial
 from unslothrl.training.saving import best
-from unslothrl.training.start_lines import facts, header
 from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
+from unslothrl.training.trial import facts, header
 from unslothrl.weights import (
     adapter_check,
     adapter_use,
@@ -119,7 +119,7 @@ class RlRun(Run):
         self.use = replace(self.use, base_hash=checks.base_hash)
         folder.beside_adapters = portable.beside(self.use, self.base, self.card)
         first = RunState(data=self.prints, base=checks.base_hash, versions=origin.versions())
-        pieces = Pieces.of(self.base)
+        pieces = Pieces(lambda: base_model.load_tokenizer(self.base))
         trainer = self.trainer = Trainer(
             config, self.data, processes, folder, view, self.steps, checks, self.trackers, pieces,
             first,

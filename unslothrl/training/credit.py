@@ -2,7 +2,7 @@
 
     R_i   reward_i - beta sum_t k_it            the KL only where it is in the reward
     A_it  = A_i, from the R of its group        algorithms/advantages.py
-    A_it  by generalised advantage estimation   algorithms/gae.py, where there is a critic:
+    A_it  by generalised advantage estimation   the same file, where there is a critic:
           r_it = -beta k_it, and reward_i more at the last token
 
 beta k is the objective's `kl_coefficient` and `kl_estimator` (algorithms/divergence.py). Advantages
@@ -19,11 +19,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unslothrl.algorithms import gae
-from unslothrl.algorithms.advantages import ADVANTAGES, has_signal
+from unslothrl.algorithms.advantages import ADVANTAGES, gae, has_signal, whiten
 from unslothrl.algorithms.divergence import ESTIMATORS
-from unslothrl.algorithms.objective import Objective
-from unslothrl.algorithms.parts import function_of
+from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
 from unslothrl.records import Group, Sample, seed_of
 
@@ -76,66 +74,46 @@ def assign(
     at most once: with all candidates where the KL is in the reward; with the chosen ones that have
     a gradient where `several_updates` or a critic need it; else not at all.
     """
-    samples = samples_of(groups)
-    kl_in_reward = objective.kl == "reward" and bool(groups)
-    if kl_in_reward:
-        everything = [s for of_group in samples for episode in of_group for s in episode]
-        measured = iter(measure(everything))
-        samples = [[[next(measured) for _ in one] for one in of_group] for of_group in samples]
+    episodes: dict[tuple[int, int], list[Sample]] = {
+        (g, i): [Sample.of(*sequence) for sequence in completion.sequences(group.task)]
+        for g, group in enumerate(groups)
+        for i, completion in enumerate(group.completions)
+    }
     rewards = [list(map(float, group.totals)) for group in groups]
-    if kl_in_reward:
-        rewards = [
-            [
-                total - sum(float(kl_penalty(sample, objective).sum()) for sample in episode)
-                for total, episode in zip(*pair, strict=True)
-            ]
-            for pair in zip(rewards, samples, strict=True)
-        ]
+    if objective.kl == "reward" and groups:
+        measured = iter(measure([s for episode in episodes.values() for s in episode]))
+        for (g, i), episode in episodes.items():
+            episode[:] = [next(measured) for _ in episode]
+            rewards[g][i] -= sum(float(kl_penalty(s, objective).sum()) for s in episode)
     chosen = [
         _choose(group, values, objective, select, topk, seed_of(seed, group.task.id))
         for group, values in zip(groups, rewards, strict=True)
     ]
     advantages = _group_advantages(groups, rewards, chosen, objective, select)
-    owners = [(g, i) for g, indices in enumerate(chosen) for i in indices for _ in samples[g][i]]
-    picked, has_gradient = _picked(samples, advantages, chosen, objective)
-    if any(has_gradient) and not kl_in_reward and (several_updates or objective.has_critic):
-        trained = iter(measure([s for s, has in zip(picked, has_gradient, strict=True) if has]))
+    owners = [(g, i) for g, indices in enumerate(chosen) for i in indices for _ in episodes[g, i]]
+    picked = [
+        sample.with_advantage(advantages[g][i])
+        for g, indices in enumerate(chosen)
+        for i in indices
+        for sample in episodes[g, i]
+    ]
+    # A group whose chosen candidates all have advantage zero has no gradient, unless the objective
+    # has another term.
+    signal = [any(advantages[g][i] for i in indices) for g, indices in enumerate(chosen)]
+    has_gradient = [objective.trains_without_advantage or signal[g] for g, _ in owners]
+    if objective.kl != "reward" and (several_updates or objective.has_critic) and any(has_gradient):
+        trained = [sample for sample, has in zip(picked, has_gradient, strict=True) if has]
+        measured = iter(measure(trained))
         picked = [
-            next(trained) if has else sample
+            next(measured) if has else sample
             for sample, has in zip(picked, has_gradient, strict=True)
         ]
     if objective.has_critic and picked:
-        token_rewards = [
-            _token_rewards(groups[g].totals[i], kl_penalty(sample, objective))
-            for (g, i), sample in zip(owners, unmeasured(samples, chosen), strict=True)
-        ]
-        picked, means = _with_gae(picked, token_rewards, gamma, gae_lambda)
+        totals = [groups[g].totals[i] for g, i in owners]
+        picked, means = _with_gae(picked, totals, objective, gamma, gae_lambda)
         for (g, i), mean in zip(owners, means, strict=True):  # of the last sequence
             advantages[g][i] = mean
     return Selected(groups, advantages, chosen, tuple(picked), tuple(has_gradient), tuple(owners))
-
-
-def samples_of(groups: Sequence[Group]) -> list[list[list[Sample]]]:
-    """[groups][candidates][sequences], without advantages yet."""
-    return [
-        [
-            [Sample.of(*sequence) for sequence in completion.sequences(group.task)]
-            for completion in group.completions
-        ]
-        for group in groups
-    ]
-
-
-def unmeasured(
-    samples: Sequence[Sequence[Sequence[Sample]]], chosen: Sequence[Sequence[int]]
-) -> list[Sample]:
-    """The samples of the chosen candidates, group by group."""
-    return [
-        sample
-        for of_group, indices in zip(samples, chosen, strict=True)
-        for i in indices
-        for sample in of_group[i]
-    ]
 
 
 def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
@@ -191,46 +169,25 @@ def _group_advantages(
     return advantages
 
 
-def _picked(
-    samples: Sequence[Sequence[Sequence[Sample]]],
-    advantages: Sequence[Sequence[float]],
-    chosen: Sequence[Sequence[int]],
-    objective: Objective,
-) -> tuple[list[Sample], list[bool]]:
-    """The chosen samples with their advantages, and whether each has a gradient.
-
-    A group whose chosen candidates all have advantage zero has none, unless the objective has
-    another term.
-    """
-    picked: list[Sample] = []
-    has_gradient: list[bool] = []
-    for of_group, values, indices in zip(samples, advantages, chosen, strict=True):
-        chosen_ones = [sample.with_advantage(values[i]) for i in indices for sample in of_group[i]]
-        picked += chosen_ones
-        has = objective.trains_without_advantage or any(values[i] for i in indices)
-        has_gradient += [has] * len(chosen_ones)
-    return picked, has_gradient
-
-
-def _token_rewards(total: float, penalty: np.ndarray) -> np.ndarray:
-    """[tokens]: the completion's reward at its last token, less each token's penalty."""
-    rewards = np.zeros(len(penalty))
-    if len(rewards):
-        rewards[-1] = total
-    return rewards - penalty
-
-
 def _with_gae(
-    samples: Sequence[Sample], rewards: Sequence[np.ndarray], gamma: float, lam: float
+    samples: Sequence[Sample],
+    totals: Sequence[float],
+    objective: Objective,
+    gamma: float,
+    gae_lambda: float,
 ) -> tuple[list[Sample], list[float]]:
-    """-> (the samples with token advantages, whitened over all of them, and returns;
-    [samples] mean advantages)."""
+    """-> (the samples with token advantages, whitened over all of them, and returns; [samples] mean
+    advantages). The reward of a sample's completion, of `totals`, is at its last token, less each
+    token's penalty."""
     estimates = []
-    for sample, of_tokens in zip(samples, rewards, strict=True):
+    for sample, total in zip(samples, totals, strict=True):
         if sample.measured is None or sample.measured.values is None:
             raise ValueError("generalised advantage estimation needs the critic's values")
-        estimates.append(gae.gae(of_tokens, sample.measured.values, gamma, lam))
-    whitened = gae.whiten([advantages for advantages, _ in estimates])
+        rewards = np.zeros(sample.tokens)
+        rewards[-1:] = total
+        rewards = rewards - kl_penalty(sample, objective)
+        estimates.append(gae(rewards, sample.measured.values, gamma, gae_lambda))
+    whitened = whiten([advantages for advantages, _ in estimates])
     estimated = [
         replace(sample, advantages=a.astype(np.float32), returns=returns.astype(np.float32))
         for sample, a, (_, returns) in zip(samples, whitened, estimates, strict=True)

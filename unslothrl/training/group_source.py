@@ -1,47 +1,91 @@
-"""The groups of a step: tasks are drawn, rolled out and judged by the run's reward model, and what
-the objective filters out is replaced."""
+"""The groups of a step and of an evaluation: tasks are drawn, rolled out and judged by the run's
+reward model, and in a step what the objective filters out is replaced."""
 
 import abc
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import itertools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from unslothrl import rewards
-from unslothrl.algorithms import filtering
+from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Sample, Task, seed_of
-from unslothrl.rewards import Chosen
 from unslothrl.rewards.failures import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
-from unslothrl.training.background import PrefetchedTasks
-from unslothrl.training.metrics import Metrics, rollout_metrics, staleness_metrics
+from unslothrl.training.metrics import Metrics, eval_metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
+
+SIGNAL_S = 1.0  # the longest that a signal may stay unseen while the loop waits for tasks
 
 Judge = Callable[[Sequence[Sample]], Sequence[float]]
 """Samples -> the reward model's score of each whole sequence."""
 
 
-@dataclass(frozen=True)
+class DrawCancelled(Exception):
+    """Ends a draw whose tasks are no longer needed."""
+
+
+class PrefetchedTasks:
+    """A source of tasks that draws the next step's tasks, in a thread, while the current step
+    runs."""
+
+    def __init__(self, source: Any):
+        self.source = source
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
+        self.requested: tuple[int, int] | None = None
+        self.pending: Future[tuple[list[Task], int]] | None = None
+        self.is_closed = False
+
+    def draw(self, position: int, count: int, is_last: bool = False) -> tuple[list[Task], int]:
+        """As `source.draw`: -> (tasks, the position after them). `is_last`: prefetch no more."""
+        if self.pending is None or self.requested != (position, count):
+            self._prefetch(position, count)
+        assert self.pending is not None
+        while not self.pending.done():  # wakes up for a Ctrl-C that came just before the wait
+            wait([self.pending], SIGNAL_S)
+        drawn = self.pending.result()
+        self.pending = None
+        if not is_last:
+            self._prefetch(drawn[1], count)
+        return drawn
+
+    def _prefetch(self, position: int, count: int) -> None:
+        self.requested = position, count
+        self.pending = self.thread.submit(self.source.draw, position, count, self._check_wanted)
+
+    def _check_wanted(self) -> None:
+        if self.is_closed:
+            raise DrawCancelled
+
+    def close(self) -> None:
+        """Cancels a draw in progress, for which Python would otherwise wait at exit."""
+        self.is_closed = True
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+
 class RewardModel:
     """Of a run. `is_first`: its sign is what is reported as correct too."""
 
-    name: str
-    weight: float
-    is_first: bool
+    def __init__(self, name: str, weight: float, is_first: bool, judge: Judge):
+        self.name, self.weight, self.is_first, self.judge = name, weight, is_first, judge
 
     @classmethod
-    def of(cls, chosen: Sequence[Chosen]) -> "RewardModel | None":
+    def of(cls, config: Config, judge: Judge) -> "RewardModel | None":
         """None where no reward is a model."""
-        for index, each in enumerate(chosen):
+        for index, each in enumerate(rewards.choose(config.reward)):
             if each.runs == rewards.IN_LEARNER:
-                return cls(each.name, each.weight, index == 0)
+                return cls(each.name, each.weight, index == 0, judge)
         return None
 
-    def judged(self, groups: Sequence[Group], judge: Judge) -> list[Group]:
+    def judged(self, groups: Sequence[Group]) -> list[Group]:
         """The groups with what the model says of every candidate; 0 of one whose environment
         failed. Of an episode of several sequences the last is judged: it has the whole
         conversation."""
@@ -50,7 +94,7 @@ class RewardModel:
             for group in groups
             for completion in group.completions
         ]
-        scores = iter(judge(samples))
+        scores = iter(self.judge(samples))
         return [self._with(group, [next(scores) for _ in group.completions]) for group in groups]
 
     def _with(self, group: Group, scores: Sequence[float]) -> Group:
@@ -61,17 +105,12 @@ class RewardModel:
         return replace(group, rewards=earned, scores=right)
 
 
-@dataclass(frozen=True)
-class StepGroups:
+class StepGroups(NamedTuple):
     """What was drawn for a step."""
 
     kept: list[Group]  # to train on
     left_out: list[Group]
     metrics: Metrics  # of both
-
-    @property
-    def completions(self) -> int:
-        return sum(len(group.completions) for group in (*self.kept, *self.left_out))
 
 
 class GroupSource(abc.ABC):
@@ -87,14 +126,11 @@ class GroupSource(abc.ABC):
         failures: FailureReport,
         view: Terminal,
         total_steps: int,
-        judge: Judge | None = None,
+        model: RewardModel | None = None,
     ):
-        """`judge` asks the run's reward model, where it has one."""
         self.config, self.objective, self.tasks = config, objective, tasks
         self.stream, self.failures, self.view = stream, failures, view
-        self.total_steps = total_steps
-        self.model = RewardModel.of(rewards.choose(config.reward)) if judge else None
-        self.judge = judge
+        self.total_steps, self.model = total_steps, model
 
     def draw(self, state: RunState, timer: Timer) -> StepGroups:
         """The groups of the step after `state`, which then says where the data stands."""
@@ -105,9 +141,14 @@ class GroupSource(abc.ABC):
         draws, missing = 0, wanted
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
-            count = filtering.how_many_to_draw(missing, len(kept), drawn, wanted)
-            drawn_now = self._judged(self._roll_out(state, count, draws, timer), timer)
-            groups = self._shuffled(drawn_now, step)
+            count = selection.how_many_to_draw(missing, len(kept), drawn, wanted)
+            groups = self._roll_out(state, count, draws, timer)
+            if self.model is not None:
+                with timer("reward"):
+                    groups = self.model.judged(groups)
+            if self.config.shuffle_rewards:
+                seed = seed_of(self.config.seed, "shuffle", step)
+                groups = [credit.shuffle_rewards(g, seed_of(seed, g.task.id)) for g in groups]
             if draws == 0:
                 wanted = len(groups)  # less than asked for at the end of an episode
             for group in groups:
@@ -147,20 +188,6 @@ class GroupSource(abc.ABC):
         (task,), _ = self.tasks.draw(position, 1, is_last=True)
         return task
 
-    def _shuffled(self, groups: Sequence[Group], step: int) -> list[Group]:
-        if not self.config.shuffle_rewards:
-            return list(groups)
-        seed_of_step = seed_of(self.config.seed, "shuffle", step)
-        return [
-            credit.shuffle_rewards(group, seed_of(seed_of_step, group.task.id)) for group in groups
-        ]
-
-    def _judged(self, groups: list[Group], timer: Timer) -> list[Group]:
-        if self.model is None or self.judge is None:
-            return groups
-        with timer("reward"):
-            return self.model.judged(groups, self.judge)
-
     @property
     def _is_filtering(self) -> bool:
         objective = self.objective
@@ -172,7 +199,7 @@ class GroupSource(abc.ABC):
         totals = [group.totals[i] for i in group.rated]
         scores = [group.scores[i] for i in group.rated]
         low, high = self.objective.filter_low, self.objective.filter_high
-        return bool(totals) and filtering.keeps(totals, scores, low, high)
+        return bool(totals) and selection.keeps(totals, scores, low, high)
 
 
 class SynchronousSource(GroupSource):
@@ -209,3 +236,51 @@ class SynchronousSource(GroupSource):
 
     def _seconds(self, timer: Timer) -> float:
         return timer.spent["generation"]
+
+
+class Evaluation:
+    """pass@1 and best-of-n on the evaluation sets: the same completions of the same problems every
+    time, under the newest version, by the stream that training draws from."""
+
+    def __init__(
+        self,
+        config: Config,
+        sets: Mapping[str, list[Task]],
+        stream: RolloutStream,
+        failures: FailureReport,
+        view: Terminal,
+        model: RewardModel | None = None,
+    ):
+        self.config, self.sets, self.stream = config, sets, stream
+        self.failures, self.view, self.model = failures, view, model
+
+    def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
+        """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what
+        the display calls it."""
+        config = self.config
+        tasks = [task for of_set in self.sets.values() for task in of_set]
+        total = len(tasks) * config.eval_candidates
+        indices = self.stream.send(
+            tasks,
+            config.eval_candidates,
+            sampling.evaluation(config),
+            (config.seed, "eval"),
+            config.learner_chunk_size if config.learner_evaluates else 0,
+        )
+        groups = self.stream.wait(
+            indices, lambda done, tokens: self.view.progress(kind, done, total, tokens)
+        )
+        if self.model is not None:
+            groups = self.model.judged(groups)
+        self.failures.check(groups)
+        rest, sizes = iter(groups), {name: len(of_set) for name, of_set in self.sets.items()}
+        return {name: list(itertools.islice(rest, size)) for name, size in sizes.items()}
+
+    def run(self) -> tuple[Metrics, dict[str, list[Group]]]:
+        """-> (the metrics of every set, with the seconds that they took; what was drawn)."""
+        started = time.perf_counter()
+        drawn, metrics = self.draw(), Metrics()
+        for name, groups in drawn.items():
+            metrics |= eval_metrics(f"eval/{name}", groups)
+        metrics["timing/eval_s"] = time.perf_counter() - started
+        return metrics, drawn

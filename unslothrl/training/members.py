@@ -1,28 +1,88 @@
-"""Processes that draw, as the driver sees them: what each was asked, and how fast it is."""
+"""Processes that draw, as the driver sees them: what each was asked and has in hand, how long calls
+may take by how long they have taken so far, and how fast an actor is beside the others."""
 
+import math
+import statistics
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
-from unslothrl.training.timeouts import Speed
+from unslothrl.records import Assignment
 from unslothrl.weights.adapter import Adapter
+
+# Of a call, after which its process hangs
+FLOOR_S = 20.0  # a busy machine has stalled a process for 11 s
+FACTOR = 10.0  # times as long as the longest so far
+FIRST_S = 1800.0  # a process's first call of a kind: it may compile; a silent one is noticed sooner
+SILENT_S = 15.0  # the longest that its watching thread may leave a question unanswered
+FIRST_SILENT_S = 30.0  # the same in a first call: what compiles may hold the interpreter's lock
+
+# Of a call, after which others draw as well what its process has in hand
+LATE_S, LATE_FACTOR = 10.0, 3.0
+LATE_SILENT_S = 2.0  # the same for an answer of its watching thread
+USUAL, MOST_USUAL_S = 2.0, 3.0  # so many times as long as answers take now is allowed beside
+ASK_S = 1.0  # that a call takes before its process is asked whether it lives
+
+# Of an actor's speed
+WINDOW_S, LEAST = 3.0, 2  # of an engine's steps, and hand-overs, from which it is judged
+SLOW = 5.0  # times the median of the others
+HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
+SLOW_S = 12.0  # for which an actor must be slow: a busy machine slows one down for some seconds
+
+RECENT = 16  # groups of an actor, by which is judged how much is left of the others
 
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""
 
 
-@dataclass
-class Pending:
+class Pending(NamedTuple):
     """A call that a process has yet to end."""
 
     call: Call[Any]
     kind: str  # of which calls take about as long
     done: Callable[[Any], None]
     told_s: float = 0.0  # that it was told to take
-    began: float = 0.0  # when the call before it ended
     version: Version | None = None  # that it loads
+
+
+@dataclass
+class Speed:
+    """What an actor's engine has done lately: (steps, tokens, seconds) of each hand-over."""
+
+    recent: deque[tuple[int, int, float]] = field(default_factory=deque)
+
+    def saw(self, steps: int, tokens: int, seconds: float) -> None:
+        if steps:
+            self.recent.append((steps, tokens, seconds))
+        while len(self.recent) > LEAST and self.seconds - self.recent[0][2] >= WINDOW_S:
+            self.recent.popleft()
+
+    @property
+    def seconds(self) -> float:
+        return sum(seconds for _, _, seconds in self.recent)
+
+    @property
+    def step_s(self) -> float:
+        """Seconds a step."""
+        return self.seconds / sum(steps for steps, _, _ in self.recent)
+
+    @property
+    def token_s(self) -> float:
+        """Seconds a token."""
+        return self.seconds / max(1, sum(tokens for _, tokens, _ in self.recent))
+
+    def slowness(self, others: list["Speed"]) -> float:
+        """How many times as slow as the median of the others this one is, by its steps and by its
+        tokens, whichever is less: few sequences at once make tokens slow, many make steps slow. 1
+        where not enough is known."""
+        known = [other for other in others if other.recent]
+        if not known or len(self.recent) < LEAST or self.seconds < WINDOW_S:
+            return 1.0
+        steps = statistics.median(other.step_s for other in known)
+        tokens = statistics.median(other.token_s for other in known)
+        return min(self.step_s / steps, self.token_s / tokens)
 
 
 @dataclass(eq=False)
@@ -34,7 +94,15 @@ class Member:
     is_leaving: bool = False  # gets nothing new
     is_late: bool = False  # its call takes so long that others draw what it has in hand
     pending: deque[Pending] = field(default_factory=deque)
+    began: float = 0.0  # when the first of them began, or the call before it ended
     ended: set[str] = field(default_factory=set)  # kinds of calls
+    holds: dict[int, Assignment] = field(default_factory=dict)  # the groups that it draws
+    since: dict[int, float] = field(default_factory=dict)  # when it was given each
+    given: dict[int, Assignment] = field(default_factory=dict)  # what goes with its next `collect`
+    collecting: int = 0  # `collect` calls that have begun
+    took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    """Seconds of its last groups"""
+    versions: tuple[int, int] = (0, 0)  # loaded and unloaded by its engine
     speed: Speed = field(default_factory=Speed)
     slow_since: float | None = None
 
@@ -52,32 +120,49 @@ class Member:
         """Whether it may be given work; who is late goes on with what it has."""
         return self.is_ready and not self.is_leaving
 
+    def give(self, assignment: Assignment, now: float) -> None:
+        """It goes with its next `collect`."""
+        index = assignment.index
+        self.holds[index] = self.given[index] = assignment
+        self.since[index] = now
+
+    def drop(self) -> list[int]:
+        """Takes all from it that it was to draw. -> the groups' indices."""
+        indices = list(self.holds)
+        self.holds, self.given = {}, {}
+        return indices
+
     def put_off(self, seconds: float) -> None:
         """Gives it so much more time for all that it is given some for."""
-        for pending in self.pending:
-            pending.began += seconds
+        self.began += seconds
         if self.slow_since is not None:
             self.slow_since += seconds
 
 
-class Owner(Protocol):
-    """Whose groups the members draw."""
+class CallTimes:
+    """The longest call of each kind so far, and what follows from it."""
 
-    def lost(self, member: Member) -> None:
-        """It is gone, with all that it had in flight."""
+    def __init__(self) -> None:
+        self.longest: dict[str, float] = {}  # seconds, by kind of call
 
-    def late(self, member: Member) -> None:
-        """It may hang: others are to draw what it has in flight, too."""
+    def saw(self, kind: str, seconds: float) -> None:
+        """A call of a kind has ended after `seconds`, without those that it was told to take."""
+        self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
 
-    def result_lost(self, member: Member) -> None:
-        """It lives, and something that it handed over did not arrive."""
+    def allowed_s(self, kind: str, is_first: bool) -> float:
+        """How long a call of a kind may take; `is_first`: its process has ended none before."""
+        if is_first or kind not in self.longest:
+            return FIRST_S
+        return max(FLOOR_S, FACTOR * self.longest[kind])
 
-    def has_work(self, member: Member) -> bool:
-        """Whether it has groups in flight."""
+    def late_s(self, kind: str, is_first: bool) -> float:
+        """After so many seconds of a call its process may hang; which costs nothing to assume."""
+        if is_first or kind not in self.longest:
+            return math.inf
+        return max(LATE_S, LATE_FACTOR * self.longest[kind])
 
-    def ready(self, member: Member) -> None:
-        """It may be given work."""
 
-
-def ignore(value: Any) -> None:
-    """What is done with what nobody needs."""
+def late_silence_s(answer_s: float) -> float:
+    """After so many seconds without an answer of its watching thread a process may hang, where
+    answers of processes take `answer_s` now."""
+    return LATE_SILENT_S + min(USUAL * answer_s, MOST_USUAL_S)

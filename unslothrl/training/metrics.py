@@ -1,15 +1,41 @@
-"""The metrics of a step and of an evaluation, from what came of them."""
+"""The metrics of a step and of an evaluation, from what came of them; and a watch on one of them:
+how far each actor's log-probabilities are from the learner's.
 
+    gap_a  mean |sampler - learner| over an actor's tokens of one staleness
+
+The learner computes its side anyway. Kernels and number formats make a gap of 0.002 to 0.02 on a
+dense model, staleness adds to it, and so does whatever is wrong with an actor that the other checks
+have missed: its adapter not applied, its base damaged, its GPU faulty. So an actor is compared
+with the median of the others, among tokens of the same staleness; only where there are no others,
+with the median of its own past.
+
+It stands out where the gap is over `FACTOR` times that and `MARGIN` nats more, with a difference of
+`SIGMAS` standard errors (tokens' gaps have heavy tails, and a step may have few of them), in
+`IN_A_ROW` steps one after the other. It is gross, and the actor is stopped, over `GROSS_FACTOR`
+times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2 on average, and
+there are others to compare with.
+"""
+
+import bisect
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from unslothrl.algorithms import diagnostics, gae
-from unslothrl.records import Completion, Group, StepResult, UpdateStats
+from unslothrl.algorithms import diagnostics
+from unslothrl.algorithms.advantages import explained_variance
+from unslothrl.records import Agreement, Completion, Group, Update
 
 Metrics = dict[str, float]
+
+FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
+GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
+LEAST_TOKENS = 128  # of an actor in a step, below which nothing is said
+PAST, LEAST_PAST = 20, 5  # steps
+
+ACTOR = "actor-"  # a learner that generates has other kernels: it is compared with its own past
 
 
 def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
@@ -86,30 +112,29 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
     }
 
 
-def update_metrics(
-    updates: Sequence[Sequence[UpdateStats]], results: Sequence[StepResult]
-) -> Metrics:
+def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
     """The `train/` metrics of a step's updates, each from every learner's part."""
-    parts = [part for update in updates for part in update]
+    parts = [one.stats for update in updates for one in update]
+    firsts = [update[0] for update in updates]  # the step itself is the same in all learners
     tokens = sum(part.agreement.tokens for part in parts)
     metrics = {
-        "train/loss": sum(part.loss for part in parts) / len(results),
+        "train/loss": sum(part.loss for part in parts) / len(updates),
         "train/entropy": sum(part.entropy_sum for part in parts) / tokens,
         "train/clip_fraction": sum(part.clipped for part in parts) / tokens,
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
         "train/correction_truncated": sum(part.corrected for part in parts) / tokens,
-        **diagnostics.sampler_agreement([[part.agreement for part in each] for each in updates]),
-        "train/grad_norm": mean(result.grad_norm for result in results),
-        "train/skipped_updates": sum(result.skipped for result in results),
-        "memory/learner_peak_mb": max(result.memory_mb for result in results),
+        **diagnostics.sampler_agreement([[p.stats.agreement for p in each] for each in updates]),
+        "train/grad_norm": mean(first.grad_norm for first in firsts),
+        "train/skipped_updates": sum(first.skipped for first in firsts),
+        "memory/learner_peak_mb": max(one.memory_mb for update in updates for one in update),
     }
     if parts[0].values is not None:
         values = np.concatenate([part.values for part in parts])
         returns = np.concatenate([part.returns for part in parts])
         metrics |= {
-            "train/value_loss": sum(part.value_loss for part in parts) / len(results),
-            "train/value_explained": gae.explained_variance(values, returns),
-            "train/critic_grad_norm": mean(result.critic_grad_norm for result in results),
+            "train/value_loss": sum(part.value_loss for part in parts) / len(updates),
+            "train/value_explained": explained_variance(values, returns),
+            "train/critic_grad_norm": mean(first.critic_grad_norm for first in firsts),
         }
     return metrics
 
@@ -123,3 +148,100 @@ def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> fl
 
 def mean(values: Iterable[float]) -> float:
     return statistics.fmean(values)
+
+
+class Gap(NamedTuple):
+    """Of one generator's tokens of one staleness, in one step."""
+
+    mean: float
+    error: float  # its standard error
+    tokens: int
+
+
+Gaps = dict[int, dict[str, Gap]]
+"""By staleness, then by generator."""
+
+
+def gaps_of(parts: Sequence[Agreement], version: int) -> Gaps:
+    """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
+    sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for part in parts:
+        for (generator, drawn_under), of_source in part.sources.items():
+            of_key = sums[version - drawn_under, generator]
+            for place, value in enumerate(of_source):
+                of_key[place] += value
+    gaps: Gaps = defaultdict(dict)
+    for (staleness, generator), (count, total, square) in sorted(sums.items()):
+        mean = total / count
+        error = (max(0.0, square / count - mean**2) / count) ** 0.5
+        gaps[staleness][generator] = Gap(mean, error, int(count))
+    return dict(gaps)
+
+
+class SamplerGapWatch:
+    """Of a run. `note` gets a line, `stop` the name of an actor and why it is stopped."""
+
+    def __init__(self, note: Callable[[str], None], stop: Callable[[str, str], None]):
+        self.note, self.stop = note, stop
+        self.past: dict[tuple[int, str], deque[float]] = defaultdict(lambda: deque(maxlen=PAST))
+        self.in_a_row: dict[str, int] = {}
+        self.stopped: dict[str, int] = {}  # the version at which each was stopped
+
+    def saw(self, parts: Sequence[Agreement], version: int) -> dict[str, float]:
+        """The updates of a step that trained policy `version`. -> `train/sampler_gap/<generator>`
+        of the freshest tokens of each, where there are several generators."""
+        gaps = gaps_of(parts, version)
+        metrics: dict[str, float] = {}
+        outstanding: dict[str, tuple[Gap, float, bool]] = {}
+        for staleness, of_generators in sorted(gaps.items()):
+            actors = sorted(
+                gap.mean
+                for name, gap in of_generators.items()
+                if name.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
+            )
+            for name, gap in of_generators.items():
+                metrics.setdefault(f"train/sampler_gap/{name}", gap.mean)
+                if version - staleness <= self.stopped.get(name, -1):
+                    continue  # it was drawn by the process that has been stopped
+                expected, is_of_others = self._expected(staleness, name, gap, actors)
+                if expected is not None and stands_out(gap, expected, FACTOR, MARGIN):
+                    outstanding.setdefault(name, (gap, expected, is_of_others))
+                else:
+                    self.past[staleness, name].append(gap.mean)
+        self._report(outstanding, version)
+        return metrics if len(metrics) > 1 else {}
+
+    def _expected(
+        self, staleness: int, name: str, gap: Gap, actors: Sequence[float]
+    ) -> tuple[float | None, bool]:
+        """What the gap should be like, and whether others say so. `actors` has the means of all
+        that may be compared with, ascending."""
+        if name.startswith(ACTOR):
+            others = list(actors)
+            if gap.tokens >= LEAST_TOKENS:
+                del others[bisect.bisect_left(others, gap.mean)]
+            if others:
+                middle = len(others) // 2  # of sorted ones: as `statistics.median`, without a sort
+                return (others[middle] + others[(len(others) - 1) // 2]) / 2, True
+        past = self.past[staleness, name]
+        return (statistics.median(past) if len(past) >= LEAST_PAST else None), False
+
+    def _report(self, outstanding: dict[str, tuple[Gap, float, bool]], version: int) -> None:
+        self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in outstanding}
+        for name, (gap, expected, is_of_others) in outstanding.items():
+            compared = "the other actors'" if is_of_others else "its own before"
+            text = (
+                f"{name}: its log-probabilities are {gap.mean:.2g} a token from the learner's, "
+                f"{compared} {expected:.2g}"
+            )
+            if is_of_others and stands_out(gap, expected, GROSS_FACTOR, GROSS_MARGIN):
+                self.stopped[name] = version
+                del self.in_a_row[name]
+                self.stop(name, text)
+            elif self.in_a_row[name] == IN_A_ROW:
+                self.note(f"{text}: see train/sampler_gap/{name}")
+
+
+def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:
+    beyond = gap.mean - max(factor * expected, expected + margin)
+    return gap.tokens >= LEAST_TOKENS and beyond > 0 and gap.mean - expected > SIGMAS * gap.error

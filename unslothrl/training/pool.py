@@ -21,8 +21,8 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
-from unslothrl.training import timeouts
-from unslothrl.training.members import Member, Owner, Pending, Version, ignore
+from unslothrl.training import members as limits
+from unslothrl.training.members import CallTimes, Member, Pending, Version
 from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -39,7 +39,6 @@ class Pool:
         self,
         cluster: Cluster,
         checks: Checks,
-        owner: Owner,
         note: Callable[[str], None],
         *,
         draws_with_learners: bool,
@@ -49,13 +48,13 @@ class Pool:
         """`draws_with_learners`: learners are called here, too; without `learners_draw` they load
         versions and are given no work."""
         self.learners_draw = learners_draw
-        self.cluster, self.checks, self.owner, self.note = cluster, checks, owner, note
+        self.cluster, self.checks, self.note = cluster, checks, note
         self.min_actors = min_actors
         self.draws_with_learners = draws_with_learners
         self.members: dict[str, Member] = {}
         for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
             self.members[handle.name] = Member(handle)
-        self.times = timeouts.CallTimes()
+        self.times = CallTimes()
         self.damaged: Counter[Member] = Counter()  # versions that have arrived so
         self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
@@ -64,6 +63,7 @@ class Pool:
         self.slow: set[str] = set()  # that were started again for it
         self.failure: RunError | None = None  # too few actors are left
         self.replaced = 0  # in the whole run
+        self.versions_ended = 0  # that were loaded by processes which are gone
         self.looked = self.looked_at_nodes = time.monotonic()
         self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
@@ -82,12 +82,14 @@ class Pool:
         member: Member,
         kind: str,
         call: Call[Any],
-        done: Callable[[Any], None] = ignore,
+        done: Callable[[Any], None] = lambda value: None,
         told_s: float = 0.0,
         version: Version | None = None,
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
-        member.pending.append(Pending(call, kind, done, told_s, time.monotonic(), version))
+        if not member.pending:
+            member.began = time.monotonic()
+        member.pending.append(Pending(call, kind, done, told_s, version))
 
     def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
@@ -108,13 +110,11 @@ class Pool:
         self._look_after()
 
     def _end(self, member: Member, pending: Pending) -> None:
-        now = time.monotonic()
         member.pending.remove(pending)
         member.ended.add(pending.kind)
         member.is_late = False
-        self.times.saw(pending.kind, max(0.0, now - pending.began - pending.told_s))
-        if member.pending:
-            member.pending[0].began = now
+        began, member.began = member.began, time.monotonic()
+        self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
         if pending.version is not None and isinstance(error, AdapterDamaged):
@@ -127,8 +127,9 @@ class Pool:
             line = str(error) if isinstance(error, UserError | RunError) else summary_of(error)
             why = error if is_lost else RunError(f"{member.name} has not started ({line})")
             self.lose(member, why, elsewhere=True)
-        elif isinstance(error, ResultLost):
-            self.owner.result_lost(member)
+        elif isinstance(error, ResultLost):  # what it has in flight still is ignored there
+            member.collecting = sum(each.kind == "collect" for each in member.pending)
+            member.given |= member.holds
         elif is_lost:
             self.lose(member, error)
         else:
@@ -181,8 +182,9 @@ class Pool:
         self.replaced += 1
 
     def _let_go(self, member: Member) -> None:
+        """Whatever it was to draw waits again."""
         del self.members[member.name]
-        self.owner.lost(member)
+        self.versions_ended += member.versions[0]
 
     def stop(self, name: str, why: str) -> None:
         """Gives up an actor that draws under another policy than it says."""
@@ -247,17 +249,17 @@ class Pool:
         if not member.is_ready:
             member.is_ready = True
             self.note(f"{member.name} is ready")
-            self.owner.ready(member)
 
     def publish(self, adapter: Version) -> list[Loaded]:
         """Has every process load a version, before what it is given from now on. -> what came of
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
         loaded: list[Loaded] = []
+        of_learners: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                done = ignore if member.is_learner else loaded.append
-                self._call_load(member, adapter, done)
+                found = of_learners if member.is_learner else loaded
+                self._call_load(member, adapter, found.append)
         return loaded
 
     def is_loading(self) -> bool:
@@ -293,13 +295,13 @@ class Pool:
                 member.put_off(stall_s)
         for member in list(self.members.values()):
             if member.pending:
-                self._look_at_call(member, now - member.pending[0].began)
+                self._look_at_call(member, now - member.began)
         self._look_at_speeds(now)
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
         for member in self.actors():  # those that have handed over all that they had move
-            if member.is_leaving and not self.owner.has_work(member):
+            if member.is_leaving and not member.holds:
                 self._let_go(member)
                 self._start(member.name, elsewhere=True)
         self._look_at_number(now)
@@ -311,15 +313,15 @@ class Pool:
         allowed_s = self.times.allowed_s(kind, is_first)
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
-        elif taken_s > timeouts.ASK_S:
+        elif taken_s > limits.ASK_S:
             silent_s = self.cluster.silence_s(member.handle)
         if taken_s > allowed_s or silent_s > (
-            timeouts.FIRST_SILENT_S if is_first else timeouts.SILENT_S
+            limits.FIRST_SILENT_S if is_first else limits.SILENT_S
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
         elif taken_s > self.times.late_s(kind, is_first) or (
-            silent_s > timeouts.late_silence_s(self.cluster.answer_s())
+            silent_s > limits.late_silence_s(self.cluster.answer_s())
         ):
             self._may_hang(member)
 
@@ -328,7 +330,8 @@ class Pool:
         others = any(other is not member for other in self.ready())
         if others and member.is_ready and not member.is_late and not member.is_learner:
             member.is_late = True
-            self.owner.late(member)
+            if indices := member.drop():  # whoever is first counts
+                self.call(member, "abandon", member.handle.abandon(indices))
 
     def _look_at_speeds(self, now: float) -> None:
         """A slow actor is started again once; where that does not help, it gets less to do."""
@@ -336,7 +339,7 @@ class Pool:
         step_s = {member: member.speed.step_s for member in members}
         fastest = min(step_s.values(), default=0.0)
         for member in members:
-            slowness, limit = 1.0, timeouts.SLOW if member.slow_since is None else timeouts.SLOW / 2
+            slowness, limit = 1.0, limits.SLOW if member.slow_since is None else limits.SLOW / 2
             if step_s[member] > limit * fastest and member.name not in self.slow:
                 others = [other.speed for other in members if other is not member]
                 slowness = member.speed.slowness(others)
@@ -345,17 +348,12 @@ class Pool:
                 continue
             member.slow_since = member.slow_since or now
             slow_s = now - member.slow_since
-            if slow_s > timeouts.SLOW_S:
+            if slow_s > limits.SLOW_S:
                 self.slow.add(member.name)
                 text = f"{member.name} is {slowness:.0f} times as slow as the others"
                 self.lose(member, ProcessLost(member.name, text))
-            elif slow_s > timeouts.HELD_UP_S and self._is_waited_for(member):
-                self._may_hang(member)
-
-    def _is_waited_for(self, member: Member) -> bool:
-        """Whether nobody else has anything left to draw."""
-        others = (other for other in self.ready() if other is not member)
-        return self.owner.has_work(member) and not any(map(self.owner.has_work, others))
+            elif slow_s > limits.HELD_UP_S and [m for m in self.ready() if m.holds] == [member]:
+                self._may_hang(member)  # all wait for it
 
     def _look_at_nodes(self) -> None:
         changes = self.cluster.changes()

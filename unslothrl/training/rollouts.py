@@ -12,9 +12,8 @@ until it has come, and what comes a second time is ignored: each counts once.
 import heapq
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from unslothrl.cluster.base import Checks, Cluster, Progress
 from unslothrl.records import Assignment, Collected, Group, Sampling, Task
@@ -25,20 +24,17 @@ from unslothrl.weights.adapter import Loaded
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
 CALLS_PER_S = 200  # that the driver can well begin
-RECENT = 16  # groups of an actor, by which is judged how much is left of the others
 LEAST_LEFT = 0.1  # of a group that has taken as long as the quickest of those
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Flight:
-    """Where a prompt is."""
+    """A group that has not come yet."""
 
     assignment: Assignment
     policy_version: int  # that was the newest when it was given out
-    generator: str = ""  # "": it waits in the driver
     is_urgent: bool = False  # it is given out before others
-    given: float = 0.0  # when it was given out, by the monotonic clock
 
 
 class RolloutStream:
@@ -63,7 +59,6 @@ class RolloutStream:
         self.pool = Pool(
             cluster,
             checks or Checks(),
-            self,
             note,
             draws_with_learners=not overlaps,
             min_actors=min(max(min_actors, int(not learners_draw)), len(cluster.actors)),
@@ -74,15 +69,10 @@ class RolloutStream:
         self.sent = 0
         self.policy_version = 0  # the newest
         self.slice_s = MOST_SLICE_S
-        self.collecting: dict[Member, int] = {}  # `collect` calls that have begun
-        self.given: dict[Member, dict[int, Assignment]] = {}  # what goes with the next of them
         self.pumped = 0.0  # when, by the monotonic clock
-        self.took: dict[str, deque[float]] = {}  # seconds of an actor's last groups, by its name
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
         self.memory_mb = 0.0  # the largest generator's peak so far
-        self.versions: dict[Member, tuple[int, int]] = {}  # loaded and unloaded by each process
-        self.versions_ended = 0  # that were loaded by processes which are gone
         if overlaps:
             cluster.meanwhile = self.meanwhile
 
@@ -112,7 +102,7 @@ class RolloutStream:
         """`send` for groups with seeds of their own; their indices follow `sent`."""
         self.sent += len(assignments)
         for assignment in assignments:
-            flight = Flight(assignment, self.policy_version, is_urgent=is_urgent)
+            flight = Flight(assignment, self.policy_version, is_urgent)
             self.in_flight[assignment.index] = flight
         indices = [assignment.index for assignment in assignments]
         if self.overlaps:
@@ -143,15 +133,10 @@ class RolloutStream:
         return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
 
     def _give(self, member: Member, indices: Sequence[int]) -> None:
-        """They go with its next `collect`."""
         for index in indices:
-            self.in_flight[index] = replace(
-                self.in_flight[index],
-                generator=member.name,
-                policy_version=self.policy_version,
-                given=time.monotonic(),
-            )
-            self.given.setdefault(member, {})[index] = self.in_flight[index].assignment
+            flight = self.in_flight[index]
+            flight.policy_version = self.policy_version
+            member.give(flight.assignment, time.monotonic())
 
     @property
     def poll_s(self) -> float:
@@ -176,19 +161,20 @@ class RolloutStream:
         """What waits in the driver goes to whoever has least to do. A group counts by what is left
         of it: when a batch is drawn, those of the one before it are nearly done in one actor and
         have just arrived from another, who must not get more for that."""
-        waiting = [index for index, flight in self.in_flight.items() if not flight.generator]
+        holders = self.pool.members.values()
+        held = {index for member in holders for index in member.holds}
+        waiting = [index for index in self.in_flight if index not in held]
         members = self.pool.ready() if waiting else []
         if self.overlaps and len(members) < self.pool.min_actors:
             return
-        load = {member.name: 0.0 for member in members}
-        least = {name: min(self.took[name]) for name in load if name in self.took}
         now = time.monotonic()
-        for flight in self.in_flight.values():
-            if flight.generator in load:
-                seconds = least.get(flight.generator, math.inf)
-                load[flight.generator] += max(LEAST_LEFT, 1 - (now - flight.given) / seconds)
+        load: dict[Member, float] = {}
+        for member in members:
+            seconds = min(member.took, default=math.inf)
+            begun = (member.since[index] for index in member.holds)
+            load[member] = sum(max(LEAST_LEFT, 1 - (now - since) / seconds) for since in begun)
         shares: dict[Member, list[int]] = {member: [] for member in members}
-        idlest = [(load[member.name], place, member) for place, member in enumerate(members)]
+        idlest = [(load[member], place, member) for place, member in enumerate(members)]
         heapq.heapify(idlest)
         for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
             if not idlest or idlest[0][0] >= self.groups_at_once:
@@ -200,10 +186,9 @@ class RolloutStream:
             self._give(member, indices)
 
     def _keep_collecting(self) -> None:
-        working = {flight.generator for flight in self.in_flight.values()}
         for member in self.pool.members.values():
-            while member.name in working and self.collecting.get(member, 0) < self._ahead:
-                self.collecting[member] = self.collecting.get(member, 0) + 1
+            while member.holds and member.collecting < self._ahead:
+                member.collecting += 1
                 self._collect(member)
 
     @property
@@ -214,7 +199,7 @@ class RolloutStream:
         least = 1 if self.overlaps else None
         between_s = len(self.pool.members) / CALLS_PER_S  # two calls of an actor, on average
         seconds = max(self.slice_s, between_s)
-        given = tuple(self.given.pop(member, {}).values())
+        given, member.given = tuple(member.given.values()), {}
         call = member.handle.collect(
             least, None if self.cluster.is_local else seconds, given, between_s / 2
         )
@@ -223,19 +208,22 @@ class RolloutStream:
         )
 
     def _collected(self, member: Member, collected: Collected) -> None:
-        self.collecting[member] -= 1
+        member.collecting -= 1
         self.done += collected.completions
         self.tokens += collected.tokens
         self.reward_s = max(self.reward_s, collected.reward_s)
         self.memory_mb = max(self.memory_mb, collected.memory_mb)
-        self.versions[member] = collected.versions_loaded, collected.versions_unloaded
+        member.versions = collected.versions_loaded, collected.versions_unloaded
         self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
+        now = time.monotonic()
         for index, group in collected.groups:
-            flight = self.in_flight.pop(index, None)
-            if flight is not None:  # else it has come before
-                self.finished[index] = group
-                took = self.took.setdefault(member.name, deque(maxlen=RECENT))
-                took.append(max(1e-3, time.monotonic() - flight.given))
+            if self.in_flight.pop(index, None) is None:
+                continue  # it has come before
+            self.finished[index] = group
+            member.took.append(max(1e-3, now - member.since.get(index, now)))
+            for holder in self.pool.members.values():
+                holder.holds.pop(index, None)
+                holder.since.pop(index, None)
 
     def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
         """The groups of these indices, in their order, as soon as all are there. RunError where too
@@ -266,11 +254,10 @@ class RolloutStream:
         """As the processes said with what they handed over last: versions loaded into engines so
         far, those of them unloaded, and the most that any engine holds. A process that has ended
         holds none."""
-        loaded, unloaded = self.versions_ended, self.versions_ended
-        most = 0
-        for of_engine, ended in self.versions.values():
-            loaded, unloaded = loaded + of_engine, unloaded + ended
-            most = max(most, of_engine - ended)
+        versions = [member.versions for member in self.pool.members.values()]
+        loaded = self.pool.versions_ended + sum(loaded for loaded, _ in versions)
+        unloaded = self.pool.versions_ended + sum(unloaded for _, unloaded in versions)
+        most = max((loaded - unloaded for loaded, unloaded in versions), default=0)
         return loaded, unloaded, most
 
     def raise_failure(self) -> None:
@@ -285,43 +272,15 @@ class RolloutStream:
 
     def reset(self, timeout_s: float = 60.0) -> None:
         """Forgets all that is in flight: it will be drawn again under other indices."""
-        self.in_flight, self.finished, self.given = {}, {}, {}
+        self.in_flight, self.finished = {}, {}
+        for member in self.pool.members.values():
+            member.drop()
         for member in self.pool.ready():
             if not member.is_learner:
                 self.pool.call(member, "abandon", member.handle.abandon())
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and any(m.pending for m in self.pool.ready()):
             self.pool.poll(POLL_S)
-
-    def lost(self, member: Member) -> None:
-        self.collecting.pop(member, None)
-        self.given.pop(member, None)
-        self.took.pop(member.name, None)
-        self.versions_ended += self.versions.pop(member, (0, 0))[0]
-        for index, flight in self.in_flight.items():
-            if flight.generator == member.name:
-                self.in_flight[index] = replace(flight, generator="")
-
-    def late(self, member: Member) -> None:
-        """Whoever is first counts; should it go on after all, it stops drawing the rest."""
-        of_member = [index for index, f in self.in_flight.items() if f.generator == member.name]
-        for index in of_member:
-            self.in_flight[index] = replace(self.in_flight[index], generator="")
-        self.given.pop(member, None)
-        if of_member:
-            self.pool.call(member, "abandon", member.handle.abandon(of_member))
-
-    def result_lost(self, member: Member) -> None:
-        """What it has in flight still is ignored there; what it handed over is drawn again."""
-        self.collecting[member] = sum(pending.kind == "collect" for pending in member.pending)
-        flights = self.in_flight.items()
-        self._give(member, [index for index, f in flights if f.generator == member.name])
-
-    def has_work(self, member: Member) -> bool:
-        return any(flight.generator == member.name for flight in self.in_flight.values())
-
-    def ready(self, member: Member) -> None:
-        """It gets what waits with the next `pump`."""
 
 
 def task_counts(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:

@@ -7,8 +7,9 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.errors import RunError
@@ -18,11 +19,13 @@ from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, step_name
-from unslothrl.training.background import Background
 from unslothrl.training.credit import Selected
-from unslothrl.training.group_source import StepGroups
 from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
+
+MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
+SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
+KEPT = 5  # steps and checkpoints that are remembered
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,28 @@ def best(evals: list[dict]) -> dict:
     return max(rated, key=lambda one: one[key]) if rated else evals[-1]
 
 
+class Background:
+    """Runs calls in a thread, one after the other, in the order in which they were given.
+
+    What a call raises is raised again by a later `run` or by `wait`.
+    """
+
+    def __init__(self):
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="background")
+        self.waiting: deque[Future] = deque()
+
+    def run(self, function: Callable, *arguments: Any) -> None:
+        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
+        while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
+            self.waiting.popleft().result()
+        self.waiting.append(self.thread.submit(function, *arguments))
+
+    def wait(self) -> None:
+        """Returns when every call has finished."""
+        while self.waiting:
+            self.waiting.popleft().result()
+
+
 class Saving:
     """Writes in the order in which it was asked to. An error comes out of a later call."""
 
@@ -73,21 +98,21 @@ class Saving:
         self.schedule = CheckpointSchedule(checkpoint_every, note)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
-    def trace(self, selected: Selected, groups: StepGroups, is_traced: bool) -> Trace | None:
-        """What is to be asked of the learners for the report, in a step that is traced."""
-        return Trace(selected, groups.left_out) if is_traced and self.pieces else None
-
     def rollouts(
-        self, step: int, groups: StepGroups, selected: Selected, trace: Trace | None = None
+        self,
+        step: int,
+        selected: Selected,
+        left_out: Sequence[Group],
+        trace: Trace | None = None,
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.background.run(self._write_rollouts, step, groups, selected, trace)
+        self.background.run(self._write_rollouts, step, selected, left_out, trace)
 
     def _write_rollouts(
-        self, step: int, groups: StepGroups, selected: Selected, trace: Trace | None
+        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None
     ) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
-        rows = [*trained, *rollout_rows(groups.left_out)]
+        rows = [*trained, *rollout_rows(left_out)]
         self.folder.write_rollouts(step, rows)
         if trace and self.pieces:
             with noting_errors(self.note):
@@ -95,11 +120,12 @@ class Saving:
 
     def report(self) -> None:
         """The page of the run so far."""
-        self.background.run(self._write_report)
 
-    def _write_report(self) -> None:
-        with noting_errors(self.note):
-            write_report(self.folder)
+        def write() -> None:
+            with noting_errors(self.note):
+                write_report(self.folder)
+
+        self.background.run(write)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
@@ -109,11 +135,6 @@ class Saving:
     def adapter(self, adapter: Adapter) -> None:
         self.background.run(self.folder.save_adapter, adapter)
         self.background.run(self.folder.saved)
-
-    def last_adapter(self, newest: Callable[[], Adapter]) -> Path:
-        """Writes the newest version when all else is on disk. -> its folder."""
-        self.background.wait()
-        return self.folder.save_adapter(newest())
 
     def checkpoint(self, boundary: Boundary) -> None:
         self.background.run(self._write_checkpoint, boundary)
@@ -134,10 +155,6 @@ class Saving:
     def wait(self) -> None:
         """Returns when everything is written."""
         self.background.wait()
-
-
-SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
-KEPT = 5  # steps and checkpoints that are remembered
 
 
 class CheckpointSchedule:

@@ -7,18 +7,19 @@ neither what is computed nor how long it takes depends on whether a step is trac
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from unslothrl.records import Batch, Completion, Group, Sample, UpdateStats
+from unslothrl.records import Completion, Group, Sample, UpdateStats
 from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
 from unslothrl.training.credit import Selected
 
 MOST_STEPS = 200  # of a run that are traced, about
 MOST_TOKENS = 40_000  # of a step, all its completions together
 LONGEST = 1000  # tokens of a completion
+MOST_BYTES = 4  # of a character, and so tokens
+REPLACED = "\ufffd"  # what a decoder writes for a part of a character
 
 
 def is_traced(step: int, total_steps: int) -> bool:
@@ -48,11 +49,11 @@ class Trace:
             if sample.measured is not None
         }
 
-    def asked(self, batch: Batch) -> Batch:
-        """The batch, which asks for what is not known yet."""
+    def asked(self, selected: Selected) -> Selected:
+        """The same, with samples that ask for what is not known yet."""
         rows = {id(s): row for row, s in self.samples.items() if row not in self.logprobs}
-        traced = {place: rows[id(s)] for place, s in enumerate(batch.samples) if id(s) in rows}
-        return replace(batch, traced=traced) if traced else batch
+        samples = [replace(s, trace=rows[id(s)]) if id(s) in rows else s for s in selected.samples]
+        return replace(selected, samples=tuple(samples))
 
     def saw(self, parts: Sequence[UpdateStats]) -> None:
         """What the learners answered."""
@@ -74,41 +75,27 @@ class Trace:
         most: int,
         pieces: Callable[[Sequence[int]], list[str]],
     ) -> Tokens:
-        sampled, logprobs = completion.sampled[:most], completion.logprobs[:most]
+        sampled = completion.sampled[:most]
+        logprobs = completion.logprobs[:most][sampled]
         gaps = advantages = None
-        known = self.logprobs.get(row)
-        if known is not None:
-            gaps = _spread(known, sampled) - logprobs
-        if row in self.samples:
-            values = self.samples[row].advantages
-            if len(values) and (values != values[0]).any():  # a critic's
-                advantages = _spread(values, sampled)
+        if (known := self.logprobs.get(row)) is not None:
+            gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
+        values = self.samples[row].advantages if row in self.samples else np.zeros(0)
+        if len(values) and (values != values[0]).any():  # a critic's
+            advantages = by_token(values, sampled)
         return Tokens(
             pieces(completion.token_ids[:most].tolist()),
-            _listed(logprobs, sampled),
-            None if gaps is None else _listed(gaps, sampled),
-            None if advantages is None else _listed(advantages, sampled),
+            by_token(logprobs, sampled),
+            gaps,
+            advantages,
             left_out=max(0, len(completion.token_ids) - most),
         )
 
 
-def _spread(values: np.ndarray, sampled: np.ndarray) -> np.ndarray:
-    """[sampled tokens] -> [tokens], 0 where a token was not sampled."""
-    spread = np.zeros(len(sampled))
-    count = int(sampled.sum())
-    spread[sampled] = values[:count]
-    return spread
-
-
-def _listed(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:
-    return [
-        value if was_sampled else None
-        for value, was_sampled in zip(values.tolist(), sampled.tolist(), strict=True)
-    ]
-
-
-MOST_WAITING = 4  # tokens: no character has more bytes
-REPLACED = "\ufffd"  # what a decoder writes for a part of a character
+def by_token(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:
+    """[sampled tokens] -> [tokens], None where a token was not sampled."""
+    given = iter(values.tolist())
+    return [next(given) if was_sampled else None for was_sampled in sampled.tolist()]
 
 
 class Pieces:
@@ -116,16 +103,10 @@ class Pieces:
     for: it is used in another thread than the run's."""
 
     def __init__(self, load: Callable[[], Any]):
+        """`load` gives a tokenizer."""
         self.load = load
         self.tokenizer: Any = None
         self.known: dict[tuple[int, ...], str] = {}
-
-    @classmethod
-    def of(cls, base: Path) -> "Pieces":
-        """Of a base's tokenizer."""
-        from unslothrl.weights import base_model
-
-        return cls(lambda: base_model.load_tokenizer(base))
 
     def __call__(self, ids: Sequence[int]) -> list[str]:
         """The text of each token; where several are one character, it is the last one's."""
@@ -133,7 +114,7 @@ class Pieces:
         begin = 0
         for end in range(1, len(ids) + 1):
             text = self._text(tuple(ids[begin:end]))
-            is_part = text.endswith(REPLACED) and end - begin < MOST_WAITING and end < len(ids)
+            is_part = text.endswith(REPLACED) and end - begin < MOST_BYTES and end < len(ids)
             pieces.append("" if is_part else text)
             if not is_part:
                 begin = end

@@ -23,19 +23,22 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
-from unslothrl.training.background import PrefetchedTasks
-from unslothrl.training.balancing import Costs
+from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.evaluation import Evaluation
-from unslothrl.training.group_source import GroupSource, SynchronousSource
-from unslothrl.training.learner_group import LearnerGroup
+from unslothrl.training.group_source import (
+    Evaluation,
+    GroupSource,
+    PrefetchedTasks,
+    RewardModel,
+    SynchronousSource,
+)
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
-from unslothrl.training.tracing import Pieces, is_traced
-from unslothrl.training.updates import Updates
+from unslothrl.training.tracing import Pieces, Trace, is_traced
+from unslothrl.training.updates import LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter, Loaded
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
@@ -78,12 +81,13 @@ class Trainer:
             overlaps=config.max_staleness > 0,
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
+        model = RewardModel.of(config, self.judge)
         source = OverlappedSource if config.max_staleness else SynchronousSource
         self.source: GroupSource = source(
-            config, self.objective, self.tasks, self.stream, failures, view, steps, self.judge
+            config, self.objective, self.tasks, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
-        self.evaluation = Evaluation(config, data.evals, self.stream, failures, view, self.judge)
+        self.evaluation = Evaluation(config, data.evals, self.stream, failures, view, model)
         self.saving = Saving(
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
@@ -173,27 +177,28 @@ class Trainer:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""
         self.timer = Timer()
         state, step = self.state, self.state.step + 1
-        groups = self.source.draw(state, self.timer)
-        selected = self.assign_credit(groups.kept, step)
-        trace = self.saving.trace(selected, groups, is_traced(step, self.total_steps))
+        kept, left_out, drawn = self.source.draw(state, self.timer)
+        selected = self.assign_credit(kept, step)
+        is_shown = self.saving.pieces is not None and is_traced(step, self.total_steps)
+        trace = Trace(selected, left_out) if is_shown else None
         trained = self.updates.run(selected, state, self.timer, trace)
-        metrics = {**groups.metrics, **selected.metrics(), **trained}
+        metrics = {**drawn, **selected.metrics(), **trained}
         if trained and not self.updates.is_frozen(step):
             state.policy_version += 1
             with self.timer("sync"):
                 metrics |= self.publish()
         else:  # no new version is loaded, which would have made room for the actors
             self.learners.make_room()
-        self.saving.rollouts(step, groups, selected, trace)
+        self.saving.rollouts(step, selected, left_out, trace)
         metrics |= self.timer.metrics()
         with stopping.held():
             state.step, state.unlogged = step, metrics
-            state.samples_seen += groups.completions
+            state.samples_seen += sum(len(group.completions) for group in kept + left_out)
             state.seconds += metrics["timing/step_s"]
             self.mark(self.learners.save_state() if trained else None)
         self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
-        self.view.sample(groups.kept or groups.left_out)
+        self.view.sample(kept or left_out)
         self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
@@ -272,8 +277,13 @@ class Trainer:
 
     def measure(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples with what the learners say of them before the update, in order."""
+        total = len(samples)
         with self.timer("update"):
-            return self.updates.measure(samples, self.objective.kl != "none")
+            return self.learners.measure(
+                samples,
+                self.objective.kl != "none",
+                lambda done, tokens: self.view.progress("measuring", done, total, tokens),
+            )
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
         """What the run's reward model says of samples, in order."""
@@ -337,7 +347,8 @@ class Trainer:
 
     def save_last_adapter(self) -> Path:
         """Saves the newest version when everything else is on disk. -> its folder."""
-        return self.saving.last_adapter(self.newest_adapter)
+        self.saving.wait()
+        return self.folder.save_adapter(self.newest_adapter())
 
     def restore(self, checkpoint: Checkpoint, is_changed: bool = False) -> None:
         """Continues from a checkpoint: the next step is the one after it. `is_changed`: options

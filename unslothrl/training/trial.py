@@ -1,23 +1,27 @@
-"""What a user has written, tried on made-up completions before a model is loaded: custom rewards,
-environments and tools with a task of the data, objectives with a batch of random numbers.
+"""Before the first step: what a user has written is tried, and what a run says of itself.
 
-A function may well refuse one text. What fails on all of them is refused, in a line with its file.
+Custom rewards, environments and tools are tried on made-up completions of a task of the data, and
+objectives on a batch of random numbers, before a model is loaded. A function may well refuse one
+text. What fails on all of them is refused, in a line with its file.
 """
 
 import asyncio
 import json
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from unslothrl import environments
-from unslothrl.actors.episodes import Episode, Played, play
-from unslothrl.actors.talk import Talking
-from unslothrl.algorithms.objective import Objective
-from unslothrl.algorithms.parts import POSITIONAL, function_of
+from unslothrl import environments, rewards
+from unslothrl.actors.episodes import Played, Talking, play
+from unslothrl.algorithms.objective import POSITIONAL, Objective, function_of
+from unslothrl.cluster.base import counted
 from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.config.options import Config
-from unslothrl.data.tasks import Data
+from unslothrl.config.toml_files import EMBEDDED_RECIPE
+from unslothrl.data.tasks import Data, FiniteTasks
+from unslothrl.embedded import EMBEDDED
+from unslothrl.environments import SINGLE_TURN
 from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
@@ -104,9 +108,11 @@ def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Pla
     async def draw(request: Request) -> Completion:
         return Completion.drawn(ids, (0.0,) * len(ids), "stop", 0)
 
+    first = Request("trial", task.prompt_ids, 0, sampling)
+
     async def episode() -> Played:
         async with host.open() as session:
-            return await play(Episode("trial", task, sampling, 0, 0), session, draw, talking, rules)
+            return await play(task, first, 0, session, draw, talking, rules)
 
     return asyncio.run(episode())
 
@@ -143,3 +149,45 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
             "learner: its loss has no gradient: compute it from the ratio or the log-probabilities "
             "without detach()"
         )
+
+
+def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list[str]:
+    """A title and lines for it: who does what, for which reward, on how much data."""
+    lines = [
+        f"{config.learner} on {config.dataset}, base {config.model}",
+        f"{counted(config.number_of_actors, 'actor')} ({config.engine}), "
+        f"{counted(config.number_of_learners, 'learner')} ({config.backend}), "
+        f"cluster {config.cluster}",
+        *facts(config, data),
+        f"{counted(steps, 'step')}: {counted(config.batch_size, 'prompt')} each, "
+        f"{counted(config.num_candidates, 'episode' if config.has_environment else 'completion')} "
+        f"a prompt of at most {config.episode_tokens} tokens",
+    ]
+    if config.model == EMBEDDED:
+        lines.append(f"options that are not set: recipe {EMBEDDED_RECIPE}")
+    lines += notes
+    if config.max_staleness:
+        lines.append(
+            f"rollouts may be {counted(config.max_staleness, 'version')} old: correction "
+            f"{config.correction}; learners generate nothing"
+            + (", completions go on under new versions" if config.partial_rollouts else "")
+        )
+    if config.top_p < 1 or config.sampling_top_k:
+        lines.append(
+            "warning: top_p and sampling_top_k leave out tokens that the learner does not: "
+            "the ratio of policy and sampler is biased"
+        )
+    return [*lines, *data.notes]
+
+
+def facts(config: Config, data: Data) -> list[str]:
+    """The rewards with what a full mark of each earns, and the sizes of the splits."""
+    parts = [f"{each.weight:g} x {each.name}" for each in rewards.choose(config.reward)]
+    if config.environment != SINGLE_TURN:
+        parts.append("the environment's")
+    train = "problems without end"
+    if isinstance(data.train, FiniteTasks):
+        train = counted(len(data.train.tasks), "problem")
+    evals = [f"{len(tasks)} to evaluate on ({name})" for name, tasks in data.evals.items()]
+    sizes = ", ".join([f"{train} to train on", *evals])
+    return [f"reward: {' + '.join(parts)}", f"data: {sizes}"]

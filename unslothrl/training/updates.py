@@ -1,23 +1,167 @@
-"""What the learners do in a step: they measure samples, then take one or more optimiser steps."""
+"""The learners as one, and what they do in a step: they measure samples, then take one or more
+optimiser steps. What is said to all of them is split and joined here."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import dataclasses
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from unslothrl.algorithms import schedules
 from unslothrl.checkpoints.run_state import RunState
+from unslothrl.cluster.base import Cluster, Progress
+from unslothrl.cluster.handles import Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
-from unslothrl.records import Batch, Sample, StepResult, UpdateStats, seed_of
+from unslothrl.records import Batch, Sample, Update, seed_of
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import batching
+from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.learner_group import LearnerGroup
-from unslothrl.training.metrics import Metrics, update_metrics
-from unslothrl.training.sampler_gap import SamplerGapWatch
+from unslothrl.training.metrics import Metrics, SamplerGapWatch, update_metrics
 from unslothrl.training.tracing import Trace
+from unslothrl.weights.adapter import Adapter
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
+
+# How long the learners may take
+FIRST_WORK_S = 900.0  # to compile, to load kernels, to fill caches
+FIRST_RATE = 20.0  # costs a second (see `batching.Costs`) of the slowest machine trained on
+SLACK_S = 60.0  # of every deadline: work that is small, and a machine busy with other things
+PACE_FACTOR = 5.0  # over the slowest pace seen
+KEPT = 8  # pieces of work that are remembered: the first, with its compiling, is forgotten
+
+T = TypeVar("T")
+
+
+class Pace:
+    """Of one kind of work. A piece has the cost of the largest share: the others wait for it."""
+
+    def __init__(self) -> None:
+        self.seen: deque[float] = deque(maxlen=KEPT)  # seconds for each unit of cost
+
+    def deadline_s(self, cost: float) -> float:
+        """After so many seconds whoever is not done is taken to hang."""
+        if not self.seen:
+            return FIRST_WORK_S + cost / FIRST_RATE
+        return SLACK_S + PACE_FACTOR * max(self.seen) * cost
+
+    @contextlib.contextmanager
+    def timed(self, cost: float) -> Iterator[float]:
+        """Gives the deadline of work of that cost, and remembers how long it took."""
+        started = time.monotonic()
+        yield self.deadline_s(cost)
+        self.saw(cost, time.monotonic() - started)
+
+    def saw(self, cost: float, seconds: float) -> None:
+        if cost > 0:
+            self.seen.append(seconds / cost)
+
+
+class LearnerGroup:
+    """Every learner has the same weights, bit for bit, before and after each method."""
+
+    def __init__(self, cluster: Cluster, costs: Costs | None = None):
+        """`costs`: what samples cost a learner, by which they are dealt."""
+        self.cluster, self.learners = cluster, cluster.learners
+        self.costs = costs or Costs()
+        self.update_pace, self.measure_pace = Pace(), Pace()
+
+    def renew(self) -> None:
+        """The learners have been started again, and compile again."""
+        self.learners = self.cluster.learners
+        self.update_pace, self.measure_pace = Pace(), Pace()
+
+    def measure(
+        self, samples: Sequence[Sample], reference: bool, progress: Progress
+    ) -> list[Sample]:
+        """The samples with what the learners say of them before an update, in order."""
+        measured = self._shared(
+            samples, lambda learner, share: learner.measure(share, reference), progress
+        )
+        return [
+            dataclasses.replace(sample, measured=each)
+            for sample, each in zip(samples, measured, strict=True)
+        ]
+
+    def judge(self, samples: Sequence[Sample], progress: Progress) -> list[float]:
+        """What the reward model says of each, in order."""
+        return self._shared(samples, lambda learner, share: learner.judge(share), progress)
+
+    def _shared(
+        self,
+        samples: Sequence[Sample],
+        ask: Callable[[LearnerHandle, list[Sample]], Call[list[T]]],
+        progress: Progress,
+    ) -> list[T]:
+        """What the learners answer of the samples, each of its share; in order."""
+        shares = batching.balanced(samples, len(self.learners), self.costs)
+        shares = [share for share in shares if share]
+        parts = [[samples[i] for i in share] for share in shares]
+        calls = [ask(learner, part) for learner, part in zip(self.learners, parts, strict=False)]
+        with self.measure_pace.timed(self._largest(parts)) as deadline_s:
+            answers = self.cluster.gather(calls, progress, deadline_s)
+        found: dict[int, T] = {}
+        for share, answer in zip(shares, answers, strict=True):
+            found.update(zip(share, answer, strict=True))
+        return [found[i] for i in range(len(samples))]
+
+    def update(
+        self, batch: Batch, lrs: dict[str, float], train_policy: bool, progress: Progress
+    ) -> list[Update]:
+        """One optimiser step on a batch: each learner computes the gradient of its part, all step
+        on the sum. Without `train_policy` the critic alone. -> what each learner says of it.
+
+        RunError where the learners' weights differ afterwards.
+        """
+        parts = batching.split_batch(batch, len(self.learners), self.costs)
+        with self.update_pace.timed(self._largest([part.samples for part in parts])) as deadline_s:
+            calls = [
+                learner.update(part, lrs, train_policy, deadline_s)
+                for learner, part in zip(self.learners, parts, strict=True)
+            ]
+            updates = self.cluster.gather(calls, progress, 2 * deadline_s)
+        self._check_equal([update.checksum for update in updates])
+        return updates
+
+    def _largest(self, shares: Sequence[Sequence[Sample]]) -> float:
+        return max(map(self.costs.share, shares), default=0.0)
+
+    def _check_equal(self, checksums: Sequence[int]) -> None:
+        """Raises RunError that names the learners whose weights are not those of most (of the
+        first, where there is no majority)."""
+        ((most, _),) = Counter(checksums).most_common(1)
+        names = [learner.name for learner in self.learners]
+        different = [name for name, sum_ in zip(names, checksums, strict=True) if sum_ != most]
+        if different:
+            raise RunError(
+                f"{' and '.join(different)} and {names[checksums.index(most)]} hold different "
+                "adapters after an update, which makes them equal on sound machines: check their "
+                "GPUs and memory, and continue from the last checkpoint with --resume"
+            )
+
+    def publish(self, version: int) -> Call[Adapter]:
+        """The LoRA as it is now; the call is what generators load it from."""
+        return self.learners[0].publish(version)
+
+    def publish_again(self) -> Call[Adapter]:
+        """The version that was published last, where what has arrived of it is damaged."""
+        return self.learners[0].publish_again()
+
+    def make_room(self) -> None:
+        """Leaves the GPUs to the actors on them."""
+        self.cluster.gather([learner.make_room() for learner in self.learners])
+
+    def save_state(self) -> Call[bytes]:
+        """What a checkpoint holds of the learners, as they are now or, where all is in one process,
+        when its result is asked for."""
+        return self.learners[0].save_state()
+
+    def load_state(self, state: bytes) -> None:
+        self.cluster.gather([learner.load_state(state) for learner in self.learners])
 
 
 class Updates:
@@ -37,15 +181,6 @@ class Updates:
         self.config, self.learners, self.folder, self.view = config, learners, folder, view
         self.total_steps = total_steps
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Sample]:
-        """The samples with what the learners say of them before the first update, in order; with
-        `reference` also the reference policy's log-probabilities."""
-        return self.learners.measure(
-            samples,
-            reference,
-            lambda done, tokens: self.view.progress("measuring", done, len(samples), tokens),
-        )
-
     def run(
         self, selected: Selected, state: RunState, timer: Timer, trace: Trace | None = None
     ) -> Metrics:
@@ -57,39 +192,37 @@ class Updates:
                 f"step {step} has nothing to learn from and is skipped: {why_nothing(selected)}"
             )
             return {}
-        stats: list[list[UpdateStats]] = []  # of each update, every learner's part
-        results: list[StepResult] = []
+        if trace is not None:
+            selected = trace.asked(selected)
+        updates: list[list[Update]] = []  # what every learner says of each
         for epoch in range(config.epochs_per_rollout):
             seed = seed_of(config.seed, "parts", step, epoch)
             for batch in batching.batches(
                 selected.samples, selected.has_gradient, config.updates_per_rollout, seed
             ):
-                if trace is not None:
-                    batch = trace.asked(batch)
                 with timer("update"):
-                    parts, result = self._update(batch, step)
-                if result.note:
-                    self.view.note(f"step {step}: {result.note}")
-                if trace is not None:
-                    trace.saw(parts)
-                stats.append(parts)
-                results.append(result)
-                self._count_skipped(result, batch, state)
+                    updates.append(self._update(batch, step))
+                self._count_skipped(updates[-1][0], batch, state)
+        stats = [update.stats for of_learners in updates for update in of_learners]
+        if trace is not None:
+            trace.saw(stats)
         return {
-            **update_metrics(stats, results),
-            **self.sampler_gaps.saw(
-                [part.agreement for parts in stats for part in parts], state.policy_version
-            ),
+            **update_metrics(updates),
+            **self.sampler_gaps.saw([part.agreement for part in stats], state.policy_version),
             "train/lr": self.learning_rates(step)["lora"],
         }
 
-    def _update(self, batch: Batch, step: int) -> tuple[list[UpdateStats], StepResult]:
-        return self.learners.update(
+    def _update(self, batch: Batch, step: int) -> list[Update]:
+        updates = self.learners.update(
             batch,
             self.learning_rates(step),
             not self.is_frozen(step),
             lambda done, tokens: self.view.progress("update", done, len(batch.samples), tokens),
         )
+        for learner, update in zip(self.learners.learners, updates, strict=True):
+            if update.note:
+                self.view.note(f"step {step}: {learner.name}: {update.note}")
+        return updates
 
     def learning_rates(self, step: int) -> dict[str, float]:
         """Of a step, by what they train."""
@@ -103,9 +236,9 @@ class Updates:
         """Whether only the critic is trained in a step."""
         return step <= self.config.freeze_steps
 
-    def _count_skipped(self, result: StepResult, batch: Batch, state: RunState) -> None:
+    def _count_skipped(self, update: Update, batch: Batch, state: RunState) -> None:
         """Raises RunError after too many updates in a row that were not finite."""
-        if not result.skipped:
+        if not update.skipped:
             state.skipped_in_a_row = 0
             return
         state.skipped_in_a_row += 1

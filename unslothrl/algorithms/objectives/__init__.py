@@ -8,8 +8,7 @@ import functools
 import pkgutil
 from pathlib import Path
 
-from unslothrl.algorithms import objective_file
-from unslothrl.algorithms.objective import Objective
+from unslothrl.algorithms.objective import Objective, read
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
 from unslothrl.files import is_file as is_there
@@ -33,7 +32,7 @@ def load(name: str) -> Objective:
         path = expanded(name)
         if not is_there(path):
             raise UserError(f"learner {plain(name)}: no such file: check the path")
-        return objective_file.read(name, path)
+        return read(name, path)
     if name not in names():
         raise UserError(f"learner {name!r} is none of {', '.join(names())}: set --learner grpo")
     return _built_in(name)
@@ -41,4 +40,4 @@ def load(name: str) -> Objective:
 
 @functools.cache
 def _built_in(name: str) -> Objective:
-    return objective_file.read(name, Path(__path__[0]) / f"{name}.py")
+    return read(name, Path(__path__[0]) / f"{name}.py")
