@@ -36,10 +36,10 @@ MISTRAL = (
 )
 DEEPSEEK = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>"
-    "{{ m.content }}{% if m.tool_calls %}<|calls|>"
-    "{% for c in m.tool_calls %}<|call|>function<|sep|>"
-    "{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<|end_call|>"
-    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}<|end_calls|>{% endif %}"
+    "{{ m.content }}{% if m.tool_calls %}<｜tool▁calls▁begin｜>"
+    "{% for c in m.tool_calls %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+    "{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜>"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}<｜tool▁calls▁end｜>{% endif %}"
     "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
@@ -242,22 +242,14 @@ def test_calls_in_mistral_s_form():
 
 
 def test_calls_whose_name_is_outside_the_json():
-    tokens = [
-        "user",
-        "tool",
-        "system",
-        "assistant",
-        "calls",
-        "call",
-        "sep",
-        "end_call",
-        "end_calls",
-    ]
-    tokenizer = ByteTokenizer([f"<|{t}|>" for t in tokens], "</s>", DEEPSEEK)
+    tokens = [f"<|{role}|>" for role in ("user", "tool", "system", "assistant")]
+    marks = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
+    tokenizer = ByteTokenizer([*tokens, *(f"<｜tool▁{m}｜>" for m in marks)], "</s>", DEEPSEEK)
     dialogue = TemplateDialogue(tokenizer)
     conversation = Conversation(dialogue, ASKED, [TOOL])
-    one = 'function<|sep|>add\n```json\n{"a": "1"}\n```<|end_call|>'
-    said = f"Ask.<|calls|><|call|>{one}\n<|call|>{one}<|end_calls|></s>"
+    one = 'function<｜tool▁sep｜>add\n```json\n{"a": "1"}\n```'
+    one = f"<｜tool▁call▁begin｜>{one}<｜tool▁call▁end｜>"
+    said = f"Ask.<｜tool▁calls▁begin｜>{one}\n{one}<｜tool▁calls▁end｜></s>"
     reply = conversation.reply(tokenizer.encode(said))
     assert reply.content == "Ask." and [call.name for call in reply.calls] == ["add", "add"]
     assert all(call.arguments == ARGUMENTS and not call.error for call in reply.calls)

@@ -26,7 +26,7 @@ from unslothrl.dialogue.base import (
     decoded,
     encoded,
 )
-from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
+from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, form_of
 from unslothrl.dialogue.markers import PROBE, Markers, markers_of
 from unslothrl.errors import UserError
 
@@ -83,7 +83,7 @@ class TemplateDialogue:
         try:
             if NAME not in self.written([user], [PROBE_TOOL]):
                 return None
-            form = learned(self.written)
+            form = form_of(self.written)
             call = {"name": NAME, "arguments": {}}
             calls = [{"id": "call00000", "type": "function", "function": call}]
             for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):

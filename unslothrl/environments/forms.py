@@ -13,6 +13,7 @@ import functools
 import importlib.util
 import inspect
 import math
+import numbers
 import os
 import sys
 import types
@@ -51,16 +52,11 @@ class EnvironmentForm:
     @property
     def max_turns(self) -> int | None:
         most = getattr(self.environment, "max_turns", None)
-        if most is None:
-            return None
-        try:
-            if isinstance(most, bool) or most < 1 or most != int(most):
-                raise ValueError
-            return int(most)
-        except (TypeError, ValueError, OverflowError):
+        if most is not None and (not isinstance(most, numbers.Integral) or most < 1):
             raise InvalidEnvironment(
                 f"its max_turns is {most!r:.40}: give a whole number from 1 on"
-            ) from None
+            )
+        return None if most is None else int(most)
 
     def reset(self, task: Task, seed: int) -> Answer:
         """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a

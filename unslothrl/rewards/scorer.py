@@ -11,7 +11,7 @@ from unslothrl import sandbox
 from unslothrl.errors import UserError
 from unslothrl.records import MOST_REWARD, Completion, Failure, Task
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
-from unslothrl.rewards.custom import Known, Signature
+from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.functions import reason
 from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
@@ -31,10 +31,9 @@ GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 CONCURRENT = 64  # calls of an async function in a process
-CHECK, TOGETHER = "unslothrl.rewards.custom:check", "unslothrl.rewards.custom:together"
-
-Scorable = tuple[Task, Completion]
-"""A completion whose text is set, and the task that it answers."""
+CHECK, PASSES_ALL, TOGETHER = (
+    f"unslothrl.rewards.functions:{name}" for name in ("check", "passes_all", "together")
+)
 
 
 @dataclass
@@ -149,7 +148,7 @@ class Scorer:
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """A result for each completion."""
         if chosen.signature is not None:
-            return self._custom(chosen.function, chosen.signature, completed)
+            return self._custom(chosen, completed)
         if chosen.runs == IN_LEARNER:  # a learner says it later
             return [Result(0.0, None, 0.0)] * len(completed)
         assert chosen.reward is not None
@@ -162,46 +161,36 @@ class Scorer:
         return self._programs(chosen.reward, given)
 
     def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
-        """Each trial of each completion is a call; the first failure of a completion ends its
-        group of calls."""
+        """A call for each completion, which makes all its trials."""
         assert reward.trials is not None
-        calls: list[RewardCall] = []
         self.level = self.level or self._choose_level()
-        deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
-        for group, values in enumerate(given):
-            for trial in reward.trials(*values):
-                limits = (self.deadline_s, self.level)
-                calls.append(RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s))
-        by_group: dict[int, list[Result]] = {group: [] for group in range(len(given))}
-        for call, result in zip(calls, self.processes.call(calls), strict=True):
-            assert call.group is not None
-            if not result.skipped:
-                by_group[call.group].append(result)
-        return [joined(results) for results in by_group.values()]
+        trial_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
+        calls = []
+        for values in given:
+            trials = reward.trials(*values)
+            arguments = (reward.function, trials, (self.deadline_s, self.level))
+            calls.append(RewardCall(PASSES_ALL, arguments, deadline_s=trial_s * len(trials)))
+        return self.processes.call(calls)
 
-    def _custom(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _custom(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
+        signature = chosen.signature
+        assert signature is not None
         if signature.is_batch:
-            return self._for_all(function, signature, completed)
+            return self._for_all(chosen, completed)
+        pairs = [(done.text, signature.named(task, done)) for task, done in completed]
         if signature.is_async:
-            return self._together(function, signature, completed)
+            return self._together(chosen.function, pairs)
         return self.custom_processes.call(
-            [
-                RewardCall(
-                    function, (done.text,), signature.named(known(task, done)), may_load=True
-                )
-                for task, done in completed
-            ]
+            [RewardCall(chosen.function, (text,), named, may_load=True) for text, named in pairs]
         )
 
-    def _for_all(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _for_all(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
-        tasks, texts = [known(*pair) for pair in completed], [done.text for _, done in completed]
-        named = signature.named_for_all(tasks, texts, self.steps)
-        (result,) = self.custom_processes.call([RewardCall(function, (), named, may_load=True)])
+        assert chosen.signature is not None
+        named = chosen.signature.named_for_all(completed, self.steps)
+        (result,) = self.custom_processes.call(
+            [RewardCall(chosen.function, (), named, may_load=True)]
+        )
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -211,22 +200,18 @@ class Scorer:
         # None, as in TRL: this function does not judge that completion
         return [Result(0.0 if value is None else value, None, share) for value in values]
 
-    def _together(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _together(self, function: str, pairs: Sequence[tuple[str, dict]]) -> list[Result]:
         """Async calls, `CONCURRENT` of them in a process at the same time."""
-        pairs = [(done.text, signature.named(known(task, done))) for task, done in completed]
         parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
         deadline_s = self.deadline_s + START_S
         calls = [
-            RewardCall(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
-            for pairs in parts
+            RewardCall(TOGETHER, (function, self.deadline_s, part), deadline_s=deadline_s)
+            for part in parts
         ]
         results: list[Result] = []
-        for pairs, result in zip(parts, self.custom_processes.call(calls), strict=True):
-            each = result.value or [[None, result.error]] * len(pairs)
-            seconds = result.seconds / len(pairs)
-            results += [Result(value, error, seconds) for value, error in each]
+        for part, result in zip(parts, self.custom_processes.call(calls), strict=True):
+            each = result.value or [[None, result.error]] * len(part)
+            results += [Result(value, error, result.seconds / len(part)) for value, error in each]
         return results
 
     def close(self) -> None:
@@ -244,20 +229,6 @@ def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
     return (completion.text, *columns, *(golds if reward.needs_answer else ()))
 
 
-def known(task: Task, done: Completion) -> Known:
-    """What a custom function may ask for by name."""
-    return Known(
-        task.answer,
-        task.prompt,
-        task.extra,
-        task.problem,
-        tuple(done.token_ids.tolist()),
-        max(done.versions.tolist(), default=0),
-        task.read,
-        task.messages,
-    )
-
-
 def is_late(reason: str) -> bool:
     return reason.startswith(TOO_LONG)
 
@@ -270,15 +241,6 @@ def in_place(reward: Reward, values: tuple) -> Result:
     except Exception as raised:  # on a text that its author has not thought of
         value, error = None, reason(raised)
     return Result(value, error, time.perf_counter() - started)
-
-
-def joined(results: Sequence[Result]) -> Result:
-    """A program's tests as one: it is right if there are some and all were passed."""
-    seconds = sum(result.seconds for result in results)
-    if any(result.value is False for result in results) or not results:
-        return Result(0.0, None, seconds)
-    error = next((result.error for result in results if result.error is not None), None)
-    return Result(1.0 if error is None else None, error, seconds)
 
 
 def graded(result: Result) -> Result:

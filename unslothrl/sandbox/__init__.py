@@ -24,7 +24,6 @@ from unslothrl.sandbox.pair import run_tests
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
-    LongInteger,
     Overloaded,
     Program,
     ProgramResult,
@@ -36,7 +35,6 @@ __all__ = [
     "SECURE",
     "START_S",
     "Limits",
-    "LongInteger",
     "Overloaded",
     "Program",
     "ProgramResult",

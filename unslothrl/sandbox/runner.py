@@ -20,7 +20,6 @@ from unslothrl.sandbox.folder import temporary_folder
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
-    LongInteger,
     Overloaded,
     Program,
     ProgramResult,
@@ -29,7 +28,6 @@ from unslothrl.sandbox.program import (
 T = TypeVar("T")
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
-LONGEST_INTEGER = 4300  # digits: what Python converts where nothing else is set
 CHECK_EVERY_S = 0.05
 FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
@@ -227,10 +225,6 @@ def how_it_ended(code: int) -> str | None:
 
 def read_result(reply: bytes) -> tuple[object, bool]:
     try:
-        return json.loads(reply, parse_int=integer), True
-    except (ValueError, RecursionError):
+        return json.loads(reply), True
+    except (ValueError, RecursionError):  # also of an integer of over 4,300 digits
         return None, False
-
-
-def integer(text: str) -> int | LongInteger:
-    return int(text) if len(text) <= LONGEST_INTEGER else LongInteger(text)
