@@ -8,7 +8,7 @@ from fakes import completion, group
 from test_credit import GRPO, assign, one_batch
 
 from unslothrl.records import Completion, Failure, Group, Transcript, Turn
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.training import credit
 from unslothrl.training.metrics import rollout_metrics
 

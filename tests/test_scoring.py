@@ -235,13 +235,13 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
     few(
         [
             ("batch_of_wrong_length", "returned no list of 2: [1]"),
-            ("batch_stalls", "took longer than 0.5 s"),
+            ("batch_stalls", "took longer than 6 s"),
             ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
             ("broken", "ValueError: no\nanswer"),
             ("text", "returned no number: 'good'"),
             ("ends", "ended its process"),
             ("leaves", "SystemExit: 0"),
-            ("stalls", "took longer than 0.5 s"),
+            ("stalls", "took longer than "),
         ],
         3,
     ),

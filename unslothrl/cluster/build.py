@@ -24,7 +24,7 @@ from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards import Chosen
-from unslothrl.rewards.overlong import Overlong
+from unslothrl.rewards.reward import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
 from unslothrl.system.memory import prepare_card

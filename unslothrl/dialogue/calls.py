@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from unslothrl.dialogue.base import Message, Tool
-from unslothrl.errors import UserError
 from unslothrl.text import is_too_deep
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
@@ -181,7 +180,7 @@ def skipped(text: str, at: int) -> int:
 
 
 class Write(Protocol):
-    """Renders messages as text, or raises."""
+    """Renders messages as text, "" where the template refuses them."""
 
     def __call__(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool
@@ -205,11 +204,8 @@ def probed(write: Write, content: str) -> str:
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
     calling: Message = {"role": "assistant", "content": content}
     calling["tool_calls"] = [{"id": "call00000", **call}]
-    try:
-        opening = write([user], [PROBE_TOOL], True)
-        text = write([user, calling], [PROBE_TOOL], False)
-    except UserError:
-        return ""
+    opening = write([user], [PROBE_TOOL], True)
+    text = write([user, calling], [PROBE_TOOL], False)
     if content and content in text:
         return text.rpartition(content)[2]
     pairs = enumerate(zip(text, opening, strict=False))

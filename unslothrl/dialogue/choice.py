@@ -84,12 +84,9 @@ def difference(dialogue: HandWrittenDialogue, tokenizer) -> str | None:
         return None
     template = TemplateDialogue(tokenizer)
     for what, messages, tools in PROBES:
+        expected = template.tokens(template.tried(messages, tools))
         try:
-            expected = template.tokens(template.written(messages, tools))
-        except UserError:  # the template has no such turns
-            continue
-        try:
-            if dialogue.render(messages, tools) != expected:
+            if expected and dialogue.render(messages, tools) != expected:
                 return what
         except UserError:
             return what

@@ -58,12 +58,9 @@ class TemplateDialogue:
     def ends(self) -> frozenset[int]:
         """Tokens that end a turn: the tokenizer's, and the one that the template writes."""
         found = {self.tokenizer.eos_token_id}
-        try:
-            ended = self.written([PROBE[0], {"role": "assistant", "content": RESULT}], [], False)
-            if RESULT in ended:
-                found.update(self.tokens(ended.rpartition(RESULT)[2])[:1])
-        except UserError:
-            pass
+        ended = self.tried([PROBE[0], {"role": "assistant", "content": RESULT}], [], False)
+        if RESULT in ended:
+            found.update(self.tokens(ended.rpartition(RESULT)[2])[:1])
         return frozenset(found & self.single)
 
     @cached_property
@@ -80,40 +77,23 @@ class TemplateDialogue:
     def native(self) -> CallForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
-        try:
-            if NAME not in self.written([user], [PROBE_TOOL]):
-                return None
-            form = form_of(self.written)
-            call = {"name": NAME, "arguments": {}}
-            calls = [{"id": "call00000", "type": "function", "function": call}]
-            for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
-                messages = [
-                    user,
-                    {"role": "assistant", **reply},
-                    result | {"tool_call_id": "call00000"},
-                ]
-                if self._is_written(messages, RESULT):
-                    return form
-        except UserError:
-            pass
+        result["tool_call_id"] = "call00000"
+        if NAME not in self.tried([user], [PROBE_TOOL]):
+            return None
+        call = {"name": NAME, "arguments": {}}
+        calls = [{"id": "call00000", "type": "function", "function": call}]
+        for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
+            said = {"role": "assistant", **reply}
+            if RESULT in self.tried(
+                [user, said, result | {"tool_call_id": "call00000"}], [PROBE_TOOL]
+            ):
+                return form_of(self.tried)
         return None
 
     @cached_property
     def has_system(self) -> bool:
-        return self._is_written([{"role": "system", "content": RESULT}, PROBE[0]], RESULT)
-
-    def _is_written(self, messages: list[Message], text: str) -> bool:
-        try:
-            return text in self.written(messages, [PROBE_TOOL])
-        except UserError:
-            return False
-
-    def _check_texts(self) -> None:
-        if not self.writes_texts:
-            raise UserError(
-                "model: its chat template does not write every turn once, so that turns cannot "
-                "follow a reply: choose another model, or --environment single_turn"
-            )
+        system = {"role": "system", "content": RESULT}
+        return RESULT in self.tried([system, PROBE[0]], [PROBE_TOOL])
 
     @cached_property
     def writes_texts(self) -> bool:
@@ -165,7 +145,11 @@ class TemplateDialogue:
         history: History,
     ) -> tuple[Extension, Prompt]:
         new = self._texts(self.clean(new))
-        self._check_texts()
+        if not self.writes_texts:
+            raise UserError(
+                "model: its chat template does not write every turn once, so that turns cannot "
+                "follow a reply: choose another model, or --environment single_turn"
+            )
         so_far, last = self._text_of(prompt, history), reply_ids[-1:]
         for ended in self._may_end(last):
             raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
@@ -207,13 +191,8 @@ class TemplateDialogue:
         """Of a prompt that was rendered elsewhere, if not here. `history` has the reply to it."""
         if prompt.text is not None:
             return prompt.text
-        try:
-            text = self._render(history.raw[:-1], history)
-            if self.tokens(text) == prompt.ids:
-                return text
-        except UserError:
-            pass
-        return self.decode(prompt.ids)
+        text = self.tried(history.raw[:-1], self._tools(history))
+        return text if text and self.tokens(text) == prompt.ids else self.decode(prompt.ids)
 
     def _rendered(self, said: Message, new: list[Message], history: History) -> str:
         try:
@@ -222,9 +201,11 @@ class TemplateDialogue:
             return self._render(history.parsed + new, history)
 
     def _render(self, messages: list[Message], history: History) -> str:
-        return self.written(
-            messages, list(history.tools) if self.native or not history.tools else []
-        )
+        return self.written(messages, self._tools(history))
+
+    def _tools(self, history: History) -> list[Tool]:
+        """Those that the template writes itself."""
+        return list(history.tools) if history.tools and self.native else []
 
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
@@ -236,6 +217,15 @@ class TemplateDialogue:
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
         )
+
+    def tried(
+        self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
+    ) -> str:
+        """As `written`; "" where the template refuses."""
+        try:
+            return self.written(messages, tools, add_generation_prompt)
+        except UserError:
+            return ""
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""

@@ -112,15 +112,13 @@ class Tools:
 
 
 def schema(function: Callable) -> dict[str, Any]:
-    """The JSON schema of a function or a method. Raises ImportError without transformers, and
-    InvalidEnvironment for a function that no call could be made of."""
+    """The JSON schema of a function or a method. Raises InvalidEnvironment for
+    a function that no call could be made of."""
     plain = getattr(function, "__func__", function)
     if plain in _schemas:
         return _schemas[plain]
-    try:
-        from transformers.utils import chat_template_utils
-    except ImportError as error:
-        raise ImportError(f"tools need the package transformers ({error})") from None
+    from transformers.utils import chat_template_utils
+
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in BY_NAME:
             raise InvalidEnvironment(

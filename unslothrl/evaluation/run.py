@@ -11,7 +11,7 @@ from unslothrl.cluster.base import Cluster
 from unslothrl.cluster.checks import Checks
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Task
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system.machine import Machine
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.evaluation import Evaluation

@@ -1,19 +1,18 @@
-"""Scores completions by the rewards of a run."""
+"""Scores completions by the rewards of a run, and reports those that could not be computed."""
 
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl import sandbox
-from unslothrl.errors import UserError
-from unslothrl.records import MOST_REWARD, Completion, Failure, Task
-from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
+from unslothrl.errors import UserError, WillRepeat
+from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
+from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen
 from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.functions import reason
-from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
@@ -25,11 +24,12 @@ from unslothrl.rewards.processes import (
     Result,
     RewardCall,
 )
-from unslothrl.rewards.reward import WALL_OF_CPU, Reward
+from unslothrl.rewards.reward import OVERLONG, WALL_OF_CPU, Overlong, Reward
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
+MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
 CHECK, PASSES_ALL, TOGETHER = (
     f"unslothrl.rewards.functions:{name}" for name in ("check", "passes_all", "together")
@@ -142,7 +142,7 @@ class Scorer:
             scores = scores or [result.value["score"] for result in results]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
-            earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
+            earned[OVERLONG] = [self.punish(len(done.token_ids)) for _, done in completed]
         return Scored(earned, scores, seconds, failures)
 
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
@@ -258,3 +258,41 @@ def graded(result: Result) -> Result:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < MOST_REWARD
+
+
+class FailureReport:
+    """Rewards of a run that could not be computed: each kind is reported once, and too many stop
+    it. `note` takes a line for the user."""
+
+    def __init__(self, note: Callable[[str], None]):
+        self.note = note
+        self.reported: set[tuple[str, str]] = set()
+
+    def check(self, groups: Sequence[Group]) -> int:
+        """-> how many rewards failed in `groups`. WillRepeat where one failed on more than half of
+        the completions."""
+        failures = [failure for group in groups for failure in group.failures]
+        completions = sum(len(group.completions) for group in groups)
+        for name in sorted({failure.reward for failure in failures}):
+            check_share([f for f in failures if f.reward == name], completions)
+        for failure in failures:
+            if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
+                self.reported.add(failure.kind)
+                self.note(str(failure))
+        return len(failures)
+
+
+def check_share(failures: Sequence[Failure], completions: int) -> None:
+    """WillRepeat where a reward failed on more than half of so many completions."""
+    if len(failures) > completions / 2:
+        first = failures[0]
+        if first.reward == FROM_THE_ENVIRONMENT:
+            raise WillRepeat(
+                f"the environment failed in {len(failures)} of {completions} episodes "
+                f"({first.reason}): fix it"
+            )
+        advice = ", or set a longer --reward_timeout" if first.was_late else ""
+        raise WillRepeat(
+            f"reward {first.reward} failed on {len(failures)} of {completions} completions "
+            f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
+        )

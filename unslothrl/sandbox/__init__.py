@@ -20,7 +20,6 @@ import platform
 
 from unslothrl.errors import UserError
 from unslothrl.sandbox.levels import LEVELS, SECURE
-from unslothrl.sandbox.pair import run_tests
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
@@ -28,7 +27,7 @@ from unslothrl.sandbox.program import (
     Program,
     ProgramResult,
 )
-from unslothrl.sandbox.runner import run
+from unslothrl.sandbox.runner import run, run_tests
 
 __all__ = [
     "LEVELS",

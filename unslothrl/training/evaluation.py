@@ -8,7 +8,7 @@ from unslothrl import rewards
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Task
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.group_source import Judge, RewardModel
 from unslothrl.training.metrics import Metrics, eval_metrics
