@@ -21,9 +21,9 @@ from unslothrl.config.options import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks, templating
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
-from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
 from unslothrl.data.rows import JoinedRows, PickedRows, TableRows, file_of
+from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -808,7 +808,7 @@ GIGABYTE = """
 import sys
 from unslothrl.data.columns import RowNeeds
 from unslothrl.data import tasks
-from unslothrl.data.options import DataOptions
+from unslothrl.data.tasks import DataOptions
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]

@@ -10,12 +10,11 @@ from byte_tokenizers import ByteTokenizer, for_renderer, for_template, installed
 from few_cases import few
 from test_dialogue import TOOL
 
-from unslothrl.dialogue import choice, hand_written
+from unslothrl.dialogue import hand_written
 from unslothrl.dialogue.base import ToolCall
 from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_NAME, NO_OBJECT, NOT_JSON, CallForm
-from unslothrl.dialogue.choice import dialogue_for
 from unslothrl.dialogue.conversation import Conversation
-from unslothrl.dialogue.hand_written import HandWrittenDialogue
+from unslothrl.dialogue.hand_written import HandWrittenDialogue, dialogue_for
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
@@ -393,7 +392,7 @@ def test_a_renderer_is_chosen_where_it_agrees_with_the_template(name, model, tem
     if f"trl/{template}" not in installed_templates():
         pytest.skip("TRL is not installed")
     tokenizer = tokenizer_of(name, template)
-    mirror = "unsloth/" + choice.plain_name(model)
+    mirror = "unsloth/" + hand_written.plain_name(model)
     for known_as in (model, f"{mirror}-unsloth-bnb-4bit", f"/models/{mirror}-bnb-4bit/"):
         dialogue = dialogue_for(tokenizer, known_as)
         assert isinstance(dialogue, HandWrittenDialogue) and dialogue.name == name
@@ -491,7 +490,7 @@ def test_the_embedded_base_s_own_tokenizer():
 def test_the_tokenizers_here_render_as_transformers_does(name):
     ours = TemplateDialogue(for_template(name))
     theirs = TemplateDialogue(of_transformers(for_template(name)))
-    for what, messages, tools in choice.PROBES:
+    for what, messages, tools in hand_written.PROBES:
         try:
             expected = theirs.written(messages, tools)
         except UserError:
@@ -519,7 +518,7 @@ def refuse(event, arguments):
         raise SystemExit(f"{{event}} {{arguments}}")
 sys.addaudithook(refuse)
 from byte_tokenizers import for_renderer
-from unslothrl.dialogue import choice, conversation, hand_written, template
+from unslothrl.dialogue import conversation, hand_written, template
 assert "renderers" not in sys.modules
 for name in hand_written.names():
     for_renderer(name)

@@ -16,7 +16,7 @@ from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flig
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
-from unslothrl.data.options import DataOptions
+from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
@@ -129,7 +129,7 @@ def default_prompt(config: Config, chosen: Sequence[Chosen]) -> str:
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
-    from unslothrl.dialogue.choice import dialogue_for
+    from unslothrl.dialogue.hand_written import dialogue_for
 
     tokenizer = load_tokenizer(base)
     return Actor(
