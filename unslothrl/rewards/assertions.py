@@ -118,9 +118,10 @@ def setup_of(row: Mapping) -> str:
 def prompt_code(row: Mapping) -> list[ast.stmt]:
     """The statements of a prompt that is Python, as HumanEval's are; [] for any other."""
     prompt = row.get("prompt")
+    if not isinstance(prompt, str) or "def " not in prompt:
+        return []
     try:
-        is_code = isinstance(prompt, str) and "def " in prompt
-        return parsed_python(prompt, "prompt").body if is_code else []
+        return parsed_python(prompt, "prompt").body
     except UnusableRow:
         return []
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from unslothrl.rewards.functions import IMPORTED, opened
 
@@ -78,7 +78,8 @@ class Result:
     seconds: float = 0.0
 
 
-class SentCall(NamedTuple):
+@dataclass(frozen=True)
+class SentCall:
     index: int
     call: RewardCall
     token: str
@@ -233,12 +234,12 @@ class ProcessPool:
     def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:
         """Makes calls in a process -> their results in order. Raises Late and Lost."""
         unsent = b"".join(each.line for each in sent)
-        for _, call, token, _ in sent:
-            reply: Any = IMPORTED
+        for each in sent:
+            call, reply = each.call, IMPORTED
             while reply == IMPORTED:
                 started, seconds = time.monotonic(), self.allowed_s(process, call)
                 try:
-                    reply = opened(token, process.exchange(unsent, started + seconds))
+                    reply = opened(each.token, process.exchange(unsent, started + seconds))
                 except Late:
                     self.late[call.function] += 1
                     imports = "" if call.function in process.imported else " to import"
@@ -247,7 +248,8 @@ class ProcessPool:
                 if reply is None:
                     raise Lost(STRAY)
                 process.imported.add(call.function)
-            result = Result(*reply, time.monotonic() - started)
+            value, error = reply
+            result = Result(value, error, time.monotonic() - started)
             if call.function not in process.answered:
                 process.answered.add(call.function)
                 slowest = max(result.seconds, self.first_calls.get(call.function, 0.0))
