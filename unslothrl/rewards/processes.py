@@ -235,7 +235,8 @@ class ProcessPool:
         """Makes calls in a process -> their results in order. Raises Late and Lost."""
         unsent = b"".join(each.line for each in sent)
         for each in sent:
-            call, reply = each.call, IMPORTED
+            call = each.call
+            reply: Any = IMPORTED
             while reply == IMPORTED:
                 started, seconds = time.monotonic(), self.allowed_s(process, call)
                 try:

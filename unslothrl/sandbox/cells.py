@@ -79,7 +79,9 @@ class Interpreter:
         assert self.connection is not None
         data = b""
         while not data.endswith(b"\n") and len(data) < MOST_ANSWER:
-            self.connection.settimeout(max(0.001, end - time.monotonic()))
+            if (left := end - time.monotonic()) <= 0:
+                raise TimeoutError
+            self.connection.settimeout(left)
             if not (more := self.connection.recv(1 << 16)):
                 break
             data += more

@@ -18,13 +18,7 @@ from typing import Any, TypeVar
 
 from unslothrl.sandbox import levels, link, remote, view
 from unslothrl.sandbox.folder import temporary_folder
-from unslothrl.sandbox.program import (
-    START_S,
-    Limits,
-    Overloaded,
-    Program,
-    ProgramResult,
-)
+from unslothrl.sandbox.program import START_S, Limits, Overloaded, Program, ProgramResult
 
 BOOT = """
 import sys, types
