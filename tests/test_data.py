@@ -18,7 +18,7 @@ from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, splits, tasks, templating
+from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped, check_usable
@@ -692,7 +692,7 @@ LOOPS = (
 @pytest.mark.parametrize("template", few(LOOPS))
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
-    monkeypatch.setattr(templating, "LONGEST_S", 0.2)
+    monkeypatch.setattr(prompts, "LONGEST_S", 0.2)
     loops = base_model.load_tokenizer(embedded.BASE)
     loops.chat_template = template
     with (

@@ -11,8 +11,7 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.data import templating
-from unslothrl.dialogue import hermes
+from unslothrl.data import prompts
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -26,7 +25,16 @@ from unslothrl.dialogue.base import (
     decoded,
     encoded,
 )
-from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, form_of
+from unslothrl.dialogue.calls import (
+    HERMES,
+    NAME,
+    PROBE_TOOL,
+    CallForm,
+    as_texts,
+    form_of,
+    has_tools,
+    with_tools,
+)
 from unslothrl.dialogue.markers import PROBE, Markers, markers_of
 from unslothrl.errors import UserError
 
@@ -109,7 +117,7 @@ class TemplateDialogue:
         opened = self._texts(list(messages))
         if tools and self.native is None:
             role = "system" if self.has_system else "user"
-            opened = hermes.with_tools(opened, tools, role)
+            opened = with_tools(opened, tools, role)
         return History(list(opened), list(opened), list(tools))
 
     def clean(self, messages: Sequence[Message]) -> list[Message]:
@@ -210,7 +218,7 @@ class TemplateDialogue:
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        return templating.render(
+        return prompts.by_template(
             self.tokenizer,
             messages,
             "choose another model or environment",
@@ -236,9 +244,9 @@ class TemplateDialogue:
 
     def _texts(self, messages: list[Message]) -> list[Message]:
         """Calls and results as text, where the template cannot write them."""
-        if not hermes.has_tools(messages) or self.native is not None:
+        if not has_tools(messages) or self.native is not None:
             return messages
-        return hermes.as_texts(messages)
+        return as_texts(messages)
 
 
 def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
