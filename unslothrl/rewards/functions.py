@@ -49,20 +49,6 @@ def check(function: str) -> None:
     load(function)
 
 
-def passes_all(function: str, trials: list[list], limits: list) -> bool:
-    """Whether a function returns True for each trial; what it raises is raised where none fails."""
-    error: Exception | None = None
-    for trial in trials:
-        try:
-            if load(function)(*trial, *limits) is False:
-                return False
-        except Exception as raised:
-            error = error or raised
-    if error is not None:
-        raise error
-    return bool(trials)
-
-
 def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
     """Calls an async function concurrently. -> [value, error] of each.
 

@@ -57,6 +57,7 @@ class Lost(Exception):
 class RewardCall:
     """A function, "module:function" or "file.py:function", and its arguments: JSON values.
 
+    `group`: once a call of a group has returned False, the rest of the group is skipped.
     `deadline_s`: None: that of the pool. `may_load`: its first call in a process may load a model,
     which takes longer: see `ProcessPool.allowed_s`.
     """
@@ -64,6 +65,7 @@ class RewardCall:
     function: str
     arguments: tuple = ()
     named: dict[str, Any] = field(default_factory=dict)
+    group: int | None = None
     deadline_s: float | None = None
     may_load: bool = False
 
@@ -71,7 +73,7 @@ class RewardCall:
 @dataclass(frozen=True)
 class Result:
     """What a call returned. `error` says why there is no value: what was raised, or that the
-    deadline passed."""
+    deadline passed. A call that was skipped has neither."""
 
     value: Any = None
     error: str | None = None
@@ -149,6 +151,9 @@ class ProcessPool:
         self.processes = [RewardProcess(memory_mb, shows_prints) for _ in range(count)]
         self.first_calls: dict[str, float] = {}  # function -> seconds of its slowest first call
         self.late: collections.Counter[str] = collections.Counter()  # functions
+        self.waiting: collections.deque[tuple[int, RewardCall]] = collections.deque()
+        self.results: dict[int, Result] = {}  # of the calls that are being made
+        self.failed: set[int] = set()  # groups of them
         self.closed = False
         self.calling = threading.Lock()  # `close` may come from another thread
         self.taking = threading.Lock()
@@ -167,60 +172,54 @@ class ProcessPool:
         with self.calling, ThreadPoolExecutor(len(self.processes)) as threads:
             if self.closed:
                 raise Closed
-            waiting = collections.deque(enumerate(calls))
-            results: dict[int, Result] = {}
+            self.waiting.extend(enumerate(calls))
+            self.results, self.failed = {}, set()
             slots = range(min(len(calls), len(self.processes)))
             try:
-                list(threads.map(lambda slot: self.work(slot, waiting, results, ahead), slots))
+                list(threads.map(lambda slot: self.work(slot, ahead), slots))
             except BaseException:  # such as Ctrl-C: the threads end with their processes
                 self.kill()
                 raise
-            return [results[index] for index in range(len(calls))]
+            return [self.results[index] for index in range(len(calls))]
 
-    def work(
-        self,
-        slot: int,
-        waiting: collections.deque[tuple[int, RewardCall]],
-        results: dict[int, Result],
-        ahead: int,
-    ) -> None:
+    def work(self, slot: int, ahead: int) -> None:
         """Makes calls in one of the processes until none waits. Where it is lost, perhaps by what
         an earlier call has left behind, the first call without a reply is made again in a fresh
         process, and fails where that is lost as well."""
         again: SentCall | None = None
-        while sent := self.take(waiting, results, ahead) if again is None else [again]:
+        while sent := self.take(ahead) if again is None else [again]:
             process, answered, started = self.processes[slot], 0, time.monotonic()
             try:
                 for result in self.answers(process, sent):
-                    results[sent[answered].index] = result
+                    self.results[sent[answered].index] = result
+                    if result.value is False and sent[answered].call.group is not None:
+                        self.failed.add(sent[answered].call.group)
                     answered, started = answered + 1, time.monotonic()
                 again = None
             except (Late, Lost) as error:
                 first, *others = sent[answered:]
                 self.replace(slot)
                 with self.taking:
-                    waiting.extendleft((each.index, each.call) for each in reversed(others))
+                    self.waiting.extendleft((each.index, each.call) for each in reversed(others))
                 again = first if isinstance(error, Lost) and first is not again else None
                 if again is None:
-                    results[first.index] = Result(None, str(error), time.monotonic() - started)
+                    self.results[first.index] = Result(None, str(error), time.monotonic() - started)
 
-    def take(
-        self,
-        waiting: collections.deque[tuple[int, RewardCall]],
-        results: dict[int, Result],
-        ahead: int,
-    ) -> list[SentCall]:
+    def take(self, ahead: int) -> list[SentCall]:
         """The next calls for a process, as many as it may hold; towards the end they are spread
         evenly. Several fit into its socket: sending them waits for none of them."""
         taken: list[SentCall] = []
         with self.taking:
-            most = min(ahead, 1 + len(waiting) // (2 * len(self.processes)))
+            most = min(ahead, 1 + len(self.waiting) // (2 * len(self.processes)))
             room = CHUNK
-            while waiting and len(taken) < most and room > 0:
-                index, call = waiting.popleft()
+            while self.waiting and len(taken) < most and room > 0:
+                index, call = self.waiting.popleft()
+                if call.group in self.failed:
+                    self.results[index] = Result()
+                    continue
                 if self.is_silent(call):
                     error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
-                    results[index] = Result(None, error)
+                    self.results[index] = Result(None, error)
                     continue
                 token = secrets.token_hex(16)
                 line = json.dumps([token, call.function, call.arguments, call.named]).encode()
@@ -228,7 +227,7 @@ class ProcessPool:
                 room -= len(line) + 1
             if room < 0 and len(taken) > 1:
                 last = taken.pop()
-                waiting.appendleft((last.index, last.call))
+                self.waiting.appendleft((last.index, last.call))
         return taken
 
     def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:

@@ -31,9 +31,7 @@ TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
-CHECK, PASSES_ALL, TOGETHER = (
-    f"unslothrl.rewards.functions:{name}" for name in ("check", "passes_all", "together")
-)
+CHECK, TOGETHER = "unslothrl.rewards.functions:check", "unslothrl.rewards.functions:together"
 
 
 @dataclass
@@ -161,16 +159,21 @@ class Scorer:
         return self._programs(chosen.reward, given)
 
     def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
-        """A call for each completion, which makes all its trials."""
+        """Each trial of each completion is a call; the first failure of a completion ends its
+        group of calls."""
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
-        trial_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
-        calls = []
-        for values in given:
-            trials = reward.trials(*values)
-            arguments = (reward.function, trials, (self.deadline_s, self.level))
-            calls.append(RewardCall(PASSES_ALL, arguments, deadline_s=trial_s * len(trials)))
-        return self.processes.call(calls)
+        limits = (self.deadline_s, self.level)
+        deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
+        calls = [
+            RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
+            for group, values in enumerate(given)
+            for trial in reward.trials(*values)
+        ]
+        by_group: dict[int | None, list[Result]] = {group: [] for group in range(len(given))}
+        for call, result in zip(calls, self.processes.call(calls), strict=True):
+            by_group[call.group].append(result)
+        return [joined(results) for results in by_group.values()]
 
     def _custom(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         signature = chosen.signature
@@ -241,6 +244,15 @@ def in_place(reward: Reward, values: tuple) -> Result:
     except Exception as raised:  # on a text that its author has not thought of
         value, error = None, reason(raised)
     return Result(value, error, time.perf_counter() - started)
+
+
+def joined(results: Sequence[Result]) -> Result:
+    """A program's trials as one: it is right if there are some and all were passed."""
+    seconds = sum(result.seconds for result in results)
+    if not results or any(result.value is False for result in results):
+        return Result(0.0, None, seconds)
+    error = next((result.error for result in results if result.error is not None), None)
+    return Result(1.0 if error is None else None, error, seconds)
 
 
 def graded(result: Result) -> Result:
