@@ -153,7 +153,7 @@ class ProcessPool:
         self.late: collections.Counter[str] = collections.Counter()  # functions
         self.waiting: collections.deque[tuple[int, RewardCall]] = collections.deque()
         self.results: dict[int, Result] = {}  # of the calls that are being made
-        self.failed: set[int] = set()  # groups of them
+        self.failed: set[int | None] = set()  # groups of them
         self.closed = False
         self.calling = threading.Lock()  # `close` may come from another thread
         self.taking = threading.Lock()
@@ -192,7 +192,7 @@ class ProcessPool:
             try:
                 for result in self.answers(process, sent):
                     self.results[sent[answered].index] = result
-                    if result.value is False and sent[answered].call.group is not None:
+                    if result.value is False:
                         self.failed.add(sent[answered].call.group)
                     answered, started = answered + 1, time.monotonic()
                 again = None
@@ -214,7 +214,7 @@ class ProcessPool:
             room = CHUNK
             while self.waiting and len(taken) < most and room > 0:
                 index, call = self.waiting.popleft()
-                if call.group in self.failed:
+                if call.group is not None and call.group in self.failed:
                     self.results[index] = Result()
                     continue
                 if self.is_silent(call):
