@@ -13,7 +13,6 @@ import functools
 import importlib.util
 import inspect
 import math
-import numbers
 import os
 import sys
 import types
@@ -52,11 +51,16 @@ class EnvironmentForm:
     @property
     def max_turns(self) -> int | None:
         most = getattr(self.environment, "max_turns", None)
-        if most is not None and (not isinstance(most, numbers.Integral) or most < 1):
+        if most is None:
+            return None
+        try:
+            if isinstance(most, bool) or most < 1 or most != int(most):
+                raise ValueError
+            return int(most)
+        except (TypeError, ValueError, OverflowError):
             raise InvalidEnvironment(
                 f"its max_turns is {most!r:.40}: give a whole number from 1 on"
-            )
-        return None if most is None else int(most)
+            ) from None
 
     def reset(self, task: Task, seed: int) -> Answer:
         """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a
