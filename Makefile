@@ -85,7 +85,7 @@ split-test: setup ## vLLM over two workers: its completions, its adapter checks,
 
 suite-test: setup ## environments: other libraries', all broken ones in a run, 10,000 episodes, the page's commands
 	$(call slow_tests,environment_suites environments_page documented_forms \
-	    broken_environments hostile_messages hostile_numbers python_tool search_tool newcomer_environment \
+	    broken_environments hostile_messages python_tool search_tool newcomer_environment \
 	    dialogue dialogue_families)
 
 hostile-test: setup ## every hostile program at every level, wrong files and options, mistakes of users

@@ -12,7 +12,6 @@ from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.sandbox import LongInteger
 
 pytestmark = pytest.mark.real
 
@@ -117,39 +116,6 @@ def test_functions_are_called():
 )
 def test_results_are_compared_as_values(result, expected, is_same):
     assert code.returned(result, expected) is is_same
-
-
-def test_long_integers_are_compared_as_values():
-    nines, many = LongInteger("9" * 5000), 10**5000 - 1
-    assert code.returned(nines, many) and code.returned(nines, "9" * 5000)
-    assert code.returned(LongInteger("-" + "9" * 5000), -many) and code.returned([nines], [many])
-    for wrong in (many + 1, -many, ["9" * 5000], [many, many], 1e300, True, None, "nine"):
-        assert not code.returned(nines, wrong)
-
-
-def test_integers_of_any_length_are_given_and_returned(tmp_path, capfd):
-    """As numbers and as text that is JSON, to a function and from one, from a file of data too."""
-    big, more = "1" + "0" * 5000, "1" + "0" * 4999 + "1"
-    tests = {"inputs": [[10**5000]], "outputs": [10**5000 + 1], "fn_name": "f"}
-    programs = ["def f(n): return n + 1", "def f(n): return n + 2"]
-    scored = score([block(text) for text in programs], tests)
-    assert scored.scores == [1.0, 0.0] and scored.failures == []
-    given = [
-        f'{{"inputs": [[{big}]], "outputs": [{more}], "fn_name": "f"}}',
-        f'{{"inputs": ["{big}"], "outputs": ["{more}"], "fn_name": "f"}}',
-    ]
-    given[0] = json.dumps(given[0])  # an object in text, as published data sets have it
-    path = tmp_path / "made.jsonl"
-    path.write_text(
-        "".join(
-            f'{{"question": "x", "tests": {tests}, "completion": {json.dumps(block(text))}}}\n'
-            for tests in given
-            for text in programs
-        )
-    )
-    assert cli.main(["score", str(path), "--reward", "code"]) == 0, capfd.readouterr().err
-    out, _ = capfd.readouterr()
-    assert [json.loads(line)["score"] for line in out.splitlines()] == [1.0, 0.0] * 2
 
 
 def test_a_huge_result_takes_no_time():

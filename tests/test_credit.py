@@ -9,7 +9,7 @@ from fakes import completion, group
 
 from unslothrl.algorithms import objectives
 from unslothrl.records import Completion, Failure, Group, Measured, Transcript, Turn
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.training import batching, credit
 from unslothrl.training.metrics import rollout_metrics
 

@@ -132,17 +132,18 @@ def test_a_scalar_of_torch_is_a_number(tmp_path):
 def test_messages_are_passed_where_the_data_have_them(trl):
     turns = (("system", "Be brief."), ("user", "What?"))
     rows = {"prompt": [{"role": role, "content": text} for role, text in turns]}
-    plain = custom.Known("7", "<user>What?</user>", {}, "What?", read={"prompt": "What?"})
-    told = custom.Known("7", "<user>What?</user>", {}, "What?", read=rows, turns=turns)
+    task, done = completed("7", 1, "7")
+    task = replace(task, problem="What?", prompt="<user>What?</user>", messages=turns)
+    plain = replace(task, read={"prompt": "What?"}), done
+    told = replace(task, read=rows), done
     signature = custom.signature_of(trl, "correctness")
-    named = signature.named_for_all([told], ["7"])
+    named = signature.named_for_all([told])
     assert named["prompts"] == [rows["prompt"]]
     assert named["completions"] == [[{"role": "assistant", "content": "7"}]]
-    named = signature.named_for_all([plain], ["7"])
+    named = signature.named_for_all([plain])
     assert (named["prompts"], named["completions"]) == (["What?"], ["7"])
-    assert custom.Signature(("answers",), None, True, False, False).named_for_all([told], ["7"])[
-        "completions"
-    ] == ["7"]  # this package's own form
+    own = custom.Signature(("answers",), None, True, False, False)
+    assert own.named_for_all([told])["completions"] == ["7"]
 
 
 LOADS = """

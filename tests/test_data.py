@@ -18,12 +18,12 @@ from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, splits, tasks, templating
+from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
-from unslothrl.data.options import DataOptions
 from unslothrl.data.rendering import Skipped, check_usable
 from unslothrl.data.rows import JoinedRows, PickedRows, TableRows, file_of
+from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -692,7 +692,7 @@ LOOPS = (
 @pytest.mark.parametrize("template", few(LOOPS))
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
-    monkeypatch.setattr(templating, "LONGEST_S", 0.2)
+    monkeypatch.setattr(prompts, "LONGEST_S", 0.2)
     loops = base_model.load_tokenizer(embedded.BASE)
     loops.chat_template = template
     with (
@@ -808,7 +808,7 @@ GIGABYTE = """
 import sys
 from unslothrl.data.columns import RowNeeds
 from unslothrl.data import tasks
-from unslothrl.data.options import DataOptions
+from unslothrl.data.tasks import DataOptions
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]

@@ -10,12 +10,11 @@ from byte_tokenizers import ByteTokenizer, for_renderer, for_template, installed
 from few_cases import few
 from test_dialogue import TOOL
 
-from unslothrl.dialogue import choice, hand_written
+from unslothrl.dialogue import hand_written
 from unslothrl.dialogue.base import ToolCall
 from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_NAME, NO_OBJECT, NOT_JSON, CallForm
-from unslothrl.dialogue.choice import dialogue_for
 from unslothrl.dialogue.conversation import Conversation
-from unslothrl.dialogue.hand_written import HandWrittenDialogue
+from unslothrl.dialogue.hand_written import HandWrittenDialogue, dialogue_for
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
@@ -36,10 +35,10 @@ MISTRAL = (
 )
 DEEPSEEK = (
     "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>"
-    "{{ m.content }}{% if m.tool_calls %}<|calls|>"
-    "{% for c in m.tool_calls %}<|call|>function<|sep|>"
-    "{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<|end_call|>"
-    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}<|end_calls|>{% endif %}"
+    "{{ m.content }}{% if m.tool_calls %}<｜tool▁calls▁begin｜>"
+    "{% for c in m.tool_calls %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+    "{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜>"
+    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}<｜tool▁calls▁end｜>{% endif %}"
     "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
@@ -242,22 +241,14 @@ def test_calls_in_mistral_s_form():
 
 
 def test_calls_whose_name_is_outside_the_json():
-    tokens = [
-        "user",
-        "tool",
-        "system",
-        "assistant",
-        "calls",
-        "call",
-        "sep",
-        "end_call",
-        "end_calls",
-    ]
-    tokenizer = ByteTokenizer([f"<|{t}|>" for t in tokens], "</s>", DEEPSEEK)
+    tokens = [f"<|{role}|>" for role in ("user", "tool", "system", "assistant")]
+    marks = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
+    tokenizer = ByteTokenizer([*tokens, *(f"<｜tool▁{m}｜>" for m in marks)], "</s>", DEEPSEEK)
     dialogue = TemplateDialogue(tokenizer)
     conversation = Conversation(dialogue, ASKED, [TOOL])
-    one = 'function<|sep|>add\n```json\n{"a": "1"}\n```<|end_call|>'
-    said = f"Ask.<|calls|><|call|>{one}\n<|call|>{one}<|end_calls|></s>"
+    one = 'function<｜tool▁sep｜>add\n```json\n{"a": "1"}\n```'
+    one = f"<｜tool▁call▁begin｜>{one}<｜tool▁call▁end｜>"
+    said = f"Ask.<｜tool▁calls▁begin｜>{one}\n{one}<｜tool▁calls▁end｜></s>"
     reply = conversation.reply(tokenizer.encode(said))
     assert reply.content == "Ask." and [call.name for call in reply.calls] == ["add", "add"]
     assert all(call.arguments == ARGUMENTS and not call.error for call in reply.calls)
@@ -401,7 +392,7 @@ def test_a_renderer_is_chosen_where_it_agrees_with_the_template(name, model, tem
     if f"trl/{template}" not in installed_templates():
         pytest.skip("TRL is not installed")
     tokenizer = tokenizer_of(name, template)
-    mirror = "unsloth/" + choice.plain_name(model)
+    mirror = "unsloth/" + hand_written.plain_name(model)
     for known_as in (model, f"{mirror}-unsloth-bnb-4bit", f"/models/{mirror}-bnb-4bit/"):
         dialogue = dialogue_for(tokenizer, known_as)
         assert isinstance(dialogue, HandWrittenDialogue) and dialogue.name == name
@@ -499,7 +490,7 @@ def test_the_embedded_base_s_own_tokenizer():
 def test_the_tokenizers_here_render_as_transformers_does(name):
     ours = TemplateDialogue(for_template(name))
     theirs = TemplateDialogue(of_transformers(for_template(name)))
-    for what, messages, tools in choice.PROBES:
+    for what, messages, tools in hand_written.PROBES:
         try:
             expected = theirs.written(messages, tools)
         except UserError:
@@ -527,7 +518,7 @@ def refuse(event, arguments):
         raise SystemExit(f"{{event}} {{arguments}}")
 sys.addaudithook(refuse)
 from byte_tokenizers import for_renderer
-from unslothrl.dialogue import choice, conversation, hand_written, template
+from unslothrl.dialogue import conversation, hand_written, template
 assert "renderers" not in sys.modules
 for name in hand_written.names():
     for_renderer(name)

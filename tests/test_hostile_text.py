@@ -74,7 +74,7 @@ def test_a_task_that_is_too_large_costs_the_episode(tmp_path):
     of = asked("?")
     of.extra["long"] = "x" * 2_000_000
     played = play_with(Setup(written(tmp_path, ECHO), "Echo"), Script("x$"), of=of)
-    assert played.lost.startswith("the task has 2,000,")
+    assert played.lost.startswith("reset cannot be asked (2,000,")
 
 
 def test_what_a_data_set_has_that_json_lacks_is_none(tmp_path):

@@ -280,7 +280,7 @@ def test_every_selection_trains(select, train):
 
 
 def test_overlong_by_hand():
-    from unslothrl.rewards.overlong import Overlong
+    from unslothrl.rewards.reward import Overlong
 
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
     punish = Overlong(limit=10, cache=4)

@@ -134,7 +134,7 @@ def test_of_many_columns_a_message_names_the_first():
 def test_a_folder_that_may_not_be_read_is_said(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"problem": "1", "answer": "1"}\n')
     (tmp_path / "closed").mkdir(mode=0)
-    with pytest.raises(PermissionError):
+    with pytest.raises(UserError, match="cannot be read"):
         sources.local_splits(tmp_path)
 
 

@@ -10,7 +10,7 @@ from fakes import FakeTasks, FakeView
 from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.group_source import PrefetchedTasks, SynchronousSource
 from unslothrl.training.overlap import OverlappedSource

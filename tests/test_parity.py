@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from unslothrl.config.options import Config
-from unslothrl.rewards.overlong import Overlong
+from unslothrl.rewards.reward import Overlong
 
 ROOT = Path(__file__).parents[1]
 TESTS = (ROOT / "tests", ROOT / "packages" / "answercheck" / "tests")

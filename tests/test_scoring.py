@@ -235,13 +235,13 @@ def test_a_file_that_cannot_be_imported_is_told_before_a_run(tmp_path):
     few(
         [
             ("batch_of_wrong_length", "returned no list of 2: [1]"),
-            ("batch_stalls", "took longer than 0.5 s"),
+            ("batch_stalls", "took longer than 6 s"),
             ("wants_a_column", "TypeError: wants_a_column() missing 1 required"),
             ("broken", "ValueError: no\nanswer"),
             ("text", "returned no number: 'good'"),
             ("ends", "ended its process"),
             ("leaves", "SystemExit: 0"),
-            ("stalls", "took longer than 0.5 s"),
+            ("stalls", "took longer than "),
         ],
         3,
     ),
@@ -301,22 +301,6 @@ def test_a_reward_that_cannot_be_is_told_in_a_line(text, said):
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
-@pytest.mark.real
-@pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
-@pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
-@pytest.mark.parametrize("name", few(["math500/test", "gsm8k/train", "gsm8k/test"]))
-def test_gold_answers_score_one(name, reward):
-    rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
-    golds = [row["answer"].rpartition("####")[2].strip() for row in rows]
-    form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
-    scorer = Scorer(rewards.choose((reward,)))
-    try:
-        found = scorer.score([completed(form % gold, 1, gold) for gold in golds])
-    finally:
-        scorer.close()
-    assert found.scores == [1.0] * len(rows) and found.failures == []
-
-
 def perturbed(answer: str) -> str:
     """Another answer: its last digit one more; without one its first letter the next; else + 1."""
     digits = [i for i, character in enumerate(answer) if character in "0123456789"]
@@ -335,17 +319,18 @@ def perturbed(answer: str) -> str:
 @pytest.mark.skipif(not DATA.exists(), reason="no data beside the checkout (../shared/data)")
 @pytest.mark.parametrize("reward", ["boxed", "think_answer_tags"])
 @pytest.mark.parametrize("name", few(["math500/test", "gsm8k/train", "gsm8k/test"]))
-def test_perturbed_answers_score_zero(name, reward):
+def test_gold_answers_score_one(name, reward):
     rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().splitlines()]
     golds = [formats.read(row).answer for row in rows]
     form = r"\boxed{%s}" if reward == "boxed" else "<think>so</think><answer>%s</answer>"
     scorer = Scorer(rewards.choose((reward,)))
     try:
-        found = scorer.score([completed(form % perturbed(gold), 1, gold) for gold in golds])
+        found = scorer.score([completed(form % gold, 1, gold) for gold in golds])
+        wrong = scorer.score([completed(form % perturbed(gold), 1, gold) for gold in golds])
     finally:
         scorer.close()
-    still_equal = {gold for gold, score in zip(golds, found.scores, strict=True) if score}
-    assert (still_equal, found.failures) == (set(), [])
+    assert found.scores == [1.0] * len(rows) and found.failures == wrong.failures == []
+    assert {gold for gold, score in zip(golds, wrong.scores, strict=True) if score} == set()
 
 
 TOUCHED = Path(tempfile.gettempdir()) / f"unslothrl-hostile-{secrets.token_hex(8)}"

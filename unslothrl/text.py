@@ -1,21 +1,18 @@
 """Text for people and for disk: values shortened for a message, without what would steer a
-terminal; secrets taken out of what is kept or passed on; JSON with integers of any length.
+terminal; secrets taken out of what is kept or passed on; JSON that is nested too deeply.
 
 What is a secret: tokens and keys in the forms that services give them, the user and password of a
 URL, what stands behind a name such as `api_key`, private keys, and the values of environment
 variables with such a name. `HIDDEN` stands in their place.
 """
 
-import contextlib
 import functools
 import json
 import os
 import re
 import shlex
-import sys
-import threading
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -217,39 +214,6 @@ def forms(secret: str) -> set[str]:
 
 
 MOST_NESTED = 100  # levels; what walks through a value may take several calls for each
-_lock = threading.Lock()  # the limit is process-wide
-
-
-@contextlib.contextmanager
-def any_length() -> Iterator[None]:
-    """Lifts Python's limit on the digits of an integer inside the block."""
-    with _lock:
-        limit = sys.get_int_max_str_digits()
-        sys.set_int_max_str_digits(0)
-        try:
-            yield
-        finally:
-            sys.set_int_max_str_digits(limit)
-
-
-def loads_long(text: str | bytes) -> Any:
-    """As json.loads, with integers of any length."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:
-        with any_length():
-            return json.loads(text)
-
-
-def dumps_long(value: Any) -> str:
-    """As json.dumps, with integers of any length."""
-    try:
-        return json.dumps(value)
-    except ValueError:
-        with any_length():
-            return json.dumps(value)
 
 
 def is_too_deep(text: str, value: Any) -> bool:
@@ -262,9 +226,3 @@ def is_too_deep(text: str, value: Any) -> bool:
         inner = (each.values() if isinstance(each, dict) else each for each in level)
         level = [each for values in inner for each in values if isinstance(each, dict | list)]
     return depth > MOST_NESTED
-
-
-def digits(number: int) -> str:
-    """The decimal digits of an integer of any length."""
-    with any_length():
-        return str(number)

@@ -15,14 +15,14 @@ from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flig
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.formats import Columns
-from unslothrl.data.options import DataOptions
+from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards.overlong import Overlong
+from unslothrl.rewards.reward import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
 from unslothrl.system.memory import prepare_card
@@ -119,7 +119,7 @@ def data_options(config: Config) -> DataOptions:
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
-    from unslothrl.dialogue.choice import dialogue_for
+    from unslothrl.dialogue.hand_written import dialogue_for
 
     tokenizer = load_tokenizer(base)
     return Actor(

@@ -4,11 +4,12 @@ Below both `data`, which turns rows into tasks, and `rewards`, which say what th
 """
 
 import itertools
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.text import is_too_deep, loads_long, plain
+from unslothrl.text import is_too_deep, plain
 
 MOST_NAMES, LONGEST_NAME = 30, 40  # columns, characters that a message names
 
@@ -53,7 +54,7 @@ def parsed(value: Any) -> Any:
     nested too deeply."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
-            found = loads_long(value)
+            found = json.loads(value)
         except (ValueError, RecursionError):
             return value
         return value if is_too_deep(value, found) else found

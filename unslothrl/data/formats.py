@@ -31,7 +31,7 @@ from unslothrl.data.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.text import digits, plain
+from unslothrl.text import plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = (
@@ -254,7 +254,7 @@ def text_of(value: Any, column: str) -> str:
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableRow(f"column {column} must be text, got {value}")
-    text = digits(value) if isinstance(value, int) else str(value)
+    text = str(value)
     try:
         text.encode()
     except UnicodeEncodeError:

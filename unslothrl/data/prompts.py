@@ -1,8 +1,19 @@
-"""From a conversation to the token ids that the model reads."""
+"""From a conversation to the token ids that the model reads: by its tokenizer's chat template,
+which is a program of the model's makers, within a time."""
 
-from collections.abc import Sequence
+import contextlib
+import ctypes
+import functools
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from unslothrl.data import templating
+from unslothrl.errors import UserError
+
+LONGEST_S = 10.0  # for one text
+TICK_S = 0.2  # between two looks at how long threads have rendered
+_ends: dict[int, float] = {}  # of threads that render: when they must have ended
 
 
 def turns_of(
@@ -29,7 +40,7 @@ def render(
     turns = turns_of(messages, system_prompt, replaces)
     conversation = [{"role": role, "content": content} for role, content in turns]
     advice = 'set --system_prompt "", or choose another model'
-    return templating.render(tokenizer, conversation, advice, add_generation_prompt=True)
+    return by_template(tokenizer, conversation, advice, add_generation_prompt=True)
 
 
 def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:
@@ -38,3 +49,57 @@ def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:
         return []
     # Not verbose: what is too long is left out, and counted.
     return tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+class TakesTooLong(BaseException):  # which no part of a template catches
+    def __str__(self) -> str:
+        return f"it takes longer than {LONGEST_S:g} s"
+
+
+def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, **options) -> str:
+    """What the template writes of `messages`. UserError, which ends in `advice`, where it refuses
+    them, writes nothing, or takes longer than `LONGEST_S`."""
+    try:
+        with within(LONGEST_S):
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        if not text:
+            raise ValueError("it writes nothing")
+        return text
+    except (Exception, TakesTooLong) as error:  # whatever a template raises
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise UserError(
+            f"model: its chat template refuses a conversation of {roles:.200} "
+            f"({' '.join(str(error).split()):.200}): {advice}"
+        ) from None
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raises TakesTooLong in the block after so many seconds, whichever thread runs it; within one
+    call of C, as `"x" * 10**9`, not before its end."""
+    watcher()
+    thread = threading.get_ident()
+    _ends[thread] = time.monotonic() + seconds
+    try:
+        yield
+    finally:
+        if _ends.pop(thread, None) is None:
+            time.sleep(2 * TICK_S)  # what the watcher raises arrives here at the latest
+
+
+@functools.cache
+def watcher() -> threading.Thread:
+    """The one thread that watches all others, started when it is first needed."""
+    thread = threading.Thread(target=watch, name="rendering", daemon=True)
+    thread.start()
+    return thread
+
+
+def watch() -> None:
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    while True:
+        time.sleep(TICK_S)
+        now = time.monotonic()
+        for thread in [each for each, end in list(_ends.items()) if now > end]:
+            if _ends.pop(thread, None) is not None:
+                raise_in(ctypes.c_ulong(thread), ctypes.py_object(TakesTooLong))

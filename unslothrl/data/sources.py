@@ -152,11 +152,11 @@ def local_splits(path: Path) -> dict[str, Rows]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below it, in order, without hidden ones. OSError where some of them
-    would be left out without a word."""
+    """All files in a folder and below it, in order, without hidden ones. UserError where some of
+    them cannot be listed."""
 
     def fail(error: OSError) -> None:
-        raise error
+        raise UserError(f"dataset {folder}: it cannot be read ({error.strerror}): check it")
 
     paths: list[Path] = []
     for parent, folders, names in os.walk(folder, onerror=fail):

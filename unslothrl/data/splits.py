@@ -16,7 +16,7 @@ from unslothrl.records import seed_of
 
 def split(options: Any, source: Source) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
-    dataset, eval_dataset, holdout, seed and reader, as in `data.options.DataOptions`.
+    dataset, eval_dataset, holdout, seed and reader, as in `data.tasks.DataOptions`.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single
     split has a seeded share held out, unless `--eval_dataset` names another source.

@@ -10,14 +10,13 @@ import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from unslothrl.data import sources, splits
-from unslothrl.data.columns import UnusableRow, value_of
-from unslothrl.data.formats import Columns
-from unslothrl.data.options import DataOptions
+from unslothrl.data.columns import RowNeeds, UnusableRow, value_of
+from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
@@ -29,6 +28,35 @@ MOST_EAGER = 50_000  # rows
 PROBED = 1_000  # rows of a larger set that are rendered before the run, to see whether they can be
 MOST_SKIPPED = 1_000  # embedded problems in a row that may be too long
 EMBEDDED_EVAL = 200  # problems, where eval_problems does not say
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Sources, and how their rows become tasks."""
+
+    dataset: str  # a source, see `sources`
+    holdout: float  # share held out where the data set has no test split
+    eval_problems: int  # of each eval set, at most; 0: all
+    max_prompt_tokens: int  # tasks with longer prompts are left out
+    seed: int  # of the order, and of what is held out
+    eval_dataset: tuple[str, ...] = ()  # sources, NAME=SOURCE or JSON maps of both
+    columns: Columns = field(default_factory=Columns)  # of the training set
+    needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
+    system_prompt: str | None = None  # the user's, in place of the rows' own
+    default_prompt: str = ""  # system prompt of rows that have none
+    keeps_row: bool = False  # for what reads the tasks' messages and columns as they stand
+
+    @property
+    def reader(self) -> Reader:
+        """The reader of training rows. The embedded problems have columns of their own."""
+        return Reader(Columns() if self.dataset == EMBEDDED else self.columns, self.needs)
+
+    @property
+    def added_system_prompt(self) -> str:
+        """The user's, else the default, but for the embedded problems."""
+        if self.system_prompt is not None:
+            return self.system_prompt
+        return "" if self.dataset == EMBEDDED else self.default_prompt
 
 
 class LazyTasks:
@@ -49,10 +77,6 @@ class LazyTasks:
         for index in range(len(self.rows)):
             with suppress(UnusableRow):
                 yield self.renderer.reader.prompt(self.rows[index])[-1][1]
-
-
-def nothing() -> None:
-    """What is called between two tasks where nobody asks."""
 
 
 class FiniteTasks:
@@ -76,7 +100,7 @@ class FiniteTasks:
         return self.order[1]
 
     def draw(
-        self, position: int, count: int, between: Callable[[], None] = nothing
+        self, position: int, count: int, between: Callable[[], None] = lambda: None
     ) -> tuple[list[Task], int]:
         """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
         the position after them). `between` is called before each, and may raise. UserError where
@@ -103,7 +127,7 @@ class EndlessTasks:
         self.renderer, self.seed = renderer, seed
 
     def draw(
-        self, position: int, count: int, between: Callable[[], None] = nothing
+        self, position: int, count: int, between: Callable[[], None] = lambda: None
     ) -> tuple[list[Task], int]:
         """-> (the `count` tasks from `position` on, the position after them). `between` is called
         before each, and may raise."""

@@ -1,18 +1,19 @@
-"""The form in which a model writes its calls of tools: learned from its chat template, then read.
-
-A probe with unusual names is rendered. The JSON value that holds it, the keys of its name and of
-its arguments, and the text before, between and after the calls make up the form:
+"""The forms in which models write their calls of tools, each read as it stands in a reply.
 
     Hermes, Qwen      <tool_call> {"name": ..., "arguments": {...}} </tool_call>
     Llama 3           {"name": ..., "parameters": {...}}
     Mistral           [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
-    DeepSeek V3       ...function<|tool_sep|>NAME ```json {...} ```...
+                      [TOOL_CALLS]NAME[ARGS]{...}
+    DeepSeek V3       ...function<｜tool▁sep｜>NAME ```json {...} ```...
+    gpt-oss           to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>
 
-Forms that are not made of JSON have no `CallForm`.
+A chat template's form is the one that reads the call of a probe with unusual names. One that has
+none gets Hermes' form: tools in the system message, calls in <tool_call>, results as a turn of the
+user in <tool_response>.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,6 +33,20 @@ PROBE_TOOL: Tool = {
         },
     },
 }
+TOOLS = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within \
+<tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
 CUT_OFF, NOT_JSON = "the call is cut off", "the call is not JSON"
 NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON object"
 
@@ -51,11 +66,10 @@ class CallForm:
     """Texts have no spaces around them. Either the keys or `to_arguments` is used."""
 
     before: str
-    between: str | None  # two calls; None: the template writes only one, or all in one JSON list
+    between: str | None  # two calls; None: there is only one, or all are in one JSON list
     after: str
     name_key: str = "name"
     arguments_key: str = "arguments"
-    path: tuple[str, ...] = ()  # keys from a call's object down to the one with these keys
     to_arguments: str | None = None  # what stands between a name and its arguments
 
     def read(self, text: str) -> tuple[str, list[RawCall]]:
@@ -119,28 +133,35 @@ class CallForm:
         if self.to_arguments is not None:
             return end, [call_of(written, name, value)]
         values = value if isinstance(value, list) else [value]
-        if not self.before and not all(self._is_call(each) for each in values):
+        keys = {self.name_key, self.arguments_key}
+        if not self.before and not all(isinstance(v, dict) and keys <= v.keys() for v in values):
             return end, []
         return end, [self._call(written, each) for each in values]
 
-    def _is_call(self, value: Any) -> bool:
-        inner = self._inner(value)
-        return isinstance(inner, dict) and self.name_key in inner and self.arguments_key in inner
-
-    def _inner(self, value: Any) -> Any:
-        for key in self.path:
-            value = value.get(key) if isinstance(value, dict) else None
-        return value
-
     def _call(self, text: str, value: Any) -> RawCall:
-        inner = self._inner(value)
-        if not isinstance(inner, dict):
+        if not isinstance(value, dict):
             return RawCall(text, error=NO_NAME)
-        return call_of(text, inner.get(self.name_key), inner.get(self.arguments_key, {}))
+        return call_of(text, value.get(self.name_key), value.get(self.arguments_key, {}))
 
 
 DECODER = json.JSONDecoder()
 HERMES = CallForm("<tool_call>", "</tool_call>\n<tool_call>", "</tool_call>")
+FORMS = (
+    HERMES,
+    CallForm("[TOOL_CALLS]", None, ""),
+    CallForm("[TOOL_CALLS]", "[TOOL_CALLS]", "", to_arguments="[ARGS]"),
+    CallForm(
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        "```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
+        "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+        to_arguments="```json",
+    ),
+    CallForm(
+        "to=functions.", None, "<|call|>", to_arguments="<|channel|>commentary json<|message|>"
+    ),
+    CallForm("", None, "", arguments_key="parameters"),
+    CallForm("", None, ""),
+)
 
 
 def call_of(text: str, name: Any, arguments: Any) -> RawCall:
@@ -176,115 +197,84 @@ def skipped(text: str, at: int) -> int:
 
 
 class Write(Protocol):
-    """Renders messages as text, or raises."""
+    """Renders messages as text, "" where the template refuses them."""
 
     def __call__(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool
     ) -> str: ...
 
 
-def learned(write: Write) -> CallForm | None:
-    """The form in which a chat template writes calls, or None if it has none that can be read."""
-    alone, after_text = form_of(write, ""), form_of(write, CONTENT)
-    if alone is None or after_text is None or not after_text.before.endswith(alone.before):
-        return after_text
-    return alone  # without what only ends the text before a call
+def form_of(write: Write) -> CallForm | None:
+    """The form in which a chat template writes calls; None where it is none of `FORMS`."""
+    for content in ("", CONTENT):
+        text = probed(write, content)
+        for form in FORMS:
+            _, calls = form.read(text)
+            if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
+                return form
+    return None
 
 
-def form_of(write: Write, content: str) -> CallForm | None:
-    """The form of calls in a turn that has this content."""
-    one = probed(write, 1, content)
-    located = value_of(one)
-    if located is None:
-        return None
-    value, start, stop = located
-    before, after = one[:start], one[stop:]
-    found = keys_of(value)
-    if found is None and NAME not in before:
-        return None
-    two = probed(write, 2, content)
-    between = None
-    if NAME in two and not isinstance(value, list):
-        first = two.find(one[start:stop]) + (stop - start)
-        last = two.rfind(one[start:stop])
-        if first <= last and two[last + stop - start :] == after:
-            between = two[first:last]
-    if found is None:
-        before, _, to_arguments = before.rpartition(NAME)
-        between = None if between is None else between.rpartition(NAME)[0]
-        return CallForm(
-            before.strip(), stripped(between), after.strip(), to_arguments=to_arguments.strip()
-        )
-    name_key, arguments_key, path = found
-    return CallForm(before.strip(), stripped(between), after.strip(), name_key, arguments_key, path)
-
-
-def stripped(text: str | None) -> str | None:
-    return None if text is None else text.strip()
-
-
-def probed(write: Write, count: int, content: str) -> str:
-    """What a template writes for so many calls, without the end of the turn; "" if it refuses."""
+def probed(write: Write, content: str) -> str:
+    """What a template writes for a call, after the turn's content; "" if it refuses."""
     user: Message = {"role": "user", "content": "-"}
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
-    calls = [{"id": f"call{i:05}", **call} for i in range(count)]
-    plain: Message = {"role": "assistant", "content": CONTENT}
-    calling: Message = {"role": "assistant", "content": content, "tool_calls": calls}
-    try:
-        opening = write([user], [PROBE_TOOL], True)
-        reply = write([user, plain], [PROBE_TOOL], False)
-        text = write([user, calling], [PROBE_TOOL], False)
-    except Exception:  # whatever a template raises: it is a program
-        return ""
-    end = reply.rpartition(CONTENT)[2]
+    calling: Message = {"role": "assistant", "content": content}
+    calling["tool_calls"] = [{"id": "call00000", **call}]
+    opening = write([user], [PROBE_TOOL], True)
+    text = write([user, calling], [PROBE_TOOL], False)
     if content and content in text:
-        text = text.rpartition(content)[2]
-    else:
-        text = text[common_start(text, opening) :]
-    return text.removesuffix(end)
+        return text.rpartition(content)[2]
+    pairs = enumerate(zip(text, opening, strict=False))
+    return text[next((i for i, (one, other) in pairs if one != other), len(opening)) :]
 
 
-def common_start(one: str, other: str) -> int:
-    """How many characters two texts have in common."""
-    pairs = zip(one, other, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+def with_tools(messages: list[Message], tools: Sequence[Tool], role: str) -> list[Message]:
+    """The tools after the system message or, if that is the `role`, before the user's first one."""
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    text = TOOLS.format(tools=lines)
+    if not messages or messages[0]["role"] != role:
+        return [{"role": role, "content": text}, *messages]
+    parts = (messages[0]["content"], text) if role == "system" else (text, messages[0]["content"])
+    return [{**messages[0], "content": "\n\n".join(parts)}, *messages[1:]]
 
 
-def value_of(text: str) -> tuple[Any, int, int] | None:
-    """The outermost JSON value that holds the probe -> (value, start, end)."""
-    for start, letter in enumerate(text):
-        if letter in "[{":
-            try:
-                value, end = DECODER.raw_decode(text, start)
-            except ValueError:
-                continue
-            if KEY in text[start:end]:
-                return value, start, end
-    return None
+def as_texts(messages: Sequence[Message]) -> list[Message]:
+    """Calls as text of the assistant, results of tools as turns of the user."""
+    written: list[Message] = []
+    was_result = False
+    for message in messages:
+        is_result = message["role"] == "tool"
+        if is_result:
+            text = f"<tool_response>\n{message['content']}\n</tool_response>"
+            if was_result:
+                written[-1]["content"] += "\n" + text
+            else:
+                written.append({"role": "user", "content": text})
+        elif has_calls(message):
+            calls = [
+                json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
+            ]
+            texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
+            content = "\n".join(filter(None, (message.get("content"), *texts)))
+            written.append({"role": "assistant", "content": content})
+        else:
+            written.append(message)
+        was_result = is_result
+    return written
 
 
-def keys_of(value: Any) -> tuple[str, str, tuple[str, ...]] | None:
-    """-> (the name's key, the arguments' key, the keys down to their object); None: not in it."""
-    for path, inner in objects(value, ()):
-        names = [key for key, each in inner.items() if each == NAME]
-        arguments = [
-            key for key, each in inner.items() if each == {KEY: VALUE} or each == PROBE_TEXT
-        ]
-        if names and arguments:
-            return names[0], arguments[0], path
-    return None
+def has_tools(messages: Sequence[Message]) -> bool:
+    """Whether there are calls or results in them."""
+    return any(message["role"] == "tool" or has_calls(message) for message in messages)
 
 
-PROBE_TEXT = json.dumps({KEY: VALUE})
+def has_calls(message: Message) -> bool:
+    """The policy's own turn alone: no one else can call."""
+    return message["role"] == "assistant" and bool(message.get("tool_calls"))
 
 
-def objects(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], dict[str, Any]]]:
-    """An object, or that of a list, and the objects in it."""
-    if isinstance(value, list):
-        for each in value[:1]:
-            yield from objects(each, path)
-    elif isinstance(value, dict):
-        yield path, value
-        for key, each in value.items():
-            if isinstance(each, dict):
-                yield from objects(each, (*path, key))
+def function(call: dict[str, Any]) -> dict[str, Any]:
+    """Of a call in OpenAI's form, which may lack its outer object."""
+    inner = call.get("function", call)
+    return {"name": inner["name"], "arguments": inner["arguments"]}

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from unslothrl.dialogue import hermes
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Prompt, Reply, Tool
+from unslothrl.dialogue.calls import as_texts, has_tools
 from unslothrl.errors import UserError
 
 OBSERVED = ("user", "tool", "system")
@@ -63,9 +63,9 @@ class Conversation:
         try:
             extension, prompt = self._extended(new, self._reply_ids)
         except UserError:
-            if not hermes.has_tools(new):
+            if not has_tools(new):
                 raise
-            extension, prompt = self._extended(hermes.as_texts(new), self._reply_ids)
+            extension, prompt = self._extended(as_texts(new), self._reply_ids)
         self._prompt, self._reply_ids = prompt, None
         return extension
 

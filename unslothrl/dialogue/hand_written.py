@@ -1,4 +1,5 @@
-"""Turns by a hand-written renderer of the `renderers` package, for model families that it knows.
+"""Turns by a hand-written renderer of the `renderers` package, for model families that it knows;
+and the choice between it and the chat template.
 
 https://pypi.org/project/renderers: `render_ids` writes a conversation, `parse_response` reads a
 reply by its token ids, `bridge_to_next_turn` appends to what was sampled, or refuses. Then all is
@@ -6,10 +7,12 @@ rendered, and a new sequence begins unless that begins with exactly what was sam
 goes to the network: a renderer is built from its class, by its name.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unslothrl.dialogue.base import (
+    Dialogue,
     Extension,
     History,
     Message,
@@ -22,8 +25,17 @@ from unslothrl.dialogue.base import (
     decoded,
     encoded,
 )
-from unslothrl.dialogue.calls import CUT_OFF, NO_NAME, NO_OBJECT, NOT_JSON, is_sound
+from unslothrl.dialogue.calls import (
+    CUT_OFF,
+    NAME,
+    NO_NAME,
+    NO_OBJECT,
+    NOT_JSON,
+    PROBE_TOOL,
+    is_sound,
+)
 from unslothrl.dialogue.markers import markers_of
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 
 ERRORS = {
@@ -35,6 +47,27 @@ ERRORS = {
 }
 # `gpt-oss` writes with openai-harmony, which downloads its vocabulary.
 NOT_HAND_WRITTEN = frozenset(("auto", "default", "custom", "gpt-oss"))
+
+
+AUTO, TEMPLATE = "auto", "template"
+QUANTISED = re.compile(r"-(unsloth-bnb-4bit|bnb-4bit|4bit|awq|gptq(-int[48])?|fp8|bf16)$")
+CALL = {"type": "function", "function": {"name": NAME, "arguments": {"zq_key_7": "1"}}}
+SYSTEM: Message = {"role": "system", "content": "Be brief."}
+ASKED: Message = {"role": "user", "content": "What is 2 + 3?"}
+ANSWERED: Message = {"role": "assistant", "content": "It is 5."}
+THOUGHT: Message = {**ANSWERED, "reasoning_content": "2 and 3 more."}
+CALLED: Message = {"role": "assistant", "content": "", "tool_calls": [{"id": "call00000", **CALL}]}
+RESULT: Message = {"role": "tool", "content": "5", "name": NAME, "tool_call_id": "call00000"}
+PROBES: tuple[tuple[str, list[Message], list[Tool]], ...] = (
+    ("a question", [ASKED], []),
+    ("a system message", [SYSTEM, ASKED], []),
+    ("several turns", [SYSTEM, ASKED, ANSWERED, ASKED], []),
+    ("tools", [SYSTEM, ASKED], [PROBE_TOOL]),
+    ("a call and its result", [ASKED, CALLED, RESULT], [PROBE_TOOL]),
+    ("a call and its result", [SYSTEM, ASKED, CALLED, RESULT, ANSWERED, ASKED], [PROBE_TOOL]),
+    ("reasoning", [ASKED, THOUGHT, ASKED], []),
+    ("reasoning", [ASKED, CALLED | {"reasoning_content": "Ask."}, RESULT], [PROBE_TOOL]),
+)
 
 
 class Named:
@@ -197,3 +230,65 @@ def made(tokenizer: Named, name: str):
             f"renderer {name!r} does not fit this model's tokenizer ({reason:.200}): choose "
             "--renderer template"
         ) from None
+
+
+def dialogue_for(tokenizer, model: str, renderer: str = AUTO) -> Dialogue:
+    """`renderer`: `auto`, `template`, or the name of a hand-written one. UserError for any other.
+
+    `auto` takes the hand-written renderer of a model that is known by name, if it writes a handful
+    of conversations exactly as the tokenizer's own chat template does. `note` says what was chosen.
+    """
+    if renderer == TEMPLATE:
+        return TemplateDialogue(tokenizer)
+    if renderer != AUTO:
+        known = names()
+        if renderer not in known:
+            choices = ", ".join((AUTO, TEMPLATE, *known))
+            raise UserError(f"unknown renderer {renderer!r}: choose one of {choices}")
+        return HandWrittenDialogue(tokenizer, renderer, model)
+    reasons = []
+    for known_as, name in candidates(model):
+        try:
+            dialogue = HandWrittenDialogue(tokenizer, name, known_as)
+        except UserError as error:
+            reasons.append(str(error))
+            continue
+        if (what := difference(dialogue, tokenizer)) is None:
+            return dialogue
+        reasons.append(f"it writes {what} in another way than the renderer {name}")
+    return TemplateDialogue(tokenizer, reasons[0] if reasons else "no renderer knows the model")
+
+
+def candidates(model: str) -> Iterator[tuple[str, str]]:
+    """-> (a model, the name of its renderer) for those with this name, which may be a mirror's."""
+    known = models()
+    if model in known:
+        yield model, known[model]
+        return
+    wanted = plain_name(model)
+    found = set()
+    for known_as, name in known.items():
+        if plain_name(known_as) == wanted and name not in found:
+            found.add(name)
+            yield known_as, name
+
+
+def plain_name(model: str) -> str:
+    """The last part of a name, without how its weights are quantised."""
+    name = model.rstrip("/").rpartition("/")[2].lower()
+    return QUANTISED.sub("", name)
+
+
+def difference(dialogue: HandWrittenDialogue, tokenizer) -> str | None:
+    """What a renderer and the tokenizer's chat template write differently; None: nothing."""
+    if not tokenizer.chat_template:
+        return None
+    template = TemplateDialogue(tokenizer)
+    for what, messages, tools in PROBES:
+        expected = template.tokens(template.tried(messages, tools))
+        try:
+            if expected and dialogue.render(messages, tools) != expected:
+                return what
+        except UserError:
+            return what
+    return None

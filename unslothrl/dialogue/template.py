@@ -11,8 +11,7 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.data import templating
-from unslothrl.dialogue import hermes
+from unslothrl.data import prompts
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -26,7 +25,16 @@ from unslothrl.dialogue.base import (
     decoded,
     encoded,
 )
-from unslothrl.dialogue.calls import HERMES, NAME, PROBE_TOOL, CallForm, learned
+from unslothrl.dialogue.calls import (
+    HERMES,
+    NAME,
+    PROBE_TOOL,
+    CallForm,
+    as_texts,
+    form_of,
+    has_tools,
+    with_tools,
+)
 from unslothrl.dialogue.markers import PROBE, Markers, markers_of
 from unslothrl.errors import UserError
 
@@ -58,12 +66,9 @@ class TemplateDialogue:
     def ends(self) -> frozenset[int]:
         """Tokens that end a turn: the tokenizer's, and the one that the template writes."""
         found = {self.tokenizer.eos_token_id}
-        try:
-            ended = self.written([PROBE[0], {"role": "assistant", "content": RESULT}], [], False)
-            if RESULT in ended:
-                found.update(self.tokens(ended.rpartition(RESULT)[2])[:1])
-        except UserError:
-            pass
+        ended = self.tried([PROBE[0], {"role": "assistant", "content": RESULT}], [], False)
+        if RESULT in ended:
+            found.update(self.tokens(ended.rpartition(RESULT)[2])[:1])
         return frozenset(found & self.single)
 
     @cached_property
@@ -80,40 +85,23 @@ class TemplateDialogue:
     def native(self) -> CallForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
-        try:
-            if NAME not in self.written([user], [PROBE_TOOL]):
-                return None
-            form = learned(self.written)
-            call = {"name": NAME, "arguments": {}}
-            calls = [{"id": "call00000", "type": "function", "function": call}]
-            for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
-                messages = [
-                    user,
-                    {"role": "assistant", **reply},
-                    result | {"tool_call_id": "call00000"},
-                ]
-                if self._is_written(messages, RESULT):
-                    return form
-        except UserError:
-            pass
+        result["tool_call_id"] = "call00000"
+        if NAME not in self.tried([user], [PROBE_TOOL]):
+            return None
+        call = {"name": NAME, "arguments": {}}
+        calls = [{"id": "call00000", "type": "function", "function": call}]
+        for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
+            said = {"role": "assistant", **reply}
+            if RESULT in self.tried(
+                [user, said, result | {"tool_call_id": "call00000"}], [PROBE_TOOL]
+            ):
+                return form_of(self.tried)
         return None
 
     @cached_property
     def has_system(self) -> bool:
-        return self._is_written([{"role": "system", "content": RESULT}, PROBE[0]], RESULT)
-
-    def _is_written(self, messages: list[Message], text: str) -> bool:
-        try:
-            return text in self.written(messages, [PROBE_TOOL])
-        except UserError:
-            return False
-
-    def _check_texts(self) -> None:
-        if not self.writes_texts:
-            raise UserError(
-                "model: its chat template does not write every turn once, so that turns cannot "
-                "follow a reply: choose another model, or --environment single_turn"
-            )
+        system = {"role": "system", "content": RESULT}
+        return RESULT in self.tried([system, PROBE[0]], [PROBE_TOOL])
 
     @cached_property
     def writes_texts(self) -> bool:
@@ -129,7 +117,7 @@ class TemplateDialogue:
         opened = self._texts(list(messages))
         if tools and self.native is None:
             role = "system" if self.has_system else "user"
-            opened = hermes.with_tools(opened, tools, role)
+            opened = with_tools(opened, tools, role)
         return History(list(opened), list(opened), list(tools))
 
     def clean(self, messages: Sequence[Message]) -> list[Message]:
@@ -165,7 +153,11 @@ class TemplateDialogue:
         history: History,
     ) -> tuple[Extension, Prompt]:
         new = self._texts(self.clean(new))
-        self._check_texts()
+        if not self.writes_texts:
+            raise UserError(
+                "model: its chat template does not write every turn once, so that turns cannot "
+                "follow a reply: choose another model, or --environment single_turn"
+            )
         so_far, last = self._text_of(prompt, history), reply_ids[-1:]
         for ended in self._may_end(last):
             raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
@@ -207,13 +199,8 @@ class TemplateDialogue:
         """Of a prompt that was rendered elsewhere, if not here. `history` has the reply to it."""
         if prompt.text is not None:
             return prompt.text
-        try:
-            text = self._render(history.raw[:-1], history)
-            if self.tokens(text) == prompt.ids:
-                return text
-        except UserError:
-            pass
-        return self.decode(prompt.ids)
+        text = self.tried(history.raw[:-1], self._tools(history))
+        return text if text and self.tokens(text) == prompt.ids else self.decode(prompt.ids)
 
     def _rendered(self, said: Message, new: list[Message], history: History) -> str:
         try:
@@ -222,20 +209,31 @@ class TemplateDialogue:
             return self._render(history.parsed + new, history)
 
     def _render(self, messages: list[Message], history: History) -> str:
-        return self.written(
-            messages, list(history.tools) if self.native or not history.tools else []
-        )
+        return self.written(messages, self._tools(history))
+
+    def _tools(self, history: History) -> list[Tool]:
+        """Those that the template writes itself."""
+        return list(history.tools) if history.tools and self.native else []
 
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        return templating.render(
+        return prompts.by_template(
             self.tokenizer,
             messages,
             "choose another model or environment",
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
         )
+
+    def tried(
+        self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
+    ) -> str:
+        """As `written`; "" where the template refuses."""
+        try:
+            return self.written(messages, tools, add_generation_prompt)
+        except UserError:
+            return ""
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""
@@ -246,9 +244,9 @@ class TemplateDialogue:
 
     def _texts(self, messages: list[Message]) -> list[Message]:
         """Calls and results as text, where the template cannot write them."""
-        if not hermes.has_tools(messages) or self.native is not None:
+        if not has_tools(messages) or self.native is not None:
             return messages
-        return hermes.as_texts(messages)
+        return as_texts(messages)
 
 
 def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:

@@ -21,8 +21,8 @@ from typing import Any
 
 from unslothrl.environments.base import Action, Message, Step, Task
 from unslothrl.environments.tool_calls import InvalidEnvironment, Tools, awaited
-from unslothrl.records import MOST_REWARD, ROUNDING
 
+MOST_REWARD, ROUNDING = 1e12, 1e-6  # as in `records`, whose NumPy another Python may lack
 HERE = os.path.dirname(os.path.abspath(__file__))
 RL2_PARAMETERS = ("state", "action", "extra_info")
 MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts

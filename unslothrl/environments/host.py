@@ -75,32 +75,21 @@ class Session:
             raise Lost(self.failure)
         try:
             message = server.packed({"call": name, **arguments})
-        except server.TooLarge as error:
-            said = "the task" if name == "reset" else "what the policy wrote"
-            raise Lost(f"{said} has {error}") from None
-        except (ValueError, TypeError, RecursionError) as error:  # JSON lacks it
+        except (ValueError, TypeError, RecursionError) as error:  # too large, or JSON lacks it
             raise Lost(f"{name} cannot be asked ({error})") from None
-        answer = await self.answer(message, name, deadline_s or self.deadline_s)
-        if isinstance(answer, dict) and "error" in answer:
-            raise Lost(str(answer["error"]))
-        return answer
-
-    async def answer(self, message: bytes, name: str, seconds: float) -> Any:
-        answer = None
+        seconds = deadline_s or self.deadline_s
         try:
             self.writer.write(message)
             async with asyncio.timeout(seconds + GRACE_S):
                 answer = await server.read(self.reader)
-            if answer is None:
+            if not isinstance(answer, dict):
                 self.failure = "its process has ended"
-            elif not isinstance(answer, dict):
-                self.failure = "its process sent what is no answer"
         except TimeoutError:
             self.failure = f"{name} took longer than {seconds:g} s"
         except (ValueError, RecursionError) as error:
             self.failure = f"its process sent what is no answer ({error})"
-        if self.failure:
-            raise Lost(self.failure)
+        if self.failure or "error" in answer:
+            raise Lost(self.failure or str(answer["error"]))
         return answer
 
 
@@ -159,17 +148,15 @@ class Host:
         async with self.places:
             number = next(self.numbers)
             ours, theirs = socket.socketpair()
-            try:
-                with theirs:
+            with theirs, contextlib.ExitStack() as stack:
+                stack.callback(ours.close)
+                try:
                     self.start()
                     self.command(b"o", number, theirs)
-            except OSError as error:
-                ours.close()
-                said = error.strerror or str(error)
-                raise Lost(f"no process could be started for it ({said})") from None
-            except BaseException:
-                ours.close()
-                raise
+                except OSError as error:
+                    said = error.strerror or str(error)
+                    raise Lost(f"no process could be started for it ({said})") from None
+                stack.pop_all()
             reader, writer = await asyncio.open_connection(sock=ours, limit=server.MOST)
             session = Session(reader, writer, self.setup.deadline_s)
             try:
@@ -198,11 +185,10 @@ class Host:
         if control is not None:
             control.close()
         if process is not None:
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(CLOSE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.kill()
+            process.wait()
 
 
 def reason_of(answer: Any) -> str:

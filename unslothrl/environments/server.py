@@ -35,6 +35,7 @@ from typing import Any
 from unslothrl.environments.base import Action, Task, ToolCall
 from unslothrl.environments.forms import EnvironmentForm, Make, load
 from unslothrl.environments.tool_calls import InvalidEnvironment, awaited
+from unslothrl.errors import UserError
 
 HEADER, COMMAND = struct.Struct(">I"), struct.Struct(">cQ")
 MOST = 1 << 20  # bytes of a value
@@ -44,34 +45,26 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LIBC = ctypes.CDLL(None)  # here: after each fork it takes a third of a millisecond
 
 
-class TooLarge(ValueError):
-    """A value that is longer than `MOST` bytes."""
-
-
 def packed(value: Any, errors: str = "surrogatepass") -> bytes:
     """A value as JSON, behind its length. `errors`: what becomes of half a surrogate pair, as
-    `str.encode` has it; paths may have some. Raises TooLarge, and ValueError or TypeError for what
-    JSON lacks."""
+    `str.encode` has it; paths may have some. ValueError and TypeError for what JSON
+    lacks, and for what is too long."""
     data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", errors)
-    return HEADER.pack(checked(len(data))) + data
+    return checked(HEADER.pack(len(data))) + data
 
 
-def checked(length: int) -> int:
-    if length > MOST:
-        raise TooLarge(f"{length:,} bytes, at most {MOST:,} are read")
-    return length
-
-
-def size(header: bytes) -> int:
-    """Of the value behind it. Raises TooLarge."""
-    return checked(HEADER.unpack(header)[0])
+def checked(header: bytes) -> bytes:
+    """The length of a value; ValueError where that is too long."""
+    if (length := HEADER.unpack(header)[0]) > MOST:
+        raise ValueError(f"{length:,} bytes, at most {MOST:,} are read")
+    return header
 
 
 async def read(reader: asyncio.StreamReader) -> Any:
     """The next value; None at the end."""
     try:
-        header = await reader.readexactly(HEADER.size)
-        return json.loads(await reader.readexactly(size(header)))
+        header = checked(await reader.readexactly(HEADER.size))
+        return json.loads(await reader.readexactly(*HEADER.unpack(header)))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
 
@@ -87,7 +80,9 @@ def receive(connection: socket.socket, length: int) -> bytes:
 def receive_value(connection: socket.socket) -> Any:
     """The next value, waited for; None at the end."""
     header = receive(connection, HEADER.size)
-    data = receive(connection, size(header)) if len(header) == HEADER.size else b""
+    if len(header) < HEADER.size:
+        return None
+    data = receive(connection, *HEADER.unpack(checked(header)))
     return json.loads(data) if data else None
 
 
@@ -112,8 +107,6 @@ class HostedEpisode:
         """With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair."""
         try:
             return packed(getattr(self, call.pop("call"))(**call), errors="replace")
-        except TooLarge as error:
-            return packed({"error": f"it answered with {error}"})
         except BaseException as error:  # the user's code: it must not end the answer
             return packed({"error": reason(error)}, errors="replace")
 
@@ -144,7 +137,7 @@ class HostedEpisode:
 
 def reason(error: BaseException) -> str:
     """A line: what was raised and where."""
-    if isinstance(error, InvalidEnvironment):
+    if isinstance(error, InvalidEnvironment | UserError):
         return str(error)
     said = " ".join(f"{type(error).__name__}: {error}".split()).removesuffix(":")
     of_user = [

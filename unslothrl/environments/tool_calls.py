@@ -112,15 +112,13 @@ class Tools:
 
 
 def schema(function: Callable) -> dict[str, Any]:
-    """The JSON schema of a function or a method. Raises ImportError without transformers, and
-    InvalidEnvironment for a function that no call could be made of."""
+    """The JSON schema of a function or a method. Raises InvalidEnvironment for
+    a function that no call could be made of."""
     plain = getattr(function, "__func__", function)
     if plain in _schemas:
         return _schemas[plain]
-    try:
-        from transformers.utils import chat_template_utils
-    except ImportError as error:
-        raise ImportError(f"tools need the package transformers ({error})") from None
+    from transformers.utils import chat_template_utils
+
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in BY_NAME:
             raise InvalidEnvironment(
@@ -157,28 +155,22 @@ def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:
 
 
 def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
-    """How a value differs from a JSON schema, "" where it does not. Of JSON Schema this knows what
-    transformers writes for a function."""
+    """How a value differs from a JSON schema as transformers writes it, "" where it does not. What
+    is in a list or an object is the function's to check."""
+    kinds = kind.get("anyOf", [kind])
+    types = [each for one in kinds for each in listed(one.get("type", []))]
     if value is None and kind.get("nullable"):
         return ""
-    if "anyOf" in kind:
-        found = [unlike(name, value, each) for each in kind["anyOf"]]
-        return found[0] if all(found) else ""
-    types = kind.get("type", [])
-    types = [types] if isinstance(types, str) else types
     if types and not any(is_of(value, each) for each in types):
         return f"{name} must be of type {' or '.join(types)}, got {shown(value)}"
     choices = kind.get("enum", [])
-    if choices and not isinstance(value, list) and value not in choices:
+    if choices and value not in choices:
         return f"{name} must be one of {shown(choices)}, got {shown(value)}"
-    inner: list[tuple[Any, Any, Mapping]] = []
-    if isinstance(value, list):
-        kinds = kind.get("prefixItems") or [kind.get("items", {})] * len(value)
-        inner = list(zip(range(len(value)), value, kinds, strict=False))
-    elif isinstance(value, dict):
-        inner = [(key, each, kind.get("additionalProperties", {})) for key, each in value.items()]
-    said = (unlike(f"{name}[{shown(key)}]", each, its) for key, each, its in inner)
-    return next(filter(None, said), "")
+    return ""
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
 
 
 def is_of(value: Any, name: str) -> bool:

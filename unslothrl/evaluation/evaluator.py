@@ -10,7 +10,7 @@ from unslothrl import cluster
 from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Task
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system.machine import Machine
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.group_source import Evaluation

@@ -281,7 +281,7 @@ def check_start(options: OfflineOptions) -> None:
     adapter_check.check(adapter, base)
     if isinstance(options, RmOptions) and is_file(expanded(adapter) / HEAD_FILE):
         hidden = base_model.read_config(base).get("hidden_size")
-        size = head_of(expanded(adapter)).hidden
+        size = head_of(expanded(adapter))
         if size != hidden:
             raise UserError(
                 f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "

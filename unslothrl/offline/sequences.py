@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.dialogue import hermes
+from unslothrl.dialogue import calls
 from unslothrl.dialogue.base import encoded
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
@@ -205,14 +205,14 @@ class Writer:
     ) -> tuple[list[Message], list]:
         """What the template is given: calls and tools as text, where it has no form of its own."""
         template = self.template
-        if not tools and not hermes.has_tools(list(messages)):
+        if not tools and not calls.has_tools(list(messages)):
             return list(messages), []
         if template.native is not None:
             return list(messages), list(tools)
-        texts = list(hermes.as_texts(list(messages)))
+        texts = list(calls.as_texts(list(messages)))
         if tools:
             role = "system" if template.has_system else "user"
-            texts = list(hermes.with_tools(texts, list(tools), role))
+            texts = list(calls.with_tools(texts, list(tools), role))
         return texts, []
 
 

@@ -13,15 +13,22 @@ from dataclasses import dataclass
 from unslothrl.data.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
-from unslothrl.rewards import builtin, model, overlong
+from unslothrl.rewards import builtin, model
 from unslothrl.rewards.custom import Signature, signature_of
-from unslothrl.rewards.reward import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Reward
+from unslothrl.rewards.reward import (
+    IN_LEARNER,
+    IN_PLACE,
+    IN_PROCESS,
+    IN_SANDBOX,
+    OVERLONG,
+    Reward,
+)
 from unslothrl.text import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 NONE = "none"  # instead of a name: the environment's rewards are all
 TAKEN = (  # in metrics
-    "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", overlong.NAME
+    "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", OVERLONG
 )  # fmt: skip
 
 __all__ = [
@@ -34,8 +41,11 @@ __all__ = [
     "Chosen",
     "Reward",
     "builtin",
+    "choose",
+    "defaults",
+    "needs_of",
+    "system_prompt",
 ]
-__all__ += ["builtin", "choose", "defaults", "needs_of", "system_prompt"]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ import ast
 import builtins
 import symtable
 import sys
-from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 
@@ -27,7 +27,6 @@ SETUPS = ("test_setup_code", "setup_code", "test_imports")
 ENTRY = "entry_point"
 EXAMPLE = "Your code should pass this test:\n\n{}"
 WHOLE = "Complete this function. Write all of it, with what it needs:\n\n```python\n{}\n```"
-Node = TypeVar("Node", bound=ast.stmt)
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
@@ -41,7 +40,8 @@ def read(row: Mapping) -> dict[str, Any] | None:
     setup = parsed_python(setup_of(row), "test_setup_code")
     prelude = prompt_code(row) + [node for node in setup.body if isinstance(node, _DEFINITIONS)]
     rest = [node for node in setup.body if not isinstance(node, _DEFINITIONS)]
-    functions = of_kind(tree, ast.FunctionDef)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     tests = {
         "assertions": text,
         "entry_point": entry,
@@ -49,7 +49,7 @@ def read(row: Mapping) -> dict[str, Any] | None:
         "setup": code_of(rest),
         "has_check": entry is not None and any(is_check(each) for each in functions),
         "functions": [each.name for each in functions if is_test(each, column)],
-        "cases": [each.name for each in of_kind(tree, ast.ClassDef) if is_case(each)],
+        "cases": [each.name for each in classes if is_case(each)],
     }
     check_that_they_test(tree, tests, column)
     names = free_names("\n".join((code_of(prelude), code_of(rest), text)))
@@ -90,23 +90,22 @@ def parsed_python(text: str, column: str) -> ast.Module:
 def entry_point(row: Mapping, tree: ast.Module) -> str | None:
     """The function that is tested, or an expression such as Solution().add. UnusableRow."""
     value = row.get(ENTRY)
-    takes_one = any(isinstance(node, ast.FunctionDef) and is_check(node) for node in tree.body)
-    if value is None and takes_one:
+    if value is None:
+        if not any(isinstance(node, ast.FunctionDef) and is_check(node) for node in tree.body):
+            return None
         defined = [each.name for each in prompt_code(row) if isinstance(each, ast.FunctionDef)]
         if not defined:
             raise UnusableRow(f"column test has check(candidate), and there is no column {ENTRY}")
         return defined[-1]
-    if value is None:
-        return None
     try:
         node: ast.AST = ast.parse(value, mode="eval").body
+        while isinstance(node, ast.Attribute | ast.Call):
+            node = node.value if isinstance(node, ast.Attribute) else node.func
+        if isinstance(node, ast.Name):
+            return value
     except (SyntaxError, ValueError, TypeError):
-        raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}") from None
-    while isinstance(node, ast.Attribute | ast.Call):
-        node = node.value if isinstance(node, ast.Attribute) else node.func
-    if not isinstance(node, ast.Name):
-        raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}")
-    return value
+        pass
+    raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}")
 
 
 def setup_of(row: Mapping) -> str:
@@ -122,8 +121,8 @@ def prompt_code(row: Mapping) -> list[ast.stmt]:
     if not isinstance(prompt, str) or "def " not in prompt:
         return []
     try:
-        return ast.parse(prompt).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return parsed_python(prompt, "prompt").body
+    except UnusableRow:
         return []
 
 
@@ -150,20 +149,14 @@ def is_case(node: ast.ClassDef) -> bool:
     return "TestCase" in names
 
 
-def of_kind(tree: ast.Module, kind: type[Node]) -> list[Node]:
-    """The statements of a module that are of a kind."""
-    return [node for node in tree.body if isinstance(node, kind)]
-
-
 def check_that_they_test(tree: ast.Module, tests: Mapping[str, Any], column: str) -> None:
     """UnusableRow where nothing is asserted, or nothing would be run."""
-    asserts = [
-        node
+    asserts = (
+        isinstance(node, ast.Assert | ast.Raise)
+        or getattr(node, "attr", "").startswith(("assert", "raises"))
         for node in ast.walk(tree)
-        if isinstance(node, ast.Assert | ast.Raise)
-        or (isinstance(node, ast.Attribute) and node.attr.startswith(("assert", "raises")))
-    ]
-    if not asserts:
+    )
+    if not any(asserts):
         raise UnusableRow(f"column {column} asserts nothing")
     outside = [node for node in tree.body if not isinstance(node, _DEFINITIONS)]
     at_top = any(isinstance(node, ast.Assert) for each in outside for node in ast.walk(each))
@@ -181,48 +174,40 @@ def free_names(text: str) -> set[str]:
         for each in table.get_symbols()
         if each.is_assigned() or each.is_imported() or each.is_namespace()
     }
-    return {name for each in tables(table) for name in globals_of(each)} - defined
-
-
-def tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
-    yield table
-    for child in table.get_children():
-        yield from tables(child)
-
-
-def globals_of(table: symtable.SymbolTable) -> Iterator[str]:
-    is_module = table.get_type() == "module"
-    for each in table.get_symbols():
-        if each.is_referenced() and (each.is_global() or is_module):
-            yield each.get_name()
+    found, waiting = set(), [table]
+    while waiting:
+        scope = waiting.pop()
+        waiting += scope.get_children()
+        found |= {
+            each.get_name()
+            for each in scope.get_symbols()
+            if each.is_referenced() and (each.is_global() or scope is table)
+        }
+    return found - defined
 
 
 def is_module(name: str, nodes: list[ast.stmt]) -> bool:
     """Whether a name that nobody defines is a module that the tests forgot to import: math.isclose
     must not be the program's."""
-    if name not in sys.stdlib_module_names and name not in ("np", "numpy"):
-        return False
-    uses = [node for each in nodes for node in ast.walk(each)]
-    in_attributes = {
-        id(node.value)
-        for node in uses
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
-    }
-    named = [node for node in uses if isinstance(node, ast.Name) and node.id == name]
-    return bool(named) and all(id(node) in in_attributes for node in named)
+    walked = [node for each in nodes for node in ast.walk(each)]
+    inside = [getattr(node.value, "id", "") for node in walked if isinstance(node, ast.Attribute)]
+    uses = [node.id for node in walked if isinstance(node, ast.Name)].count(name)
+    is_known = name in sys.stdlib_module_names or name in ("np", "numpy")
+    return is_known and 0 < uses == inside.count(name)
 
 
 def called_everywhere(tree: ast.Module) -> set[str]:
     """Of tests that call Python's own names alone, such as `sum(10, 15) == 6`: the innermost that
     every assertion calls."""
-    in_each: list[list[str]] = []
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Assert):
-            calls = [each for each in ast.walk(node) if isinstance(each, ast.Call)]
-            in_each.append([getattr(each.func, "id", "") for each in calls])  # outermost first
-    common = set.intersection(*map(set, in_each)) - {""} if in_each else set()
-    innermost = [name for name in reversed(in_each[0] if in_each else []) if name in common]
-    return set(innermost[:1])
+    in_each = [
+        [getattr(call.func, "id", "") for call in ast.walk(node) if isinstance(call, ast.Call)]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assert)
+    ]  # outermost first
+    if not in_each:
+        return set()
+    common = set.intersection(*map(set, in_each)) - {""}
+    return set([name for name in in_each[0] if name in common][-1:])
 
 
 def problem(row: Mapping) -> str | None:

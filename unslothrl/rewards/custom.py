@@ -18,15 +18,15 @@ What a function logs through `log_extra` and `log_metric` is dropped. One that n
 
 import ast
 import symtable
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unslothrl.data.columns import parsed
 from unslothrl.errors import UserError
 from unslothrl.files import MOST_CODE, read_text
+from unslothrl.records import Completion, Task
 from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
@@ -35,31 +35,11 @@ ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer w
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
 OF_TRL = (ALL, IDS, STATE, PROMPT[1])
 OWN = (ANSWER[1], *ROW)  # names that TRL's have not
-TICK_S = 0.1
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-@dataclass(frozen=True)
-class Known:
-    """What is known of a completion's task."""
-
-    answer: str
-    prompt: str
-    row: dict[str, Any]
-    problem: str = ""  # what the user asks last; "": that is the prompt
-    token_ids: tuple[int, ...] = ()  # of the completion
-    version: int = 0  # of the policy that drew it: optimiser steps
-    read: dict[str, Any] = field(default_factory=dict)  # columns of prompt and answer, as they are
-    turns: tuple[tuple[str, str], ...] = ()  # (role, content) of the prompt
-
-    @property
-    def is_conversational(self) -> bool:
-        """Whether the prompt is a list of messages in the data set."""
-        return any(is_conversation(value) for value in self.read.values())
-
-    @property
-    def messages(self) -> list[dict[str, str]]:
-        return [{"role": role, "content": content} for role, content in self.turns]
+Scorable = tuple[Task, Completion]
+"""A completion whose text is set, and the task that it answers."""
 
 
 @dataclass(frozen=True)
@@ -79,55 +59,60 @@ class Signature:
             self.second is not None and self.second not in (*PROMPT, *ROW)
         )
 
-    def has_messages(self, known: Known) -> bool:
-        """Whether completion and prompt are lists of messages for it, as TRL has them."""
+    def has_messages(self, task: Task) -> bool:
+        """Whether completion and prompt are lists of messages for it, as TRL has them where the
+        data set's prompts are such."""
         is_own = bool({*self.names, self.second} & set(OWN))
-        return self.is_batch and not is_own and known.is_conversational
+        return self.is_batch and not is_own and any(map(is_conversation, task.read.values()))
 
-    def values(self, known: Known) -> dict[str, Any]:
+    def values(self, task: Task, done: Completion) -> dict[str, Any]:
         """All that it may ask for about one completion, by name."""
-        prompt: Any = known.prompt
+        prompt: Any = task.prompt
         if self.is_batch:  # as TRL: the row's, no template around it
-            prompt = known.messages if self.has_messages(known) else known.problem or prompt
+            prompt = task.problem or prompt
+        if self.has_messages(task):
+            prompt = [{"role": role, "content": content} for role, content in task.messages]
         return {
-            **({self.second: known.answer} if self.second else {}),
-            **dict.fromkeys(ANSWER_COLUMNS, known.answer),
-            **(known.read if self.is_batch else {}),
-            **known.row,
-            **dict.fromkeys(ANSWER, known.answer),
+            **({self.second: task.answer} if self.second else {}),
+            **dict.fromkeys(ANSWER_COLUMNS, task.answer),
+            **(task.read if self.is_batch else {}),
+            **task.extra,
+            **dict.fromkeys(ANSWER, task.answer),
             **dict.fromkeys(PROMPT, prompt),
-            **dict.fromkeys(ROW, known.row),
-            IDS: list(known.token_ids),
+            **dict.fromkeys(ROW, task.extra),
+            IDS: done.token_ids.tolist(),
         }
 
-    def named(self, known: Known) -> dict[str, Any]:
+    def named(self, task: Task, done: Completion) -> dict[str, Any]:
         """The arguments for one completion, besides its text."""
-        rest = (ANSWER[0], PROMPT[0], *known.row) if self.takes_rest else ()
+        rest = (ANSWER[0], PROMPT[0], *task.extra) if self.takes_rest else ()
         names = {*self.names, *rest}
-        return {name: value for name, value in self.values(known).items() if name in names}
+        return {name: value for name, value in self.values(task, done).items() if name in names}
 
-    def named_for_all(
-        self, tasks: Sequence[Known], texts: Sequence[str], steps: int = 0
-    ) -> dict[str, Any]:
+    def named_for_all(self, completed: Sequence[Scorable], steps: int = 0) -> dict[str, Any]:
         """The arguments for all completions, a list each; None for a row without that column.
         `steps`: how many optimiser steps there will be."""
-        columns = {name for task in tasks for name in (*task.row, *task.read)} - {*PROMPT, ALL}
-        rest = (*ANSWER, PROMPT[1], IDS, *columns) if self.takes_rest else ()
-        values = [self.values(task) for task in tasks]
+        columns = {name for task, _ in completed for name in (*task.extra, *task.read)}
+        rest = (*ANSWER, PROMPT[1], IDS, *columns - {*PROMPT, ALL}) if self.takes_rest else ()
+        values = [self.values(*pair) for pair in completed]
         given: dict[str, Any] = {
             name: [each.get(name) for each in values]
             for name in {*self.names, *rest} - {ALL, STATE}
             if any(name in each for each in values)
         }
         given[ALL] = [
-            [{"role": "assistant", "content": text}] if self.has_messages(task) else text
-            for task, text in zip(tasks, texts, strict=True)
+            as_messages(done.text) if self.has_messages(task) else done.text
+            for task, done in completed
         ]
-        step = max((task.version for task in tasks), default=0)
-        return {**given, STATE: {"global_step": step, "max_steps": steps}}
+        step = max((version for _, done in completed for version in done.versions), default=0)
+        return {**given, STATE: {"global_step": int(step), "max_steps": steps}}
 
 
 ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=True)
+
+
+def as_messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "assistant", "content": text}]
 
 
 def is_conversation(value: Any) -> bool:
@@ -195,41 +180,3 @@ def _signature(function: Function) -> Signature:
         takes_rest=arguments.kwarg is not None,
         line=function.lineno,
     )
-
-
-def check(function: str) -> None:
-    """Runs in a reward process: loads a function, which raises what is wrong with its file."""
-    from unslothrl.rewards.functions import load
-
-    load(function)
-
-
-def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
-    """Runs in a reward process: calls an async function concurrently. -> [value, error] of each.
-
-    Time in which one of them keeps all others waiting, as one that loads a model, does not count.
-    """
-    import asyncio
-
-    from unslothrl.rewards.functions import as_json, load, reason
-
-    loaded = load(function)
-
-    async def result(text: str, named: dict[str, Any]) -> list:
-        try:
-            return [as_json(await loaded(text, **named)), None]
-        except Exception as error:
-            return [None, reason(error)]
-
-    async def all_of_them() -> list[list]:
-        tasks = [asyncio.create_task(result(text, named)) for text, named in calls]
-        pending, spent = set(tasks), 0.0
-        while pending and spent < deadline_s:
-            tick = min(TICK_S, deadline_s - spent)
-            started = time.monotonic()
-            _, pending = await asyncio.wait(pending, timeout=tick)
-            spent += min(tick, time.monotonic() - started)
-        late = [None, f"took longer than {deadline_s:g} s"]
-        return [late if task in pending else task.result() for task in tasks]
-
-    return asyncio.run(all_of_them())

@@ -1,11 +1,14 @@
-"""Loads functions by their names, puts what they return or raise into JSON, and seals replies."""
+"""What reward processes run: loads functions by their names, calls them, puts what they return or
+raise into JSON, and seals replies."""
 
+import functools
 import importlib
 import importlib.util
 import inspect
 import json
 import os
 import sys
+import time
 import traceback
 import types
 from collections.abc import Callable
@@ -17,6 +20,7 @@ LONGEST_TEXT = 100  # of what should have been a number
 LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
 SEAL = 16  # bytes
+TICK_S = 0.1
 IMPORTED = "imported"  # the reply that reports that a function has been imported
 STATE: dict[str, Any] = {  # of TRL's TrainerState, what is the same in every call
     "epoch": None, "log_history": [], "is_local_process_zero": True, "is_world_process_zero": True,
@@ -24,37 +28,68 @@ STATE: dict[str, Any] = {  # of TRL's TrainerState, what is the same in every ca
 _files: set[str] = set()  # of the user's functions that are loaded
 
 
+@functools.cache
 def load(name: str) -> Callable[..., Any]:
     """ "module:function" or "file.py:function"."""
     where, _, function = name.rpartition(":")
-    if where.endswith(".py"):
-        _files.add(where)
-        spec = importlib.util.spec_from_file_location(f"reward_{len(_files)}_of_the_user", where)
-        assert spec is not None and spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module  # dataclasses of the file look for it there
-        sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
-        spec.loader.exec_module(module)
-        return called_as_by_trl(getattr(module, function))
-    return getattr(importlib.import_module(where), function)
+    if not where.endswith(".py"):
+        return getattr(importlib.import_module(where), function)
+    _files.add(where)
+    spec = importlib.util.spec_from_file_location(f"reward_{len(_files)}_of_the_user", where)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses of the file look for it there
+    sys.path.insert(0, os.path.dirname(os.path.abspath(where)))
+    spec.loader.exec_module(module)
+    return called_as_by_trl(getattr(module, function))
+
+
+def check(function: str) -> None:
+    """Loads a function, which raises what is wrong with its file."""
+    load(function)
+
+
+def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
+    """Calls an async function concurrently. -> [value, error] of each.
+
+    Time in which one of them keeps all others waiting, as one that loads a model, does not count.
+    """
+    import asyncio  # large, and every program's process is a copy of this one
+
+    async def result(text: str, named: dict[str, Any]) -> list:
+        try:
+            return [as_json(await load(function)(text, **named)), None]
+        except Exception as error:
+            return [None, reason(error)]
+
+    async def all_of_them() -> list[list]:
+        tasks = [asyncio.create_task(result(text, named)) for text, named in calls]
+        pending, spent = set(tasks), 0.0
+        while pending and spent < deadline_s:
+            tick = min(TICK_S, deadline_s - spent)
+            started = time.monotonic()
+            _, pending = await asyncio.wait(pending, timeout=tick)
+            spent += min(tick, time.monotonic() - started)
+        late = [None, f"took longer than {deadline_s:g} s"]
+        return [late if task in pending else task.result() for task in tasks]
+
+    load(function)
+    return asyncio.run(all_of_them())
 
 
 class Text(str):
     """A completion or a prompt as text, which also reads as TRL's list of its one message: a
     function that was written for conversational data says `completion[0]["content"]`."""
 
-    role = "assistant"
+    role: str
 
     def __getitem__(self, index: Any) -> str:
+        character = str.__getitem__(self, index) if self or index not in (0, -1) else ""
         if index not in (0, -1):
-            return str.__getitem__(self, index)
-        message = Message(str.__getitem__(self, index) if self else "")
+            return character
+        message = Message(character)
         message.fields = {"role": self.role, "content": str(self)}
         return message
-
-
-class Question(Text):
-    role = "user"
 
 
 class Message(str):
@@ -69,6 +104,13 @@ class Message(str):
         return self.fields.get(key, default)
 
 
+def as_message(value: Any, role: str) -> Any:
+    if isinstance(value, str):
+        value = Text(value)
+        value.role = role
+    return value
+
+
 def called_as_by_trl(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that gets by name what TRL gives, as far as it takes that; what it logs is
     dropped. One that gets a completion by position is called as it is."""
@@ -76,9 +118,9 @@ def called_as_by_trl(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*arguments: Any, **named: Any) -> Any:
         if arguments:
             return function(*arguments, **named)
-        for name, kind in (("completions", Text), ("prompts", Question)):
+        for name, role in (("completions", "assistant"), ("prompts", "user")):
             if name in named:
-                named[name] = [kind(v) if isinstance(v, str) else v for v in named[name]]
+                named[name] = [as_message(value, role) for value in named[name]]
         named["trainer_state"] = types.SimpleNamespace(**STATE, **named.get("trainer_state", {}))
         named |= {name: lambda *_, **__: None for name in LOGS}
         parameters = inspect.signature(function).parameters.values()

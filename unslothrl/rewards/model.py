@@ -5,7 +5,6 @@ completion before the update; actors give 0 in its place.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,6 @@ PREFIX, NAME = "rm:", "rm"
 HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
 ADAPTERS = "adapters"  # in a run's folder
 WEIGHT, MEAN, STD = "weight", "mean", "std"
-
-
-@dataclass(frozen=True)
-class ScoreHead:
-    """The size of what a reward model's head reads."""
-
-    hidden: int
 
 
 def folder_of(text: str) -> Path:
@@ -88,9 +80,9 @@ def parted(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def head_of(folder: Path) -> ScoreHead:
-    """What the file of the head says of itself. UserError where it is none, or where every reward
-    would be NaN."""
+def head_of(folder: Path) -> int:
+    """The size of what a reward model's head reads. UserError where its file is damaged, or where
+    every reward would be NaN."""
     import numpy as np
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -98,17 +90,17 @@ def head_of(folder: Path) -> ScoreHead:
     path = folder / HEAD_FILE
     try:
         head = load_file(path)
-        weight, mean, std = head[WEIGHT], head[MEAN], head[STD]
-    except (OSError, KeyError, SafetensorError) as error:
-        raise damaged(path, " ".join(str(error).split())) from None
-    if weight.ndim != 2 or (len(weight), mean.shape, std.shape) != (1, (1,), (1,)):
-        raise damaged(path, "its tensors are not those of a head")
-    if any(each.dtype != np.float32 or not np.isfinite(each).all() for each in (weight, mean, std)):
-        raise damaged(path, "it has numbers that are not finite, or not float32")
-    if std[0] <= 0:
-        raise damaged(path, f"its std is {std[0]}, and must be over 0")
-    return ScoreHead(weight.shape[1])
-
-
-def damaged(path: Path, why: str) -> UserError:
-    return UserError(f"reward rm: {path} is damaged ({why}): copy it again, or train it again")
+        values = [head[WEIGHT], head[MEAN], head[STD]]
+        shapes = [each.shape for each in values]
+        if len(shapes[0]) != 2 or [shapes[0][0], *shapes[1:]] != [1, (1,), (1,)]:
+            raise ValueError("its tensors are not those of a head")
+        if any(each.dtype != np.float32 or not np.isfinite(each).all() for each in values):
+            raise ValueError("it has numbers that are not finite, or not float32")
+        if values[2][0] <= 0:
+            raise ValueError(f"its std is {values[2][0]}, and must be over 0")
+    except (OSError, KeyError, ValueError, SafetensorError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"reward rm: {path} is damaged ({why}): copy it again, or train it again"
+        ) from None
+    return int(shapes[0][1])

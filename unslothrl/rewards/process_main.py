@@ -3,7 +3,7 @@
     [token, function, arguments, named arguments]  ->  "imported" where it is new, [value, error]
 
 Each reply is sealed with its call's token, see `functions.sealed`. So whatever a function writes to
-any descriptor, none of it is taken for a reply: the process is replaced, see `Round.lose`. The
+any descriptor, none of it is taken for a reply: the process is replaced, see `ProcessPool`. The
 socket moves to a number that differs between processes, which a stray write is unlikely to meet.
 
 Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
@@ -12,15 +12,14 @@ Untrusted programs belong in the sandbox.
 """
 
 import fcntl
+import json
 import os
 import resource
 import socket
 import sys
-from collections.abc import Callable
 from typing import Any
 
 from unslothrl.rewards.functions import IMPORTED, as_json, load, reason, sealed
-from unslothrl.text import loads_long
 
 
 async def wait(value: Any) -> Any:
@@ -28,14 +27,15 @@ async def wait(value: Any) -> Any:
 
 
 def serve(connection: socket.socket) -> None:
-    known: dict[str, Callable[..., Any]] = {}
+    known: set[str] = set()
     for line in connection.makefile("rb"):
-        token, name, arguments, named = loads_long(line)
+        token, name, arguments, named = json.loads(line)
         try:
+            function = load(name)
             if name not in known:
-                known[name] = load(name)
+                known.add(name)
                 connection.sendall(sealed(token, IMPORTED))
-            value = known[name](*arguments, **named)
+            value = function(*arguments, **named)
             if hasattr(value, "__await__"):
                 import asyncio  # large, and every program's process is a copy of this one
 

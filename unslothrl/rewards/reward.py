@@ -1,4 +1,5 @@
-"""What a reward of this package says of itself: the record REWARD of a file in `builtin`."""
+"""What a reward of this package says of itself, the record REWARD of a file in `builtin`; and the
+reward for a completion's length."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -72,3 +73,26 @@ def needed(row: Mapping, name: str) -> Any:
 def missing(what: str, columns: tuple[str, ...]) -> UnusableRow:
     """The error for a row that has `what` in none of `columns`."""
     return UnusableRow(f"{what}, in no column of {', '.join(columns)}: the reward takes them")
+
+
+OVERLONG = "overlong"
+
+
+@dataclass(frozen=True)
+class Overlong:
+    """Soft overlong punishment, DAPO, arXiv 2503.14476, equation 13. In tokens, 0 < cache <= limit.
+
+        0                                     length <= limit - cache
+        (limit - cache - length) / cache      up to the limit
+        -1                                    at the limit, where a completion is cut off
+
+    Falls in equal steps and nowhere rises: a shorter completion is never punished more.
+    """
+
+    limit: int  # the longest completion
+    cache: int  # how long before the limit the punishment begins
+
+    def __call__(self, length: int) -> float:
+        """Length of a completion in tokens -> its reward, -1 to 0."""
+        free = self.limit - self.cache
+        return max(-1.0, min(0.0, (free - length) / self.cache))

@@ -1,19 +1,18 @@
-"""Scores completions by the rewards of a run."""
+"""Scores completions by the rewards of a run, and reports those that could not be computed."""
 
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl import sandbox
-from unslothrl.errors import UserError
-from unslothrl.records import MOST_REWARD, Completion, Failure, Task
-from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen, overlong
-from unslothrl.rewards.custom import Known, Signature
+from unslothrl.errors import UserError, WillRepeat
+from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
+from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen
+from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.functions import reason
-from unslothrl.rewards.overlong import Overlong
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
@@ -25,16 +24,14 @@ from unslothrl.rewards.processes import (
     Result,
     RewardCall,
 )
-from unslothrl.rewards.reward import WALL_OF_CPU, Reward
+from unslothrl.rewards.reward import OVERLONG, WALL_OF_CPU, Overlong, Reward
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
+MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
-CHECK, TOGETHER = "unslothrl.rewards.custom:check", "unslothrl.rewards.custom:together"
-
-Scorable = tuple[Task, Completion]
-"""A completion whose text is set, and the task that it answers."""
+CHECK, TOGETHER = "unslothrl.rewards.functions:check", "unslothrl.rewards.functions:together"
 
 
 @dataclass
@@ -143,13 +140,13 @@ class Scorer:
             scores = scores or [result.value["score"] for result in results]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
-            earned[overlong.NAME] = [self.punish(len(done.token_ids)) for _, done in completed]
+            earned[OVERLONG] = [self.punish(len(done.token_ids)) for _, done in completed]
         return Scored(earned, scores, seconds, failures)
 
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """A result for each completion."""
         if chosen.signature is not None:
-            return self._custom(chosen.function, chosen.signature, completed)
+            return self._custom(chosen, completed)
         if chosen.runs == IN_LEARNER:  # a learner says it later
             return [Result(0.0, None, 0.0)] * len(completed)
         assert chosen.reward is not None
@@ -165,43 +162,38 @@ class Scorer:
         """Each trial of each completion is a call; the first failure of a completion ends its
         group of calls."""
         assert reward.trials is not None
-        calls: list[RewardCall] = []
         self.level = self.level or self._choose_level()
+        limits = (self.deadline_s, self.level)
         deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
-        for group, values in enumerate(given):
-            for trial in reward.trials(*values):
-                limits = (self.deadline_s, self.level)
-                calls.append(RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s))
-        by_group: dict[int, list[Result]] = {group: [] for group in range(len(given))}
+        calls = [
+            RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
+            for group, values in enumerate(given)
+            for trial in reward.trials(*values)
+        ]
+        by_group: dict[int | None, list[Result]] = {group: [] for group in range(len(given))}
         for call, result in zip(calls, self.processes.call(calls), strict=True):
-            assert call.group is not None
-            if not result.skipped:
-                by_group[call.group].append(result)
+            by_group[call.group].append(result)
         return [joined(results) for results in by_group.values()]
 
-    def _custom(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _custom(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
+        signature = chosen.signature
+        assert signature is not None
         if signature.is_batch:
-            return self._for_all(function, signature, completed)
+            return self._for_all(chosen, completed)
+        pairs = [(done.text, signature.named(task, done)) for task, done in completed]
         if signature.is_async:
-            return self._together(function, signature, completed)
+            return self._together(chosen.function, pairs)
         return self.custom_processes.call(
-            [
-                RewardCall(
-                    function, (done.text,), signature.named(known(task, done)), may_load=True
-                )
-                for task, done in completed
-            ]
+            [RewardCall(chosen.function, (text,), named, may_load=True) for text, named in pairs]
         )
 
-    def _for_all(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _for_all(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
         """One call for all; it has `deadline_s` for the whole."""
-        tasks, texts = [known(*pair) for pair in completed], [done.text for _, done in completed]
-        named = signature.named_for_all(tasks, texts, self.steps)
-        (result,) = self.custom_processes.call([RewardCall(function, (), named, may_load=True)])
+        assert chosen.signature is not None
+        named = chosen.signature.named_for_all(completed, self.steps)
+        (result,) = self.custom_processes.call(
+            [RewardCall(chosen.function, (), named, may_load=True)]
+        )
         share = result.seconds / max(1, len(completed))
         values, error = result.value, result.error
         if error is None and (not isinstance(values, list) or len(values) != len(completed)):
@@ -211,22 +203,18 @@ class Scorer:
         # None, as in TRL: this function does not judge that completion
         return [Result(0.0 if value is None else value, None, share) for value in values]
 
-    def _together(
-        self, function: str, signature: Signature, completed: Sequence[Scorable]
-    ) -> list[Result]:
+    def _together(self, function: str, pairs: Sequence[tuple[str, dict]]) -> list[Result]:
         """Async calls, `CONCURRENT` of them in a process at the same time."""
-        pairs = [(done.text, signature.named(known(task, done))) for task, done in completed]
         parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
         deadline_s = self.deadline_s + START_S
         calls = [
-            RewardCall(TOGETHER, (function, self.deadline_s, pairs), deadline_s=deadline_s)
-            for pairs in parts
+            RewardCall(TOGETHER, (function, self.deadline_s, part), deadline_s=deadline_s)
+            for part in parts
         ]
         results: list[Result] = []
-        for pairs, result in zip(parts, self.custom_processes.call(calls), strict=True):
-            each = result.value or [[None, result.error]] * len(pairs)
-            seconds = result.seconds / len(pairs)
-            results += [Result(value, error, seconds) for value, error in each]
+        for part, result in zip(parts, self.custom_processes.call(calls), strict=True):
+            each = result.value or [[None, result.error]] * len(part)
+            results += [Result(value, error, result.seconds / len(part)) for value, error in each]
         return results
 
     def close(self) -> None:
@@ -244,20 +232,6 @@ def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
     return (completion.text, *columns, *(golds if reward.needs_answer else ()))
 
 
-def known(task: Task, done: Completion) -> Known:
-    """What a custom function may ask for by name."""
-    return Known(
-        task.answer,
-        task.prompt,
-        task.extra,
-        task.problem,
-        tuple(done.token_ids.tolist()),
-        max(done.versions.tolist(), default=0),
-        task.read,
-        task.messages,
-    )
-
-
 def is_late(reason: str) -> bool:
     return reason.startswith(TOO_LONG)
 
@@ -273,9 +247,9 @@ def in_place(reward: Reward, values: tuple) -> Result:
 
 
 def joined(results: Sequence[Result]) -> Result:
-    """A program's tests as one: it is right if there are some and all were passed."""
+    """A program's trials as one: it is right if there are some and all were passed."""
     seconds = sum(result.seconds for result in results)
-    if any(result.value is False for result in results) or not results:
+    if not results or any(result.value is False for result in results):
         return Result(0.0, None, seconds)
     error = next((result.error for result in results if result.error is not None), None)
     return Result(1.0 if error is None else None, error, seconds)
@@ -296,3 +270,41 @@ def graded(result: Result) -> Result:
 
 def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < MOST_REWARD
+
+
+class FailureReport:
+    """Rewards of a run that could not be computed: each kind is reported once, and too many stop
+    it. `note` takes a line for the user."""
+
+    def __init__(self, note: Callable[[str], None]):
+        self.note = note
+        self.reported: set[tuple[str, str]] = set()
+
+    def check(self, groups: Sequence[Group]) -> int:
+        """-> how many rewards failed in `groups`. WillRepeat where one failed on more than half of
+        the completions."""
+        failures = [failure for group in groups for failure in group.failures]
+        completions = sum(len(group.completions) for group in groups)
+        for name in sorted({failure.reward for failure in failures}):
+            check_share([f for f in failures if f.reward == name], completions)
+        for failure in failures:
+            if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
+                self.reported.add(failure.kind)
+                self.note(str(failure))
+        return len(failures)
+
+
+def check_share(failures: Sequence[Failure], completions: int) -> None:
+    """WillRepeat where a reward failed on more than half of so many completions."""
+    if len(failures) > completions / 2:
+        first = failures[0]
+        if first.reward == FROM_THE_ENVIRONMENT:
+            raise WillRepeat(
+                f"the environment failed in {len(failures)} of {completions} episodes "
+                f"({first.reason}): fix it"
+            )
+        advice = ", or set a longer --reward_timeout" if first.was_late else ""
+        raise WillRepeat(
+            f"reward {first.reward} failed on {len(failures)} of {completions} completions "
+            f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
+        )

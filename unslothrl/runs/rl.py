@@ -291,7 +291,7 @@ def check_reward_model(config: Config) -> None:
     for each in rewards_in_learner(config):
         base = base_model.find(config.model, weights=False)
         adapter_check.check(each.function, base)
-        hidden = model.head_of(Path(each.function)).hidden
+        hidden = model.head_of(Path(each.function))
         own = shapes.read(base_model.read_config(base)).hidden
         if hidden != own:
             raise UserError(

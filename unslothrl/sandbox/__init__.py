@@ -20,23 +20,20 @@ import platform
 
 from unslothrl.errors import UserError
 from unslothrl.sandbox.levels import LEVELS, SECURE
-from unslothrl.sandbox.pair import run_tests
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
-    LongInteger,
     Overloaded,
     Program,
     ProgramResult,
 )
-from unslothrl.sandbox.runner import run
+from unslothrl.sandbox.runner import run, run_tests
 
 __all__ = [
     "LEVELS",
     "SECURE",
     "START_S",
     "Limits",
-    "LongInteger",
     "Overloaded",
     "Program",
     "ProgramResult",

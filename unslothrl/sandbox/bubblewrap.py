@@ -23,8 +23,8 @@ def command(
 ) -> tuple[list[str], list[int]]:
     """-> (what stands before the program's own command, file descriptors it is to inherit: the last
     is where bwrap writes of the sandbox)."""
-    filter_fd, harness_fd = map(memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
-    info_fd = memory_fd(b"")
+    filter_fd, harness_fd = map(view.memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
+    info_fd = view.memory_fd(b"")
     paths, links = view.read_only()
     words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
@@ -48,14 +48,6 @@ def command(
         words += ["--setenv", name, value]
     words += ["--chdir", view.FOLDER, "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--"]
     return words, [filter_fd, harness_fd, info_fd]
-
-
-def memory_fd(content: bytes) -> int:
-    """A file in memory, to be read from its beginning."""
-    fd = os.memfd_create("sandbox", 0)
-    os.write(fd, content)
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
 
 
 def parents(paths: list[str]) -> list[str]:

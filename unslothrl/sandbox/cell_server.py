@@ -1,6 +1,6 @@
 """What runs in the sandbox of an interpreter: see `cells`. It imports the standard library alone.
 
-A cell comes as its length and its text, the answer goes as its length and JSON: [text, failed].
+A cell is a line with its text as JSON, the answer one with [text, failed].
 """
 
 import ast
@@ -8,34 +8,22 @@ import contextlib
 import io
 import json
 import os
-import struct
 import traceback
 from typing import Any
 
-HEADER = struct.Struct(">I")
 CELL = "<cell>"
 
 
 def serve(descriptor: int, most: int) -> None:
     """Runs cells until there are no more; of what one prints `most` characters are answered."""
     names: dict[str, Any] = {"__name__": "__main__"}
-    while True:
-        (length,) = HEADER.unpack(receive(descriptor, HEADER.size))
-        said, failed = run(receive(descriptor, length).decode(), names)
-        data = json.dumps([shortened(said, most), failed]).encode()
-        data = HEADER.pack(len(data)) + data
-        while data:
-            data = data[os.write(descriptor, data) :]
-
-
-def receive(descriptor: int, length: int) -> bytes:
-    data = b""
-    while len(data) < length:
-        more = os.read(descriptor, length - len(data))
-        if not more:
-            os._exit(0)
-        data += more
-    return data
+    with os.fdopen(descriptor, "rb", closefd=False) as cells:
+        for line in cells:
+            said, failed = run(json.loads(line), names)
+            data = json.dumps([shortened(said, most), failed]).encode() + b"\n"
+            while data:
+                data = data[os.write(descriptor, data) :]
+    os._exit(0)
 
 
 def run(code: str, names: dict[str, Any]) -> tuple[str, bool]:

@@ -10,17 +10,15 @@ A cell that takes too long ends the interpreter; the next one begins a new one, 
 import contextlib
 import json
 import socket
-import struct
 import time
 from dataclasses import dataclass, replace
 
 from unslothrl.sandbox import cell_server
-from unslothrl.sandbox.cell_server import HEADER
-from unslothrl.sandbox.pair import source_of, start_connected, wait_for_begin
 from unslothrl.sandbox.program import Limits, Program
-from unslothrl.sandbox.runner import started_in_time
+from unslothrl.sandbox.runner import source_of, start_connected, started_in_time, wait_for_begin
 
 CPU_S = 600.0  # of all cells together
+MOST_ANSWER = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -54,17 +52,15 @@ class Interpreter:
         if self.connection is None:
             started_in_time(self._start)
         assert self.connection is not None
-        data = code.encode("utf-8", "replace")
-        end = time.monotonic() + self.wall_s
         try:
             self.connection.settimeout(self.wall_s)
-            self.connection.sendall(HEADER.pack(len(data)) + data)
-            (length,) = HEADER.unpack(self._receive(HEADER.size, end))
-            text, failed = json.loads(self._receive(length, end))
+            end = time.monotonic() + self.wall_s
+            self.connection.sendall(json.dumps(code).encode() + b"\n")
+            text, failed = json.loads(self._line(end))
         except TimeoutError:
             self.close()
             return Cell(f"took longer than {self.wall_s:g} s: Python was started again", True)
-        except (EOFError, ConnectionError, ValueError, struct.error):
+        except (ConnectionError, TypeError, ValueError, RecursionError):
             self.close()
             return Cell("Python ended (too much memory, or it ended itself): started again", True)
         return Cell(str(text), bool(failed))
@@ -78,13 +74,16 @@ class Interpreter:
             theirs.close()  # so that its end is seen here
             self.connection, self.stack = ours, stack.pop_all()
 
-    def _receive(self, length: int, end: float) -> bytes:
+    def _line(self, end: float) -> bytes:
+        """The answer; not a whole one where Python has ended, or writes without end."""
         assert self.connection is not None
         data = b""
-        while len(data) < length:
-            self.connection.settimeout(max(0.001, end - time.monotonic()))
-            if not (more := self.connection.recv(length - len(data))):
-                raise EOFError
+        while not data.endswith(b"\n") and len(data) < MOST_ANSWER:
+            if (left := end - time.monotonic()) <= 0:
+                raise TimeoutError
+            self.connection.settimeout(left)
+            if not (more := self.connection.recv(1 << 16)):
+                break
             data += more
         return data
 

@@ -11,13 +11,6 @@ class Overloaded(OSError):
 
 
 @dataclass(frozen=True)
-class LongInteger:
-    """An integer that a program returned, too long to be converted: that could take minutes."""
-
-    digits: str  # with its sign, without leading zeros
-
-
-@dataclass(frozen=True)
 class Limits:
     """Of one program, from its beginning; `wall_s` later all its processes have ended."""
 
@@ -52,7 +45,7 @@ class ProgramResult:
 
     stdout: str = ""
     stderr: str = ""  # its last lines
-    result: Any = None  # what the function returned; LongInteger for integers of 4,301 digits
+    result: Any = None  # what the function returned
     has_result: bool = False
     stopped: str | None = None
     seconds: float = 0.0  # since it began

@@ -1,7 +1,8 @@
-"""Runs one program at a level, watches it, and removes what is left of it."""
+"""Runs a program at a level, or two that are connected, watches it, and removes what is left."""
 
 import contextlib
 import errno
+import functools
 import json
 import marshal
 import math
@@ -13,23 +14,21 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import BinaryIO, TypeVar
+from typing import Any, TypeVar
 
-from unslothrl.sandbox import levels, view
+from unslothrl.sandbox import levels, link, remote, view
 from unslothrl.sandbox.folder import temporary_folder
-from unslothrl.sandbox.program import (
-    START_S,
-    Limits,
-    LongInteger,
-    Overloaded,
-    Program,
-    ProgramResult,
-)
+from unslothrl.sandbox.program import START_S, Limits, Overloaded, Program, ProgramResult
 
+BOOT = """
+import sys, types
+module = sys.modules[{name!r}] = types.ModuleType({name!r})
+exec(compile({link!r}, "link.py", "exec"), module.__dict__)
+exec(compile({remote!r}, "remote.py", "exec"), globals())
+"""
 T = TypeVar("T")
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
-LONGEST_INTEGER = 4300  # digits: what Python converts where nothing else is set
 CHECK_EVERY_S = 0.05
 FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
@@ -106,13 +105,8 @@ def start(
     how = levels.start(level, limits)
     for fd in how.inherited:
         stack.callback(os.close, fd)
-    stdin, request = (
-        stack.enter_context(memory_file(content)).fileno()
-        for content in (
-            program.stdin.encode(errors="surrogatepass"),
-            request_of(program, limits, how.uid),
-        )
-    )
+    stdin = memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
+    request = memory_fd(stack, request_of(program, limits, how.uid))
     folder = stack.enter_context(temporary_folder()) if level == "none" else None
     ours, theirs = map(stack.enter_context, socket.socketpair())
     process = subprocess.Popen(
@@ -150,14 +144,11 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
     return marshal.dumps(request)
 
 
-def memory_file(content: bytes) -> BinaryIO:
+def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:
     """A file to read `content` from: on no disk, and no pipe that could fill."""
-    file = os.fdopen(os.memfd_create("sandbox", os.MFD_CLOEXEC), "w+b", buffering=0)
-    rest = memoryview(content)
-    while rest:
-        rest = rest[file.write(rest) :]
-    file.seek(0)
-    return file
+    fd = view.memory_fd(content)
+    stack.callback(os.close, fd)
+    return fd
 
 
 def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
@@ -189,7 +180,8 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
                 has_begun, began = True, time.monotonic()
                 ends = began + limits.wall_s
             del held[error][:-ERROR_TAIL]
-            stopped = broken_limit(started, limits, max(len(held[out]), len(held[report])), ends)
+            written = max(len(held[out]), len(held[report]))
+            stopped = broken_limit(started, limits, written, ends, has_begun)
     if stopped is None:
         stopped = how_it_ended(process.wait())
     else:
@@ -206,13 +198,17 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     )
 
 
-def broken_limit(started: StartedProgram, limits: Limits, written: int, ends: float) -> str | None:
-    """Which limit a program has broken, of those that are watched from outside."""
+def broken_limit(
+    started: StartedProgram, limits: Limits, written: int, ends: float, has_begun: bool
+) -> str | None:
+    """Which limit a program has broken, of those that are watched from outside. Before it has begun
+    its folder may still be the machine's own."""
     if written > limits.output_kb << 10:
         return f"wrote more than {limits.output_kb} KB"
     if time.monotonic() >= ends:
         return f"took longer than {limits.wall_s:g} s"
-    if started.count_files is not None and started.count_files() > limits.files:
+    has_count = has_begun and started.count_files is not None
+    if has_count and started.count_files() > limits.files:  # type: ignore[misc]
         return f"made more than {limits.files} files"
     return None
 
@@ -227,10 +223,72 @@ def how_it_ended(code: int) -> str | None:
 
 def read_result(reply: bytes) -> tuple[object, bool]:
     try:
-        return json.loads(reply, parse_int=integer), True
-    except (ValueError, RecursionError):
+        return json.loads(reply), True
+    except (ValueError, RecursionError):  # also of an integer of over 4,300 digits
         return None, False
 
 
-def integer(text: str) -> int | LongInteger:
-    return int(text) if len(text) <= LONGEST_INTEGER else LongInteger(text)
+@functools.cache
+def boot() -> str:
+    """A program with `remote`'s functions `serve` and `verdict`. OSError where a module's file
+    cannot be read."""
+    return BOOT.format(name=link.__name__, link=source_of(link), remote=source_of(remote))
+
+
+def source_of(module: Any) -> str:
+    with open(module.__file__, encoding="utf-8") as file:
+        return file.read()
+
+
+def run_tests(text: str, tests: dict[str, Any], limits: Limits, level: str) -> ProgramResult:
+    """Runs tests of a program in another sandbox, see `remote.verdict`. `result` is True where all
+    of them hold; `has_result` and `stopped` are the tests', whose process alone reports. The
+    program ends with the tests. OSError as in `run`."""
+    return started_in_time(lambda: run_pair(text, tests, limits, level))
+
+
+def run_pair(text: str, tests: dict[str, Any], limits: Limits, level: str) -> ProgramResult:
+    with contextlib.ExitStack() as stack:
+        of_program, of_tests = map(stack.enter_context, socket.socketpair())
+        given = (of_program.fileno(), text, tests["prelude"], tests["entry_point"])
+        program = Program(boot(), function="serve", arguments=given)
+        served = start_connected(stack, program, limits, level, of_program)
+        asking = Program(boot(), function="verdict", arguments=(of_tests.fileno(), tests))
+        asked = start(stack, asking, limits, level, inherited=(of_tests.fileno(),))
+        stack.callback(asked.kill)
+        of_program.close()  # so that each side sees the other's end
+        of_tests.close()
+        wait_for_begin(*served)
+        counts = [each.count_files for each in (asked, served[0]) if each.count_files is not None]
+        if counts:
+            asked.count_files = lambda: max(count() for count in counts)
+        return watch(asked, limits)
+
+
+def start_connected(
+    stack: contextlib.ExitStack,
+    program: Program,
+    limits: Limits,
+    level: str,
+    connection: socket.socket,
+) -> tuple[StartedProgram, int]:
+    """Starts a program that talks over a socket and prints nothing. -> (it, its stderr)."""
+    errors = memory_fd(stack, b"")
+    started = start(
+        stack, program, limits, level,
+        stdout=subprocess.DEVNULL, stderr=errors, inherited=(connection.fileno(),),
+    )  # fmt: skip
+    stack.callback(started.kill)
+    return started, errors
+
+
+def wait_for_begin(started: StartedProgram, errors: int) -> None:
+    """Returns when the program has begun. OSError where it has not; `errors` is its stderr."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(started.report, selectors.EVENT_READ)
+        if not selector.select(START_S):
+            raise Overloaded(f"it did not start within {START_S:g} s")
+    if not started.report.recv(1):
+        started.process.wait()
+        text = os.pread(errors, ERROR_TAIL, 0).decode(errors="replace")
+        raise OSError(f"the program was not begun: {text.strip()[-300:]}")

@@ -36,6 +36,15 @@ def harness_text() -> bytes:
     return harness().read_bytes()
 
 
+def memory_fd(content: bytes) -> int:
+    """A file in memory, to be read from its beginning."""
+    fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+    while content:
+        content = content[os.write(fd, content) :]
+    os.lseek(fd, 0, os.SEEK_SET)
+    return fd
+
+
 def interpreter() -> str:
     """The Python itself, not a link to it in an environment."""
     return os.path.realpath(sys.executable)

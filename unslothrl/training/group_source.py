@@ -16,7 +16,7 @@ from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Sample, Task, seed_of
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit

@@ -16,7 +16,7 @@ from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.records import Group, Sample, seed_of
-from unslothrl.rewards.failures import FailureReport
+from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal

@@ -96,7 +96,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
 
 def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
-    from unslothrl.dialogue.choice import dialogue_for
+    from unslothrl.dialogue.hand_written import dialogue_for
 
     talking = Talking(tokenizer, lambda: dialogue_for(tokenizer, config.model, config.renderer))
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

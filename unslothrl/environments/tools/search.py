@@ -34,7 +34,6 @@ else:  # bm25s would load it, a second and 80 MB for what is not used here
 import numpy as np  # noqa: E402
 
 from unslothrl.environments.corpus import Corpus, Passage  # noqa: E402
-from unslothrl.errors import UserError  # noqa: E402
 
 MOST_RESULTS, MOST_QUERY = 10, 1000  # passages, characters
 NOTHING = "nothing found: no passage has any of these words"
@@ -82,11 +81,8 @@ def readable(text: str) -> str:
 
 
 def tools(path: str) -> list[Callable]:
-    """The tool over a file or folder. Raises InvalidEnvironment for what is none."""
-    try:
-        index = Index(Corpus(path))
-    except UserError as error:
-        raise InvalidEnvironment(str(error)) from None
+    """The tool over a file or folder. Raises UserError for what is none."""
+    index = Index(Corpus(path))
 
     def search(query: str, k: int = 3) -> str:
         """

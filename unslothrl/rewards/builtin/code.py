@@ -9,6 +9,7 @@ A row has its tests in the first of `COLUMNS` that it has, as an object or as JS
 Python, see `assertions`, which run in a sandbox beside the program's.
 """
 
+import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,7 @@ from unslothrl import sandbox
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
-from unslothrl.sandbox import Limits, LongInteger, Program
-from unslothrl.text import digits, loads_long
+from unslothrl.sandbox import Limits, Program
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
 IN_PYTHON = ("test", "test_list")
@@ -96,7 +96,7 @@ def arguments(given: Any) -> list:
 
 def as_json(text: str) -> Any:
     try:
-        return loads_long(text)
+        return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
@@ -117,8 +117,6 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
-    if isinstance(a, LongInteger):
-        return isinstance(b, int) and a.digits == digits(b)
     if isinstance(a, float) or isinstance(b, float):
         try:
             return math.isclose(a, b, rel_tol=CLOSE_ENOUGH)
