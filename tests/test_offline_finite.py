@@ -8,9 +8,9 @@ import torch
 from few_cases import few
 
 from unslothrl.errors import RunError
-from unslothrl.offline import trainers, training, weighting
+from unslothrl.offline import trainers, training
 from unslothrl.offline.resolve import resolve
-from unslothrl.offline.run import run
+from unslothrl.offline.run import StageRun, run
 from unslothrl.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.real
@@ -88,8 +88,9 @@ def test_a_step_that_is_not_finite_changes_nothing(wrong, tmp_path, monkeypatch)
 
 
 def test_an_infinite_adapter_ends_a_stage():
-    model = torch.nn.Linear(2, 2)
-    weighting.check_model(model, 1)
-    torch.nn.init.constant_(model.bias, torch.inf)
+    stage = object.__new__(StageRun)
+    stage.model, stage.step = torch.nn.Linear(2, 2), 1
+    stage._check_finite({}, 9)
+    torch.nn.init.constant_(stage.model.bias, torch.inf)
     with pytest.raises(RunError, match="step 1: the adapter has values that are not finite"):
-        weighting.check_model(model, 1)
+        stage._check_finite({}, 9)

@@ -21,7 +21,8 @@ from runs_compared import exact, rows
 
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
-from unslothrl.offline import checkpoints, tables
+from unslothrl.offline import tables
+from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.run import StageRun
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
@@ -111,8 +112,8 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
     ("sft", "unslothrl.offline.tables.load", 1, signal.SIGINT, None),
     ("sft", "unslothrl.offline.models.policy", 1, signal.SIGTERM, 0),
     ("rm", "unslothrl.offline.models.reward_model", 1, signal.SIGINT, 0),
-    ("dpo", "unslothrl.offline.trainers.Recorded.prediction_step", 2, signal.SIGINT, 0),
-    ("sft", "unslothrl.offline.trainers.Recorded.prediction_step", 3, signal.SIGTERM, 2),
+    ("dpo", "unslothrl.offline.trainers.StageTrainer.prediction_step", 2, signal.SIGINT, 0),
+    ("sft", "unslothrl.offline.trainers.StageTrainer.prediction_step", 3, signal.SIGTERM, 2),
     ("sft", "transformers.Trainer.training_step", 5, signal.SIGTERM, 3),
     ("dpo", "transformers.Trainer.training_step", 4, signal.SIGINT, 2),
     ("rm", "transformers.Trainer.training_step", 3, signal.SIGHUP, 2),
@@ -229,9 +230,12 @@ def lifted(function, limit):
 
 @pytest.mark.parametrize("words", ["(os error 28)", "PytorchStreamWriter failed writing file"])
 def test_what_libraries_say_of_a_disk_is_an_error_of_it(words, tmp_path):
-    found = checkpoints.disk_error(RuntimeError(f"it failed {words}"), tmp_path)
+    run = object.__new__(StageRun)
+    run.folder = SimpleNamespace(checkpoints=StageCheckpoints(tmp_path))
+    found = run.cause_of(RuntimeError(f"it failed {words}"))
     assert isinstance(found, OSError) and found.errno == errno.ENOSPC
-    assert checkpoints.disk_error(RuntimeError("shapes differ"), tmp_path) is None
+    other = RuntimeError("shapes differ")
+    assert run.cause_of(other) is other
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate o
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from few_cases import few
 
 from unslothrl.commands import cli
-from unslothrl.offline import models, tables, weighting
+from unslothrl.offline import models, tables, trainers
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import run
 from unslothrl.tracking.run_folder import RunFolder
@@ -121,17 +122,18 @@ def test_equal_scores_are_half_right(tmp_path, monkeypatch):
 
 def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
-    assert weighting.OfTokens().weights_of({"labels": labels}) == (3, {})
+    assert trainers.SftTrainer.weights_of(None, {"labels": labels}) == (3, {})
     mask = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
-    usual, own = weighting.OfPairs().weights_of({"input_ids": mask, "completion_mask": mask})
+    of_pairs = trainers.PairTrainer.weights_of
+    usual, own = of_pairs(None, {"input_ids": mask, "completion_mask": mask})
     assert usual == 2
     assert own == {
         "entropy": 7, "mean_token_accuracy": 4, "logits/chosen": 4, "logits/rejected": 3
     }  # fmt: skip
-    assert weighting.OfPairs().weights_of({"input_ids": mask}) == (2, {})
-    right = weighting.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
-    assert right == 0.5 and weighting.share_right(torch.ones(1), torch.zeros(1)) == 1
-    assert weighting.mean([1.0, 0.0], [4, 1]) == 0.8
+    assert of_pairs(None, {"input_ids": mask}) == (2, {})
+    right = trainers.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
+    assert right == 0.5 and trainers.share_right(torch.ones(1), torch.zeros(1)) == 1
+    assert trainers.mean([(1.0, 4), (0.0, 1)]) == 0.8
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,8 @@ def test_weights_are_what_a_figure_is_a_mean_of():
 )
 def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}
-    assert weighting.rows_of_packs(tensors, is_padded) == rows
+    trainer = SimpleNamespace(args=SimpleNamespace(pad_to_multiple_of=8 if is_padded else None))
+    assert trainers.SftTrainer.rows_in(trainer, tensors) == rows
 
 
 @pytest.mark.slow

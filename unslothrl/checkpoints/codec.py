@@ -61,8 +61,8 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
     elif origin is np.ndarray and isinstance(value, list):
         (dtype,) = typing.get_args(inner[1])
         return np.array(_items(OF_DTYPE[dtype], value, name), dtype)
-    elif kind in ATOMS:
-        return _items(kind, [value], name)[0]
+    elif type(value) is kind or (kind is float and type(value) is int):
+        return make(value)
     raise ValueError(f"{name} is not what it must be")
 
 

@@ -7,7 +7,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use, base_model, base_parts
-from unslothrl.weights.base_model import Progress, Stage
+from unslothrl.weights.base_model import Stage
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,16 @@ def base_of(found: Found, model: str | None) -> str:
     return name
 
 
-def base_under(
-    found: Found, model: str, stage: Stage | None = None, progress: Progress | None = None
-) -> tuple[Path, list[str]]:
+def base_under(found: Found, model: str, stage: Stage | None = None) -> tuple[Path, list[str]]:
     """-> (the 4-bit checkpoint of `model`, notes). UserError where an adapter does not fit on it,
-    or was trained over another one. `stage`, `progress`: see `base_model.prepare`."""
+    or was trained over another one. `stage`: see `base_model.prepare`."""
     adapter_check.check(str(found.folder), base_model.find(model, weights=False))
     use, source = adapter_use.read(found.folder), base_model.find(model)
     if use is None:
-        return base_model.prepare(model, stage, progress), []
+        return base_model.prepare(model, stage), []
     if changed := base_parts.differing(use.base_parts, base_parts.of(source)):
         raise another(model, found, changed)
-    base = base_model.prepare(model, stage, progress)
+    base = base_model.prepare(model, stage)
     if use.base_parts:
         return base, []
     notes = [

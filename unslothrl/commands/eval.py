@@ -61,7 +61,7 @@ def evaluate(
     with Terminal() as view:
         view.stage(f"reading base {config.model}")
         cluster.import_first(config)
-        base, on_base = base_under(found, config.model, view.stage, view.progress)
+        base, on_base = base_under(found, config.model, view.stage)
         level = check_rewards(config)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)

@@ -25,7 +25,7 @@ from unslothrl.weights.adapter import Adapter, AdapterShape
 
 
 class GeneratingBackend(Protocol):
-    """What this engine needs of a training backend (`backends.base.Backend`)."""
+    """What this engine needs of a training backend (`backends.lora.LoraBackend`)."""
 
     model: Any
 

@@ -8,13 +8,12 @@ and their loss differ, and TRL's run over its model as they are.
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from unslothrl.backends.patches import KINDS
 from unslothrl.config.offline_options import OfflineOptions
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.planning.fit import install_command
 from unslothrl.system.machine import Machine
@@ -49,9 +48,10 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     such model."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {install_command(machine)}"
-    found = {name: v for name, v in installed().items() if name in RELATED}
-    if problem := conflict(found, {name: requirements_of(name) for name in found}):
-        return problem
+    found = {name: version for name, version in installed().items() if name in RELATED}
+    wanted = {name: requirements_of(name) for name in ("unsloth", "unsloth-zoo") if name in found}
+    for what, remedy in unmet(found, wanted):
+        return f"{what}: {remedy}"
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
     config = base_model.read_config(base_model.find(options.model, False))
@@ -66,29 +66,12 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     return ""
 
 
-def conflict(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> str:
-    """The first pair of versions that do not go together, and what to do; "" where all do. `found`:
-    package -> version; `wanted`: package -> what it requires."""
-    own = {name: lines for name, lines in wanted.items() if name.startswith("unsloth")}
-    return next((f"{what}: {remedy}" for what, remedy in unmet(found, own)), "")
-
-
 def import_first(backend: str, view: Any) -> None:
-    """Imports Unsloth where it is the backend. RunError where that fails."""
+    """Imports Unsloth where it is the backend."""
     if backend != UNSLOTH:
         return
     view.stage("importing Unsloth")
-    before = os.environ.setdefault(OWN_TRAINERS, "")
+    before = os.environ.get(OWN_TRAINERS, "")
     os.environ[OWN_TRAINERS] = "1"
-    try:
-        importlib.import_module("unslothrl.backends.unsloth")
-    except Exception as error:
-        said = " ".join(str(error).split())
-        raise RunError(
-            f"Unsloth cannot be imported ({type(error).__name__}: {said:.200}): run unslothrl "
-            "doctor, or set --backend peft"
-        ) from None
-    finally:
-        os.environ[OWN_TRAINERS] = before
-        if not before:
-            del os.environ[OWN_TRAINERS]
+    importlib.import_module("unslothrl.backends.unsloth")
+    os.environ[OWN_TRAINERS] = before

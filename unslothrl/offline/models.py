@@ -14,9 +14,7 @@ from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
-from unslothrl.system.memory import prepare_card
-from unslothrl.weights import coverage
-from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
+from unslothrl.weights.adapter import WEIGHTS_FILE
 
 PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier
@@ -81,13 +79,7 @@ def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
 
 
 def peft_classifier(base: Path, shape: Shape) -> Any:
-    prepare_card()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plain = AutoModelForSequenceClassification.from_pretrained(
-        base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
-    )
-    coverage.check(plain, base)
-    peft.keep_4bit_weights_packed(plain, shape.dtype)
+    plain = peft.load_base(AutoModelForSequenceClassification, base, shape.dtype, num_labels=1)
     torch.manual_seed(shape.seed)
     scale: dict[str, Any] = {
         "r": shape.rank,
@@ -97,16 +89,10 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     if shape.start is not None:
         begun = LoraConfig.from_pretrained(str(shape.start))
         scale = {name: getattr(begun, name) for name in (*scale, "use_rslora")}
-    model = get_peft_model(
-        plain,
-        LoraConfig(
-            **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
-        ),
+    config = LoraConfig(
+        **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
     )
-    if device.type == "cuda":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.enable_input_require_grads()
-    return model
+    return peft.in_training(get_peft_model(plain, config))
 
 
 @torch.no_grad()
@@ -123,11 +109,6 @@ def start_from(model: Any, folder: Path) -> None:
 def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
     """A forward hook: the head is trained in float32, whatever its base computes in."""
     return tuple(value.float() for value in inputs)
-
-
-def published(model: Any, version: int, name: str) -> Adapter:
-    """The LoRA as it is now, without a head, in the form that every engine loads."""
-    return lora.pack_adapter(model, version, name)
 
 
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:

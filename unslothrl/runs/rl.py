@@ -68,7 +68,7 @@ class RlRun(Run):
         on_base: list[str] = []
         judges = [each.function for each in rewards_in_learner(config)]
         parts = resume.base_parts_of(config, on_base, judges)
-        self.base = base_model.prepare(config.model, view.stage, view.progress)
+        self.base = base_model.prepare(config.model, view.stage)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(self.base)
         view.stage(f"reading {config.dataset}")

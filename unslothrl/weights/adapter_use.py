@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
+from unslothrl.checkpoints import codec
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -22,14 +23,6 @@ FORMAT = 1  # of the file
 MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
 POLICY, REWARD_MODEL = "policy", "reward_model"  # kinds of adapters
-TYPES: dict[str, tuple[Any, str]] = {  # of what the file has
-    **dict.fromkeys(("base", "system_prompt", "base_hash", "kind"), (str, "text")),
-    "chat_template": (str | None, "text"),
-    **dict.fromkeys(("temperature", "top_p"), (int | float, "a number")),
-    "max_new_tokens": (int, "a whole number"),
-    "stages": (list, "a list"),
-    "base_parts": (dict, "an object"),
-}
 
 
 @dataclass(frozen=True)
@@ -87,12 +80,9 @@ def read(folder: Path) -> Use | None:
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")
         if not is_utf8(json.dumps(values, ensure_ascii=False)):
             raise Unreadable("a text in it has half a surrogate pair")
-        for name, (kind, what) in TYPES.items():
-            if name in values and not isinstance(values[name], kind):
-                raise Unreadable(f"{name} must be {what}, got {shown(values[name])}")
         known = {name: values[name] for name in values if name in Use.__dataclass_fields__}
-        return Use(**{**known, "stages": tuple(values.get("stages", ()))})
-    except (Unreadable, TypeError) as error:  # the latter where something is missing
+        return codec.decoded(Use, known)
+    except (ValueError, TypeError) as error:  # the latter where something is missing
         raise UserError(
             f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"
         ) from None

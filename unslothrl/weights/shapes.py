@@ -3,7 +3,6 @@ them: parameters, 4-bit weights, LoRA, KV cache. No weights are needed."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.text import shown
+from unslothrl.weights import base_parts
 
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that
@@ -188,16 +188,7 @@ def config_of(model: str) -> dict | None:
         return None
     elif not exists(str(file)):
         raise no_model(model)
-    if file is None:
-        return None
-    try:
-        config = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
-    if not isinstance(config, dict):
-        raise UserError(f"model {model}: config.json must be an object: fix it")
-    return config
+    return None if file is None else base_parts.read(file.parent, file.name)
 
 
 def no_model(folder: str) -> UserError:
