@@ -62,13 +62,5 @@ def to_jsonl(groups: Iterable[Ahead]) -> bytes:
 
 
 def from_jsonl(content: bytes) -> tuple[Ahead, ...]:
-    """As `from_json`. Earlier versions had the group's fields in the line itself."""
-    return tuple(map(_read, content.splitlines()))
-
-
-def _read(line: bytes) -> Ahead:
-    row = json.loads(line)
-    if "group" not in row:
-        own = {name: row.pop(name) for name in ("position", "attempt") if name in row}
-        row = {**own, "group": {"task": json.loads(codec.dumps(UNKNOWN)), **row}}
-    return codec.decoded(Ahead, row)
+    """As `from_json`."""
+    return tuple(codec.decoded(Ahead, json.loads(line)) for line in content.splitlines())

@@ -54,7 +54,7 @@ class Form(Generic[Read]):
         """What makes two rows the same problem: they are held out together."""
         read = self.read(row, columns)
         if isinstance(read, Pair):
-            return list(read.prompt)
+            return list(read.messages)
         before = itertools.takewhile(lambda turn: turn["role"] != "assistant", read.messages)
         return list(before) or [read.text]
 
