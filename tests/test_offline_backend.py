@@ -11,7 +11,7 @@ from layouts import GB
 from unslothrl.backends import packing
 from unslothrl.config.writing import to_toml
 from unslothrl.errors import UserError
-from unslothrl.offline import backend
+from unslothrl.offline import resolve as backend
 from unslothrl.offline.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 
 
 def chosen(machine, command="sft", **flags):
-    return backend.chosen(resolve(command, flags), machine)
+    return backend.with_backend(resolve(command, flags), machine)
 
 
 def base_of(folder, **config):

@@ -90,7 +90,9 @@ def test_columns_by_name():
     assert example(row, ExampleColumns("q.text", "best")).messages == ASKED
     row |= {"worse": "4"}
     columns = ExampleColumns("q.text", chosen="best", rejected="worse")
-    assert pair(row, columns) == Pair((ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),))
+    assert pair(row, columns) == Pair(
+        (ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),)
+    )
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
@@ -140,7 +142,9 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair(name):
-    assert pair(PAIRS[name]) == Pair((ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),))
+    assert pair(PAIRS[name]) == Pair(
+        (ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),)
+    )
 
 
 def test_conversations_have_in_common_what_both_begin_with():

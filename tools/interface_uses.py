@@ -39,7 +39,7 @@ OWNERS = {
     "": "begun ctx decoder() each entry error group info look lr_scheduler model() optimizer other"
     " options[] output_embeddings plan process published schedule stat() tables tokenizer view"
     " wrong backends/unsloth.py:output engines/canary.py:state engines/chunk.py:output"
-    " offline/weighting.py:outputs cluster/node_watch.py:future cluster/starting.py:server",
+    " offline/trainers.py:outputs cluster/node_watch.py:future cluster/starting.py:server",
     "=ray": "ray",
     "=ray._raylet": "raylet",
     "ray._private.worker.RayContext": "context",
@@ -75,6 +75,7 @@ OWNERS = {
     "bitsandbytes.functional.QuantState": "engines/vllm_worker.py:state weights/packed.py:state"
     " quant_state",
     "=(trl.SFTConfig|trl.DPOConfig|trl.RewardConfig)": "CONFIGS[]",
+    "=transformers.AutoModelForCausalLM": "backends/peft.py:kind",
     "transformers.Trainer": "trainer",
     "transformers.modeling_utils.PreTrainedModel": "backends/packing.py:model",
     "transformers": "accelerator args config control model plain saved state begun.state"
@@ -101,7 +102,7 @@ MENTIONED = {
 MENTIONED_BY = {name: module for module, names in MENTIONED.items() for name in names.split()}
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {
-    ("offline/trainers.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
+    ("offline/training.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
     ("backends/patches.py", "PROJECTIONS"): "unsloth.models.llama",
 }
 OUR_STRINGS = {"skipped_updates"}

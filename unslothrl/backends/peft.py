@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from unslothrl.backends import attention, packing
+from unslothrl.backends import packing
 from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system.memory import prepare_card
@@ -36,7 +36,7 @@ def load(
     plain = load_base(AutoModelForCausalLM, base, dtype)
     packs = packs and packing.can_pack(plain)
     if packs:
-        plain.set_attn_implementation(attention.ATTENTION)
+        plain.set_attn_implementation(packing.ATTENTION)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
     return LoraBackend(
         Loaded(
@@ -76,7 +76,7 @@ def in_training(model: PeftModel) -> PeftModel:
 
 
 def pack_inputs(pack: packing.Pack) -> dict[str, torch.Tensor]:
-    """What lies where travels as the attention mask: see `attention`."""
+    """What lies where travels as the attention mask: see `packing`."""
     where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
     return {"attention_mask": where}
 

@@ -17,9 +17,8 @@ from unslothrl.config.writing import to_toml
 from unslothrl.data import fingerprint
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded, is_file, newest_numbered, read_object, remove, write_whole
-from unslothrl.offline import backend
 from unslothrl.offline.checkpoints import StageCheckpoints
-from unslothrl.offline.resolve import Stage, fitted
+from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.planning import forecast
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.runs import resume
@@ -50,7 +49,7 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
 def run(stage: Stage) -> int:
     """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
     machine = Machine.detect()
-    stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
+    stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     return StageRun(stage).execute()
 
@@ -75,7 +74,7 @@ class StageRun(Run):
     def prepare(self) -> None:
         """Everything that can be checked before the base is loaded. UserError."""
         options, view = self.options, self.view
-        backend.import_first(options.backend, view)
+        import_first(options.backend, view)
         view.stage("importing libraries")
         from unslothrl.offline import tables, training
 

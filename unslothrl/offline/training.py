@@ -23,7 +23,7 @@ from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
-from unslothrl.offline import models, plain_head
+from unslothrl.offline import models
 from unslothrl.offline.trainers import (
     OF_REFERENCE,
     REFERENCE_IS_COPY,
@@ -220,7 +220,7 @@ def trainer_of(run: Any) -> Any:
     """TRL's trainer over the tables of a `StageRun`, its base loaded. UserError."""
     options, tables = run.options, run.tables
     silence()
-    plain_head.install()
+    models.install_plain_head()
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
