@@ -80,33 +80,20 @@ def split(base: Path, swapped: bool = False) -> None:
 
 CHANGES = {  # what -> (the change, the parts that it is called by)
     "a query": (change_tensor("model.layers.1.self_attn.q_proj.weight"), "weights"),
-    "the last down": (change_tensor("model.layers.3.mlp.down_proj.weight"), "weights"),
     "an embedding": (change_tensor("model.embed_tokens.weight"), "embeddings"),
     "a norm": (change_tensor("model.layers.2.input_layernorm.weight"), "norms"),
     "the output layer": (change_tensor("lm_head.weight"), "head"),
-    "the last norm": (change_tensor("model.norm.weight"), "norms"),
     "a swapped shard": (lambda base: split(base, swapped=True), "weights, "),
     "an added token": (change_json("tokenizer.json", add_token), "tokenizer"),
-    "a token's text": (
-        change_json("tokenizer.json", lambda t: t["added_tokens"][0].update(content="<begin>")),
-        "tokenizer",
-    ),
     "a special token": (
         change_json("tokenizer_config.json", lambda t: t.update(eos_token="0")), "tokenizer"
     ),
     "the template": (append("chat_template.jinja", " "), "chat template"),
-    "no template": (lambda base: (base / "chat_template.jinja").unlink(), "chat template"),
     "the stop tokens": (
         change_json("generation_config.json", lambda t: t.update(eos_token_id=[7])), "stop tokens"
     ),
-    "no stop tokens of its own": (
-        lambda base: (base / "generation_config.json").unlink(), "stop tokens"
-    ),
     "the rotary embedding": (
         change_json("config.json", lambda t: t.update(rope_theta=5.0)), "config.json"
-    ),
-    "the norms' epsilon": (
-        change_json("config.json", lambda t: t.update(rms_norm_eps=0.5)), "config.json"
     ),
 }  # fmt: skip
 

@@ -162,30 +162,6 @@ def test_a_resume_with_other_rows_is_refused(capfd):
     assert "is not what the run was trained on" in refused(words, capfd)
 
 
-@pytest.mark.slow
-def test_auto_goes_on_with_the_run_of_the_same_command_and_options(capfd):
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    words = ["sft", *SMALL.split()[:-3], "--output_dir", "here", "--mirror", "there"]
-    words += ["--dataset", data, "--eval_every", "0"]
-    assert cli.main([*words, "--resume", "auto"]) == 0
-    assert "resume auto: no run with these options in here yet" in capfd.readouterr().out
-    (first,) = Path("here").iterdir()
-    assert cli.main([*words, "--max_steps", "2", "--resume", "auto"]) == 0
-    assert f"resume auto: {first}" in capfd.readouterr().out
-    assert last_step(first) == 2
-    shutil.rmtree("here")
-    assert cli.main([*words, "--max_steps", "3", "--resume", "auto"]) == 0
-    assert [each.name for each in Path("here").iterdir()] == [first.name] and last_step(first) == 3
-    capfd.readouterr()
-    assert cli.main(["dpo", *words[1:], "--resume", "auto"]) == 0
-    assert "resume auto: no run with these options in here yet" in capfd.readouterr().out
-
-
-def last_step(run):
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return max(json.loads(line)["step"] for line in lines)
-
-
 @pytest.mark.parametrize("size", few([7, 1]))
 def test_a_reward_model_whose_head_is_of_another_base(size, tmp_path, capfd):
     shutil.copytree(embedded.TURNS, "start")

@@ -299,7 +299,11 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
         "not_used": not_used,
         "refused": refused,
         "examples": [
-            {"tokens": tables.length_of(row), "learnt": learnt_of(row), "parts": parts_of(row, decode)}
+            {
+                "tokens": tables.length_of(row),
+                "learnt": learnt_of(row),
+                "parts": parts_of(row, decode),
+            }
             for row in found[:SHOWN_OF_STAGE]
         ],
     }

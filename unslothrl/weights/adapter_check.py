@@ -56,12 +56,8 @@ def check(name: str, base: Path) -> Lora:
     in the folder `base`: settings, names and shapes of its tensors, every weight."""
     from safetensors.torch import load_file
 
-    try:
-        shape = shapes.read(read_object(base / "config.json", MOST_CONFIG))
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        shape = None  # a kind of model whose sizes are not known
     lora = check_settings(name)
-    check_tensors(name, lora, shape)
+    check_tensors(name, lora, shapes.shape_of(str(base)))
     for key, tensor in load_file(expanded(name) / WEIGHTS_FILE).items():
         largest = tensor.abs().max().item()
         if not largest <= LARGEST_WEIGHT:  # nor is it not a number

@@ -19,10 +19,10 @@ from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import shown
 from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.shapes import HUB_ID
 
 START = "start"  # in the run's folder
 WRITING = f".{START}"  # while it is copied
-HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
