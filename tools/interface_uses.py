@@ -25,7 +25,7 @@ PROMISED = (*HUGGING_FACE, "ray.actor")  # of these only what begins with an und
 FOLDERS = ("backends", "cluster", "engines", "offline")  # whose Any values are looked at
 FILES = (
     "export/merging.py",
-    "weights/packed.py",
+    "weights/published.py",
     "weights/quantise.py",
 )
 VARIABLE = re.compile(r"(VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+")
@@ -72,7 +72,7 @@ OWNERS = {
     "vllm.v1.executor.multiproc_executor.WorkerProcHandle": "engines/vllm_split.py:worker",
     "vllm.v1.request.Request": "engines/vllm_internals.py:request",
     "=unsloth.models.loader.FastLanguageModel": "FastLanguageModel",
-    "bitsandbytes.functional.QuantState": "engines/vllm_worker.py:state weights/packed.py:state"
+    "bitsandbytes.functional.QuantState": "engines/vllm_worker.py:state weights/published.py:state"
     " quant_state",
     "=(trl.SFTConfig|trl.DPOConfig|trl.RewardConfig)": "CONFIGS[]",
     "=transformers.AutoModelForCausalLM": "backends/peft.py:kind",

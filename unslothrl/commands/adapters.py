@@ -82,7 +82,7 @@ def base_under(found: Found, model: str, stage: Stage | None = None) -> tuple[Pa
 
 
 def four_bit_hash(base: Path) -> str:
-    from unslothrl.weights.packed import PackedWeights  # and torch
+    from unslothrl.weights.published import PackedWeights  # and torch
 
     return base_model.fingerprint(PackedWeights(base).in_order())
 

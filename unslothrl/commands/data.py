@@ -291,7 +291,7 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
         "columns": stage_columns(looked_at, options, form),
         "model": options.model,
         "max_length": options.max_length,
-        "lengths": [tables.length_of(row) for row in found] + skipped.too_long,
+        "lengths": [form.length(row) for row in found] + skipped.too_long,
         "trained": len(found),  # rows of the trainer's, of those that were looked at
         "learnt": sum(map(learnt_of, found)),  # tokens of these that count in the loss
         "tokens": sum(map(tokens_of, found)),  # of these altogether
@@ -299,11 +299,7 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
         "not_used": not_used,
         "refused": refused,
         "examples": [
-            {
-                "tokens": tables.length_of(row),
-                "learnt": learnt_of(row),
-                "parts": parts_of(row, decode),
-            }
+            {"tokens": form.length(row), "learnt": learnt_of(row), "parts": parts_of(row, decode)}
             for row in found[:SHOWN_OF_STAGE]
         ],
     }

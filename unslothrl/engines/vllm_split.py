@@ -22,7 +22,7 @@ from unslothrl.system.machine import usable_cpus
 from unslothrl.system.variables import PROCESS
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
-from unslothrl.weights.packed import PackedWeights
+from unslothrl.weights.published import PackedWeights
 
 LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their slots
 

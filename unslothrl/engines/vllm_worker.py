@@ -22,8 +22,7 @@ from unslothrl.errors import AdapterDamaged
 from unslothrl.planning.tensor_parallel import BLOCK
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
-from unslothrl.weights.packed import PackedWeights
-from unslothrl.weights.published import Published
+from unslothrl.weights.published import PackedWeights, Published
 
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output

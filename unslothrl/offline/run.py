@@ -29,7 +29,7 @@ from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
 from unslothrl.tracking.step_lines import Column, Layout
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
+from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
@@ -225,12 +225,12 @@ class StageRun(Run):
         from unslothrl.backends import lora
         from unslothrl.offline import models
 
-        beside = portable.beside(self.use, self.base, self.card)
+        beside = adapter_use.beside(self.use, self.base, self.card)
         head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
         if head is not None:
             beside = replace(beside, contents={HEAD_FILE: head})
         self.folder.beside_adapters = beside
-        name = portable.base_name(self.use.base, self.base)
+        name = adapter_use.base_name(self.use.base, self.base)
         self.adapter = self.folder.save_adapter(lora.pack_adapter(self.model, step, name))
         self.folder.saved()
 
@@ -249,7 +249,7 @@ class StageRun(Run):
         if self.model is not None and error is None and self.step:
             self.save_adapter(self.step)
             if self.options.lora_save_path and self.adapter:
-                portable.copy_adapter(self.adapter, Path(self.options.lora_save_path))
+                adapter_use.copy_adapter(self.adapter, Path(self.options.lora_save_path))
         return self.adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:

@@ -55,6 +55,11 @@ class Form(NamedTuple):
         before = itertools.takewhile(lambda turn: turn["role"] != "assistant", read.messages)
         return list(before) or [read.text]
 
+    def length(self, row: TableRow) -> int:
+        """In tokens, of what the model reads at once."""
+        ids = [row[name] for name in ("input_ids", *LEARNT) if name in row]
+        return len(row.get("prompt_ids", ())) + max(map(len, ids))
+
 
 @dataclass(frozen=True)
 class Tables:
@@ -136,7 +141,7 @@ def table(
         except (UnusableRow, UserError) as error:  # a template may refuse some conversations
             skipped.add(str(error), number)
             continue
-        longest = max(map(length_of, written))
+        longest = max(map(form.length, written))
         if longest > options.max_length:
             skipped.too_long.append(longest)
         else:
@@ -146,12 +151,6 @@ def table(
             ]
             prompts.add(read.system_prompt)
     return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
-
-
-def length_of(row: TableRow) -> int:
-    """In tokens, of what the model reads at once."""
-    ids = [row[name] for name in ("input_ids", *LEARNT) if name in row]
-    return len(row.get("prompt_ids", ())) + max(map(len, ids))
 
 
 def default_prompt(options: OfflineOptions) -> str:

@@ -36,7 +36,7 @@ from unslothrl.planning import stages
 from unslothrl.system import stopping
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
-from unslothrl.weights import portable, starting_adapter
+from unslothrl.weights import adapter_use, starting_adapter
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
@@ -224,7 +224,7 @@ def trainer_of(run: Any) -> Any:
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    name = EMBEDDED if run.use.base == EMBEDDED else portable.base_name(run.use.base, run.base)
+    name = EMBEDDED if run.use.base == EMBEDDED else adapter_use.base_name(run.use.base, run.base)
     shape = shape_of(options, name, run.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)

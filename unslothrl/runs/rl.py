@@ -43,7 +43,6 @@ from unslothrl.weights import (
     adapter_check,
     adapter_use,
     base_model,
-    portable,
     shapes,
     starting_adapter,
 )
@@ -119,7 +118,7 @@ class RlRun(Run):
         checks.check_started(processes, view.note)
         self.base_hash = checks.base_hash
         self.use = replace(self.use, base_hash=checks.base_hash)
-        folder.beside_adapters = portable.beside(self.use, self.base, self.card)
+        folder.beside_adapters = adapter_use.beside(self.use, self.base, self.card)
         first = RunState(data=self.prints, base=checks.base_hash, versions=origin.versions())
         pieces = Pieces.of(self.base)
         trainer = self.trainer = Trainer(
@@ -173,7 +172,7 @@ class RlRun(Run):
             self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
             return None
         if self.options.lora_save_path:
-            portable.copy_adapter(adapter, Path(self.options.lora_save_path))
+            adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
         return adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
