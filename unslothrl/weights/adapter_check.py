@@ -7,7 +7,7 @@ about, is refused.
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
@@ -95,11 +95,12 @@ def check_settings(name: str) -> Lora:
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"
             refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
-    rank, alpha = settings.get("r"), settings.get("lora_alpha")
+    rank: Any = settings.get("r")
+    alpha: Any = settings.get("lora_alpha")
     dropout = settings.get("lora_dropout") or 0.0
     if type(rank) is not int or not 1 <= rank <= MOST_RANK:
         refuse(name, f"rank r {shown(rank)} must be a whole number from 1 to {MOST_RANK}")
-    if type(alpha) not in (int, float) or not 0 < alpha <= MOST_ALPHA:  # type: ignore[operator]
+    if type(alpha) not in (int, float) or not 0 < alpha <= MOST_ALPHA:
         refuse(name, f"lora_alpha {shown(alpha)} must be over 0 and at most {MOST_ALPHA}")
     if type(dropout) not in (int, float) or not 0 <= dropout < 1:
         refuse(name, f"lora_dropout {shown(dropout)} must be at least 0 and under 1")
@@ -110,7 +111,7 @@ def check_settings(name: str) -> Lora:
     if base is not None and not isinstance(base, str):
         refuse(name, f"base_model_name_or_path must be text, got {shown(base)}")
     ordered = tuple(target for target in LORA_TARGETS if target in targets)
-    return Lora(rank, alpha, dropout, ordered, base)  # type: ignore[arg-type]
+    return Lora(rank, alpha, dropout, ordered, base)
 
 
 def check_tensors(name: str, lora: Lora, shape: Shape | None) -> None:
