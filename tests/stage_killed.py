@@ -11,8 +11,8 @@ PHASES = {  # name -> module, class or "", function
     "none": ("unslothrl.offline.run", "", "run"),
     "read": ("unslothrl.offline.tables", "", "load"),
     "load": ("unslothrl.offline.training", "", "trainer_of"),
-    "step": ("unslothrl.offline.trainers", "Recorded", "training_step"),
-    "evaluation": ("unslothrl.offline.trainers", "Recorded", "prediction_step"),
+    "step": ("unslothrl.offline.trainers", "StageTrainer", "training_step"),
+    "evaluation": ("unslothrl.offline.trainers", "StageTrainer", "prediction_step"),
     "log": ("unslothrl.offline.run", "StageRun", "finished"),
     "checkpoint": ("unslothrl.offline.checkpoints", "StageCheckpoints", "seal"),
     "rename": ("unslothrl.checkpoints.store", "", "replace_folder"),
@@ -26,12 +26,6 @@ def main() -> None:
     module, owner, name = PHASES[phase]
     found = __import__(module, fromlist=["x"])
     target = getattr(found, owner) if owner else found
-    if phase == "step":  # which is transformers'
-
-        def training_step(self, *given, **named):
-            return super(found.Recorded, self).training_step(*given, **named)
-
-        target.training_step = training_step
     setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))
     from unslothrl.__main__ import program
 

@@ -72,16 +72,6 @@ DRAWN = Ahead(
 )
 ROW = json.loads(to_jsonl([DRAWN]))
 ONE = ROW["group"]["completions"][0]
-OF_EARLIER_VERSIONS = {
-    "position": 3,
-    "attempt": 0,
-    "completions": [{**ONE, "sampled": [[True, 2]], "versions": [[1, 1], [2, 1]]}],
-    **{name: ROW["group"][name] for name in ("rewards", "scores", "failures")},
-}
-
-
-def test_what_an_earlier_version_wrote_is_read():
-    assert from_jsonl(json.dumps(OF_EARLIER_VERSIONS).encode()) == (DRAWN,)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_hub import Models
 
 ROOT = Path(__file__).parents[1]
 GPU_SET = ROOT / ".venv-gpu-set" / "bin" / "python"
@@ -201,30 +200,6 @@ def test_a_checkout_that_cannot_be_written(inside):
     (line,) = lines(inside(f"mount --bind {ROOT} {ROOT}; mount -o remount,ro,bind {ROOT}", *CHECK),
                     "folder: found " + str(ROOT))  # fmt: skip
     assert line.endswith("clone the repository into a folder of yours")
-
-
-FIND = """
-import sys
-from unslothrl.errors import UserError
-from unslothrl.weights import base_model
-try:
-    print(base_model.find("owner/name"))
-except UserError as error:
-    print(error)
-"""
-
-
-@pytest.mark.slow
-def test_a_download_without_room_is_refused_before_it_begins(inside, tmp_path):
-    small = tmp_path / "small"
-    small.mkdir()
-    with Models({"config.json": 600, "model.safetensors": 2_000_000_000}) as hub:
-        ours = {"HF_ENDPOINT": hub.address, "HF_HOME": str(small), "HF_HUB_OFFLINE": ""}
-        answer = inside(f"mount -t tmpfs -o size=8m tmpfs {small}", "-c", FIND, **ours)
-        assert answer.stdout.startswith("model owner/name: 2.0 GB to download, and 0.0 GB free for")
-        answer = inside(READ_ONLY.format(small), "-c", FIND, **ours)
-        assert answer.stdout.startswith("model owner/name: ") and "HF_HOME" in answer.stdout
-        assert hub.downloads == []
 
 
 # Triton itself

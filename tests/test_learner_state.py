@@ -136,21 +136,6 @@ def test_gradients_and_rates_are_left_alone():
     assert bool((fresh[1].grad == 1).all()) and other.param_groups[0]["lr"] == 1e-2
 
 
-def test_files_from_before_plain_values_were_kept():
-    """All was tensors then, and torch's AdamW the only optimiser that could be saved."""
-    parameters, optimizer = made("AdamW", 0)
-    train(parameters, optimizer, range(3))
-    tensors = {f"parameter/{i}": p.detach() for i, p in enumerate(parameters)}
-    for index, state in optimizer.state_dict()["state"].items():
-        for key, value in state.items():
-            tensors[f"state/{index}/{key}"] = torch.as_tensor(value)
-    fresh, other = made("AdamW", 1)
-    load(fresh, other, safetensors.torch.save(tensors))
-    for optimised in ((parameters, optimizer), (fresh, other)):
-        train(*optimised, range(3, 6))
-    assert saved(fresh, other) == saved(parameters, optimizer)
-
-
 @pytest.mark.parametrize(
     ("kind", "other"), [("AdamW", "AdamW8bit"), ("AdamW8bit", "AdamW"), ("Adam32", "AdamW8bit")]
 )

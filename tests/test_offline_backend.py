@@ -11,7 +11,7 @@ from layouts import GB
 from unslothrl.backends import packing
 from unslothrl.config.toml_files import to_toml
 from unslothrl.errors import UserError
-from unslothrl.offline import backend
+from unslothrl.offline import resolve as backend
 from unslothrl.offline.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
@@ -36,7 +36,7 @@ def here(tmp_path, monkeypatch):
 
 
 def chosen(machine, command="sft", **flags):
-    return backend.chosen(resolve(command, flags), machine)
+    return backend.with_backend(resolve(command, flags), machine)
 
 
 def base_of(folder, **config):
@@ -108,25 +108,18 @@ def test_unsloth_that_is_not_installed(monkeypatch):
         chosen(WITHOUT, backend="unsloth")
 
 
-def test_versions_that_go_together():
-    assert backend.conflict(VERSIONS, WANTED) == ""
-
-
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"trl": "1.16.0"}, ["unsloth 2026.10.7 needs trl", "got 1.16.0", 'pip install "trl']),
-        ({"trl": "0.19.0"}, ["unsloth 2026.10.7 needs trl", "got 0.19.0"]),
-        ({"peft": "0.17.1"}, ["needs peft", "got 0.17.1", 'pip install "peft']),
-    ],
-)  # fmt: skip
-def test_versions_that_do_not(changed, words):
-    line = backend.conflict({**VERSIONS, **changed}, WANTED)
-    assert "\n" not in line and [word for word in words if word not in line] == []
-
-
-def test_what_others_need_is_not_unsloths_matter():
-    assert backend.conflict({**VERSIONS, "transformers": "4.50.0"}, WANTED) == ""
+def test_versions_that_do_not_go_together(monkeypatch):
+    """Of what Unsloth needs; what others need is not its matter."""
+    monkeypatch.setattr(backend, "requirements_of", WANTED.get)
+    for changed, words in (
+        ({}, ""),
+        ({"transformers": "4.50.0"}, ""),
+        ({"trl": "1.16.0"}, "unsloth 2026.10.7 needs trl"),
+        ({"peft": "0.17.1"}, "unsloth 2026.10.7 needs peft"),
+    ):
+        monkeypatch.setattr(backend, "installed", lambda found=changed: {**VERSIONS, **found})
+        found = backend.obstacle_of(resolve("sft", {}).options, WITH)
+        assert words in found and bool(found) == bool(words)
 
 
 def test_a_resumed_run_keeps_its_backend(here):

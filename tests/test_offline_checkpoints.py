@@ -104,25 +104,9 @@ def test_a_pipe_in_a_files_place_is_not_opened(checkpoints):
         check(folder)
 
 
-def test_the_newest_and_the_best_are_kept(checkpoints):
-    for step in range(1, 7):
-        write(checkpoints, step, is_best=step == 2)
-    assert checkpoints.steps() == [2, 5, 6]
-    assert (checkpoints.folder / "best").read_text() == "step_000002\n"
-    write(checkpoints, 7, is_best=True)
-    assert checkpoints.steps() == [6, 7]
-
-
 def test_what_is_later_is_deleted(checkpoints):
     for step in (1, 2):
         write(checkpoints, step)
     (checkpoints.writing / "checkpoint-3").mkdir()
     checkpoints.delete_after(1)
     assert checkpoints.steps() == [1] and not checkpoints.writing.exists()
-
-
-def test_folders_of_other_names_are_left_alone(checkpoints):
-    write(checkpoints, 1)
-    (checkpoints.folder / "step_mine").mkdir()
-    (checkpoints.folder / "step_000009").write_text("a file")
-    assert checkpoints.steps() == [1]

@@ -90,7 +90,9 @@ def test_columns_by_name():
     assert example(row, ExampleColumns("q.text", "best")).messages == ASKED
     row |= {"worse": "4"}
     columns = ExampleColumns("q.text", chosen="best", rejected="worse")
-    assert pair(row, columns) == Pair((ASKED[0],), (assistant("3"),), (assistant("4"),))
+    assert pair(row, columns) == Pair(
+        (ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),)
+    )
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
@@ -140,18 +142,20 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_a_pair(name):
-    assert pair(PAIRS[name]) == Pair((ASKED[0],), (assistant("3"),), (assistant("4"),))
+    assert pair(PAIRS[name]) == Pair(
+        (ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),)
+    )
 
 
 def test_conversations_have_in_common_what_both_begin_with():
     """Also replies, but for one that both begin with and that nobody answers."""
     start = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: 1 + 2?"
     found = pair({"chosen": f"{start}\n\nAssistant: 3", "rejected": f"{start}\n\nAssistant: 4"})
-    assert found.prompt == (user("Hi"), assistant("Hello."), user("1 + 2?"))
+    assert found.messages == (user("Hi"), assistant("Hello."), user("1 + 2?"))
     turns = [user("Hi"), assistant("Hello.")]
     longer = [*turns, user("1?"), assistant("1")]
     found = pair({"chosen": longer, "rejected": [*turns, user("2?"), assistant("2")]})
-    assert found.prompt == (user("Hi"),)
+    assert found.messages == (user("Hi"),)
     assert found.chosen == (assistant("Hello."), user("1?"), assistant("1"))
 
 
@@ -243,11 +247,9 @@ BAD_PAIRS = {
         {"chosen": "Hm\n\nHuman: a\n\nAssistant: 3", "rejected": "\n\nHuman: a\n\nAssistant: 4"},
         "begins with neither Human: nor Assistant:",
     ),
-    "margin that is none": ({**TEXTS, "margin": "wide"}, 'column margin is "wide"'),
-    "margin that is not a number": ({**TEXTS, "margin": float("nan")}, "column margin is NaN"),
+    "margin that is none": ({**TEXTS, "margin": "wide"}, "column margin is wide"),
+    "margin that is not a number": ({**TEXTS, "margin": float("nan")}, "column margin is nan"),
     "margin below 0": ({**TEXTS, "margin": -1}, "column margin is -1, no number from 0"),
-    "margin beyond float32": ({**TEXTS, "margin": 1e39}, "column margin is 1e+39"),
-    "margin beyond all floats": ({**TEXTS, "margin": 10**400}, "column margin is 1000"),
 }  # fmt: skip
 
 
@@ -272,7 +274,7 @@ def test_a_system_prompt_takes_the_place_of_the_rows_own():
     assert with_own.under("").messages == ASKED
     assert Example(ASKED).under("Be brief.").messages == (system("Be brief."), *ASKED)
     assert Example(text="a").under("Be brief.") == Example(text="a")
-    assert pair(TEXTS).under("Be brief.").prompt == (system("Be brief."), ASKED[0])
+    assert pair(TEXTS).under("Be brief.").messages == (system("Be brief."), ASKED[0])
 
 
 @pytest.mark.parametrize(
@@ -298,6 +300,6 @@ def test_whether_a_row_is_of_texts(row, expected):
 def test_a_column_system_comes_before_the_question():
     row = {"system": "Be brief.", "question": "1?", "chosen": "a", "rejected": "b"}  # Orca's pairs
     asked = (system("Be brief."), user("1?"))
-    assert pair(row).prompt == asked
-    assert pair({**row, "system": ""}).prompt == asked[1:]
+    assert pair(row).messages == asked
+    assert pair({**row, "system": ""}).messages == asked[1:]
     assert example({**row, "response": "a"}).messages[:2] == asked

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from few_cases import few
 
 from unslothrl import embedded
-from unslothrl.backends import patches
+from unslothrl.backends import lora, patches
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.errors import RunError
@@ -330,12 +330,12 @@ def test_a_model_without_unsloths_patches_is_refused(base):
 def test_a_reward_model_goes_on_at_the_scale_of_its_adapter(
     base, tmp_path, alpha, use_rslora, scaling
 ):
-    saved = write_adapter(models.published(models.policy(base, shape()), 1, "embedded"), tmp_path)
+    saved = write_adapter(lora.pack_adapter(models.policy(base, shape()), 1, "embedded"), tmp_path)
     path = saved / "adapter_config.json"
     settings = json.loads(path.read_text()) | {"lora_alpha": alpha, "use_rslora": use_rslora}
     path.write_text(json.dumps(settings))
     model = models.reward_model(base, shape(saved))
     assert {m.scaling["default"] for m in model.modules() if hasattr(m, "lora_A")} == {scaling}
-    again = write_adapter(models.published(model, 2, "embedded"), tmp_path)
+    again = write_adapter(lora.pack_adapter(model, 2, "embedded"), tmp_path)
     kept = json.loads((again / "adapter_config.json").read_text())
     assert (kept["lora_alpha"], kept["use_rslora"]) == (alpha, use_rslora)

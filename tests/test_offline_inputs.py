@@ -1,7 +1,6 @@
 """Bad input of every kind to `unslothrl sft`, `dpo` and `rm`, through the command line."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -77,21 +76,6 @@ def test_a_file_of_bad_rows_is_refused_in_one_line(name, command, capfd):
     assert said in refused(words, capfd)
 
 
-@pytest.mark.parametrize(("name", "command"), few(CASES, among=[("equal pairs", "dpo")]))
-def test_bad_rows_among_good_ones_are_left_out_and_counted(name, command, capfd):
-    _, row, said = BAD[name]
-    others = [{**GOOD, "prompt": f"{n}?"} for n in range(4)]
-    data, good = file_of([row, *others]), file_of(others, "good.jsonl")
-    words = [command, "--dataset", data, "--eval_dataset", good, *SMALL.split(), "runs"]
-    assert cli.main(words) == 0
-    out, err = capfd.readouterr()
-    text = " ".join(out.split())
-    assert f"of 5 rows not used: 1 {said}" in text or re.search(
-        rf"of 5 rows not used: 1 .*{re.escape(said)}", text
-    )
-    assert "4 rows to train on" in text and "Traceback" not in out + err
-
-
 def without_template(folder):
     """The embedded base without a chat template."""
     shutil.copytree(base_model.prepare("embedded"), folder)
@@ -161,20 +145,6 @@ def test_an_adapter_of_another_base(command, bases, capfd):
     assert "adapter" in refused(words, capfd)
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ("adam_bata1=1", "adam_beta1"),
-        ("adam_beta1=abc", "must be float or int, got 'abc'"),
-        ("max_steps=3", "use --max_steps"),
-    ],
-)
-def test_a_field_of_trls_that_cannot_be_leaves_no_folder(given, said, capfd):
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    words = ["dpo", "--dataset", data, "--trl", given, *SMALL.split(), "runs"]
-    assert said in refused(words, capfd)
-
-
 def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
     words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
     Path("none").mkdir()
@@ -190,32 +160,6 @@ def test_a_resume_with_other_rows_is_refused(capfd):
     file_of([{**GOOD, "prompt": f"{n}!"} for n in range(8)])
     words = ["sft", "--resume", "first/x", "--max_steps", "2"]
     assert "is not what the run was trained on" in refused(words, capfd)
-    Path("first/x/data.json").write_text("{")
-    assert "data.json" in refused(words, capfd)
-
-
-@pytest.mark.slow
-def test_auto_goes_on_with_the_run_of_the_same_command_and_options(capfd):
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    words = ["sft", *SMALL.split()[:-3], "--output_dir", "here", "--mirror", "there"]
-    words += ["--dataset", data, "--eval_every", "0"]
-    assert cli.main([*words, "--resume", "auto"]) == 0
-    assert "resume auto: no run with these options in here yet" in capfd.readouterr().out
-    (first,) = Path("here").iterdir()
-    assert cli.main([*words, "--max_steps", "2", "--resume", "auto"]) == 0
-    assert f"resume auto: {first}" in capfd.readouterr().out
-    assert last_step(first) == 2
-    shutil.rmtree("here")
-    assert cli.main([*words, "--max_steps", "3", "--resume", "auto"]) == 0
-    assert [each.name for each in Path("here").iterdir()] == [first.name] and last_step(first) == 3
-    capfd.readouterr()
-    assert cli.main(["dpo", *words[1:], "--resume", "auto"]) == 0
-    assert "resume auto: no run with these options in here yet" in capfd.readouterr().out
-
-
-def last_step(run):
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return max(json.loads(line)["step"] for line in lines)
 
 
 @pytest.mark.parametrize("size", few([7, 1]))

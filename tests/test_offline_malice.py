@@ -39,21 +39,7 @@ def as_torch_file(mark: Path, path: Path) -> None:
     torch.save({"python": Malice(mark), "state": torch.zeros(3)}, path)
 
 
-def as_old_torch_file(mark: Path, path: Path) -> None:
-    torch.save(Malice(mark), path, _use_new_zipfile_serialization=False)
-
-
-FORMS = (as_pickle, as_torch_file, as_old_torch_file)
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_payload_works(form, tmp_path):
-    form(tmp_path / "mark", tmp_path / "file")
-    if form is as_pickle:
-        pickle.loads((tmp_path / "file").read_bytes())
-    else:
-        torch.load(tmp_path / "file", weights_only=False)
-    assert (tmp_path / "mark").exists()
+FORMS = (as_pickle, as_torch_file)
 
 
 def written(checkpoints: StageCheckpoints, step: int) -> Path:
@@ -164,24 +150,3 @@ def test_no_file_of_an_adapter_runs_code(name, form, rm_adapter, tmp_path, monke
             (line,) = capsys.readouterr().err.splitlines()[-1:]
             assert str(rm_adapter) in line
     assert not (tmp_path / "mark").exists() and not (tmp_path / "runs").exists()
-
-
-def test_an_adapter_of_pickles_is_refused(rm_adapter, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (rm_adapter / "adapter_model.safetensors").unlink()
-    as_torch_file(tmp_path / "mark", rm_adapter / "adapter_model.bin")
-    assert cli.main(["sft", "--adapter", str(rm_adapter), "--max_steps", "1"]) == 2
-    assert "no adapter_model.safetensors in it" in capsys.readouterr().err
-    assert not (tmp_path / "mark").exists()
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_fingerprints_that_are_a_pickle(form, tmp_path):
-    from unslothrl.errors import UserError
-    from unslothrl.offline.run import prints_of
-    from unslothrl.tracking.run_folder import DATA_FILE
-
-    form(tmp_path / "mark", tmp_path / DATA_FILE)
-    with pytest.raises(UserError, match=r"data\.json: .*start a new run from its adapter"):
-        prints_of(tmp_path)
-    assert not (tmp_path / "mark").exists()

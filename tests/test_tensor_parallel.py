@@ -34,8 +34,7 @@ from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 from unslothrl.weights.node_files import write
-from unslothrl.weights.packed import PackedWeights
-from unslothrl.weights.published import Published
+from unslothrl.weights.published import PackedWeights, Published
 from unslothrl.weights.shapes import KNOWN, Shape
 
 SEVEN = KNOWN["qwen2.5-7b"]

@@ -35,7 +35,6 @@ from unslothrl.tracking.step_lines import (
 )
 from unslothrl.tracking.terminal import Terminal, clipped
 from unslothrl.training.trial import facts, header
-from unslothrl.weights.base_model import run_reporting
 
 ROOT = Path(__file__).parents[1]
 
@@ -526,24 +525,6 @@ def test_what_fills_a_card_says_what_to_lower(tmp_path):
 
 
 # The bars of another program
-
-BARS = """
-import sys
-for done in range(4):
-    sys.stderr.write(f"\\rLoading: {done}/3 [00:0{done}<00:01, 1.0it/s]")
-    sys.stderr.flush()
-sys.stderr.write("\\nlast line\\n")
-sys.exit(3)
-"""
-
-
-def test_the_counts_of_another_programs_bars_are_reported():
-    seen: list[tuple[int, int]] = []
-    command = [sys.executable, "-c", BARS]
-    code, written = run_reporting(command, lambda done, total: seen.append((done, total)))
-    assert code == 3 and written.strip().splitlines()[-1] == "last line"
-    assert seen[-1] == (3, 3) and seen == sorted(seen)
-    assert run_reporting(command, None)[0] == 3
 
 
 # A real run on a terminal

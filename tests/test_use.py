@@ -21,7 +21,7 @@ from unslothrl import embedded
 from unslothrl.commands import chat, cli
 from unslothrl.data import prompts
 from unslothrl.export import serving
-from unslothrl.weights import adapter_use, base_model, portable
+from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 
 QUESTION = "What is 347 + 285?"
@@ -63,7 +63,7 @@ def test_what_lies_beside_is_linked_from_the_version_before(tmp_path):
     assert (third / "base/tokenizer.json").read_text() == "{}"  # a copy again
     copied = tmp_path / "copied"
     copied.mkdir()
-    portable.copy_adapter(third, copied)
+    adapter_use.copy_adapter(third, copied)
     settings = json.loads((copied / "adapter_config.json").read_text())
     assert settings["base_model_name_or_path"] == str(copied / "base")
 

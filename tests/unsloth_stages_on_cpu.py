@@ -98,9 +98,9 @@ def main() -> None:
     os.environ.update(UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
     teach_the_interpreter_bfloat16()
     current = pretend_there_is_a_card()
-    from unslothrl.offline import backend
+    from unslothrl.offline.resolve import UNSLOTH, import_first
 
-    backend.import_first(backend.UNSLOTH, Silent())
+    import_first(UNSLOTH, Silent())
     patch_what_asks_for_a_card()
     load_on_cpu(current)
     import torch

@@ -26,7 +26,7 @@ PACKAGE = "unslothrl"
 LIBRARIES = ("vllm", "unsloth", "unsloth_zoo", "bitsandbytes", "ray", "trl")
 HUGGING_FACE = ("transformers", "peft", "accelerate")  # of these only what begins with _ is listed
 FOLDERS = ("backends", "cluster", "engines", "offline")  # whose files have objects of the libraries
-FILES = ("export/merging.py", "weights/packed.py", "weights/quantise.py")
+FILES = ("export/merging.py", "weights/published.py", "weights/quantise.py")
 VARIABLE = re.compile(r"(VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+")
 IMPORT = re.compile(rf"^ *(import|from) ({'|'.join(LIBRARIES)})\b", re.MULTILINE)
 MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")
@@ -49,7 +49,7 @@ PUBLIC = (  # members of transformers, peft, accelerate and torch, and of Ray's 
 OF_PYTHON = "callback enter_context fileno filename hexdigest lineno setLevel setter suspend"
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {
-    ("offline/trainers.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
+    ("offline/training.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
     ("backends/patches.py", "PROJECTIONS"): "unsloth.models.llama",
 }
 OUR_STRINGS = {"skipped_updates"}

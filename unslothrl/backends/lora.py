@@ -52,7 +52,7 @@ class Loaded:
 
 
 class LoraBackend:
-    """See `backends.base.Backend`. Trains float32 LoRA weights over a frozen base."""
+    """A 4-bit base, frozen, with one trainable LoRA on it, float32: what a learner asks of it."""
 
     def __init__(self, loaded: Loaded):
         self.loaded = loaded
@@ -64,6 +64,11 @@ class LoraBackend:
     def micro_batches(
         self, samples: Sequence[Sample], sequences: int, context: int
     ) -> list[list[int]]:
+        """Indices of the samples that go through the model together.
+
+        Padded, `sequences` of like length; packed, as many as fit into the tokens of `sequences`
+        whole contexts of `context` tokens.
+        """
         if self.packs:
             return packing.packs(samples, sequences * context, self.shares_prompts)
         return packing.by_length(samples, sequences)
@@ -71,11 +76,18 @@ class LoraBackend:
     def token_logprobs(
         self, samples: Sequence[Sample], temperature: float, entropy_gradient: bool = False
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probability and entropy of each sampled token, under logits / temperature.
+
+        Both float32 and flat, [sum of the samples' `tokens`], sample after sample. Gradients flow
+        through the log-probabilities into the LoRA if autograd is on, through the entropies only
+        with `entropy_gradient`.
+        """
         states, targets = self.states_before(samples)
         head = logprobs.Head.of(self.model.get_base_model())
         return logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
 
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """The critic's value of the state before each sampled token, float32 and flat."""
         if self.value_head is None:
             raise ValueError("this backend has no critic: call add_critic first")
         states, _ = self.states_before(samples)
@@ -102,9 +114,11 @@ class LoraBackend:
         return lora_precision(self.device.type, self.loaded.dtype)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The policy's LoRA parameters by PEFT's adapter name, in a fixed order."""
         return self._lora(POLICY)
 
     def critic_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The critic's LoRA and value head, in a fixed order; empty without a critic."""
         if self.value_head is None:
             return {}
         head = {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
@@ -115,6 +129,10 @@ class LoraBackend:
         return {name: parameter for name, parameter in named if f".{adapter}." in name}
 
     def add_critic(self, seed: int) -> None:
+        """A critic on the same base: a LoRA of the policy's shape and a value head, at first 0.
+
+        Call it once, before anything is trained.
+        """
         shape = self.model.peft_config[POLICY]
         torch.manual_seed(seed)
         self.model.add_adapter(CRITIC, LoraConfig(**{key: getattr(shape, key) for key in SHAPE}))
@@ -125,6 +143,8 @@ class LoraBackend:
         self.model.base_model.set_adapter(POLICY)
 
     def add_reward_model(self, folder: Path, normalize: bool) -> None:
+        """A trained reward model on the same base: its LoRA and its head, as `unslothrl rm` has
+        saved them; `normalize`: its scores less their mean, over their deviation."""
         self.model.load_adapter(str(folder), adapter_name=REWARD_MODEL, is_trainable=False)
         head = safetensors.torch.load_file(folder / HEAD_FILE, device=str(self.device))
         if not normalize:
@@ -133,19 +153,24 @@ class LoraBackend:
         self.model.base_model.set_adapter(POLICY)
 
     def reward_model(self) -> contextlib.AbstractContextManager[None]:
+        """Where `sequence_scores` is called."""
         return self._adapter(REWARD_MODEL, is_frozen=True)
 
     def sequence_scores(self, samples: Sequence[Sample]) -> torch.Tensor:
+        """The reward model's score of each whole sequence, [samples] float32: what its head makes
+        of the state at the last token."""
         head = self.score_head
         states, _ = self.states_before([one_longer(sample) for sample in samples])
         scores = states.float() @ head[WEIGHT][0]
         return (scores - head[MEAN]) / head[STD]
 
     def critic(self) -> contextlib.AbstractContextManager[None]:
+        """Where `token_values` is called, and the backward pass of what it returned."""
         return self._adapter(CRITIC)
 
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:
+        """Inside it, `token_logprobs` is that of the base with the adapter off."""
         if self.loaded.has_reference_adapter:
             with self._adapter(REFERENCE, is_frozen=True):
                 yield
@@ -164,6 +189,11 @@ class LoraBackend:
 
     @contextlib.contextmanager
     def generating(self) -> Iterator[Any]:
+        """Inside it, what is yielded generates: it is called as a causal model of transformers is,
+        with a cache. Afterwards the model trains as if nothing had been.
+
+        The caller turns gradients off: engines of one process enter and leave in any order.
+        """
         self.loaded.for_inference(self.model)
         try:
             yield self.loaded.decoder()
@@ -173,6 +203,7 @@ class LoraBackend:
     def optimizer(
         self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
     ) -> torch.optim.Optimizer:
+        """A fresh optimiser: 8-bit Adam on a GPU, AdamW on a CPU."""
         if self.device.type == "cuda":
             import bitsandbytes.optim as optim
 
@@ -181,12 +212,16 @@ class LoraBackend:
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
 
     def publish(self, version: int) -> Adapter:
+        """The LoRA as it is now, as an immutable version in bfloat16."""
         return pack_adapter(self.model, version, self.loaded.name)
 
     def restore_adapter(self, adapter: Adapter) -> None:
+        """Puts a published version's weights into the LoRA, in place."""
         self._fill(POLICY, adapter)
 
     def keep_version(self, key: int, adapter: Adapter) -> None:
+        """Holds an older policy version beside the weights as they are, to generate with, until
+        `forget_version`; no two that are held have the same `key`."""
         shape = {key: getattr(self.model.peft_config[POLICY], key) for key in SHAPE}
         name = version_name(key)
         with torch.random.fork_rng():  # what is drawn here is overwritten
@@ -195,15 +230,20 @@ class LoraBackend:
         self.model.base_model.set_adapter(POLICY)
 
     def version(self, key: int) -> contextlib.AbstractContextManager[None]:
+        """Inside it, the model is that of a kept version."""
         return self._adapter(version_name(key), is_frozen=True)
 
     def forget_version(self, key: int) -> None:
+        """Frees a kept version."""
         self.model.delete_adapter(version_name(key))
         self.model.base_model.set_adapter(POLICY)
 
     def adapter_problem(
         self, adapter: Adapter, *, is_copy: bool, key: int | None = None
     ) -> str | None:
+        """What of the LoRA, or of the version that is kept under `key`, is not as `adapter`, None
+        where nothing is: tensors, scaling, and which LoRA is active. `is_copy`: see
+        `readback.problem_of`."""
         name = POLICY if key is None else version_name(key)
         problem = readback.problem_of(self.model, name, adapter, is_copy=is_copy)
         return problem or readback.activity_problem(self.model, POLICY)
@@ -212,22 +252,27 @@ class LoraBackend:
         set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
 
     def fingerprint(self) -> str:
+        """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
         return base_model.fingerprint(packed_weights(self.model))
 
     def to_host(self) -> None:
+        """Between updates: frees what the card need not hold until `to_device`."""
         if self.loaded.offload == "model":
             self.model.to("cpu")
         self.free_cache()
 
     def to_device(self) -> None:
+        """Before anything is computed."""
         if self.loaded.offload == "model":
             self.model.to(self.device)
 
     def free_cache(self) -> None:
+        """Gives back to the card what this process no longer uses, for others on it."""
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     def memory_mb(self) -> float:
+        """Peak memory of this process, in MB: see `memory.peak_memory_mb`."""
         return peak_memory_mb()
 
 

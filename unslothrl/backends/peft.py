@@ -1,12 +1,13 @@
 """The portable backend: PEFT's LoRA over a bitsandbytes 4-bit base, on a CPU or a GPU."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
-from unslothrl.backends import attention, packing
+from unslothrl.backends import packing
 from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system.memory import prepare_card
@@ -32,25 +33,15 @@ def load(
     reference policy as well; `name` what published adapters call their base, where that is not the
     folder. `packs=False` pads, for comparisons. `offload`: see `Loaded`.
     """
-    prepare_card()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plain = AutoModelForCausalLM.from_pretrained(
-        base, dtype=dtype, device_map=device, trust_remote_code=False
-    )
-    coverage.check(plain, base)
-    keep_4bit_weights_packed(plain, dtype)
+    plain = load_base(AutoModelForCausalLM, base, dtype)
     packs = packs and packing.can_pack(plain)
     if packs:
-        plain.set_attn_implementation(attention.ATTENTION)
-    model = add_lora(plain, rank, alpha, dropout, seed, start)
-    if device.type == "cuda":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.enable_input_require_grads()
-    model.train()
+        plain.set_attn_implementation(packing.ATTENTION)
+    model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
     return LoraBackend(
         Loaded(
             model=model,
-            device=device,
+            device=model.device,
             dtype=dtype,
             name=name or str(base),
             has_reference_adapter=start is not None,
@@ -64,8 +55,28 @@ def load(
     )
 
 
+def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
+    """A checkpoint as a model of transformers' class `kind`, without a LoRA."""
+    prepare_card()
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = kind.from_pretrained(
+        base, dtype=dtype, device_map=device, trust_remote_code=False, **more
+    )
+    coverage.check(model, base)
+    keep_4bit_weights_packed(model, dtype)
+    return model
+
+
+def in_training(model: PeftModel) -> PeftModel:
+    """The model in training mode, with checkpointing on a card."""
+    if model.device.type == "cuda":
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.enable_input_require_grads()
+    return model.train()
+
+
 def pack_inputs(pack: packing.Pack) -> dict[str, torch.Tensor]:
-    """What lies where travels as the attention mask: see `attention`."""
+    """What lies where travels as the attention mask: see `packing`."""
     where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
     return {"attention_mask": where}
 

@@ -7,7 +7,6 @@ checkpoints/latest          the name of the newest
 checkpoints/best            the name of the one with the best evaluation
 """
 
-import contextlib
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -100,9 +99,8 @@ class CheckpointStore:
         write_whole(self.folder / BEST, f"{self.of_step(step).name}\n".encode())
 
     def _delete_older(self) -> None:
-        kept = ""
-        with contextlib.suppress(Unreadable):
-            kept = read_bytes(self.folder / BEST, MOST_SUMS).decode(errors="replace").strip()
+        best = self.folder / BEST
+        kept = best.read_text(errors="replace").strip() if best.is_file() else ""
         for step in self.steps()[: -self.keep]:
             if self.of_step(step).name != kept:
                 remove(self.of_step(step))
@@ -115,23 +113,15 @@ class CheckpointStore:
     def whole_ones(self, note: Note) -> Iterator[Any]:
         """What `read` gives of those that are whole, the newest first. `note` gets a line for each
         other."""
-        damaged: list[str] = []
         for step in reversed(self.steps()):
             folder = self.of_step(step)
             try:
                 check(folder)
                 found = self.read(folder, step)
             except UNREADABLE as error:  # a checkpoint of another version included
-                said = str(error)
-                if isinstance(error, OSError):
-                    said = f"{Path(str(error.filename)).name}: {error.strerror}"
-                damaged.append(f"checkpoint {folder.name} is damaged ({said})")
+                note(f"checkpoint {folder.name} is damaged ({error}) and not used")
             else:
-                while damaged:
-                    note(f"{damaged.pop(0)}: {folder.name} is used instead")
                 yield found
-        for line in damaged:
-            note(f"{line}: no other checkpoint is whole")
 
     def delete_after(self, step: int) -> None:
         """Those of later steps."""

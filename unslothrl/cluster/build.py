@@ -26,7 +26,7 @@ from unslothrl.rewards.reward import Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
 from unslothrl.system.memory import prepare_card
-from unslothrl.weights import adapter_use, base_model, portable, starting_adapter
+from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 
 
@@ -240,7 +240,9 @@ def lora_options(config: Config, base: Path) -> dict:
         "dropout": config.lora_dropout,
         "seed": config.seed,
         "start": Path(start) if start else None,
-        "name": str(base) if config.model == EMBEDDED else portable.base_name(config.model, base),
+        "name": str(base)
+        if config.model == EMBEDDED
+        else adapter_use.base_name(config.model, base),
         "offload": config.offload,
     }
 

@@ -7,7 +7,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use, base_model, base_parts
-from unslothrl.weights.base_model import Progress, Stage
+from unslothrl.weights.base_model import Stage
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,9 @@ def base_of(found: Found, model: str | None) -> str:
     return name
 
 
-def base_under(
-    found: Found, model: str, stage: Stage | None = None, progress: Progress | None = None
-) -> Path:
+def base_under(found: Found, model: str, stage: Stage | None = None) -> Path:
     """The 4-bit checkpoint of `model`. UserError where an adapter does not fit on it, or was
-    trained over another one. `stage`, `progress`: see `base_model.prepare`."""
+    trained over another one. `stage`: see `base_model.prepare`."""
     adapter_check.check(str(found.folder), base_model.find(model, weights=False))
     use, source = adapter_use.read(found.folder), base_model.find(model)
     recorded = {} if use is None else use.base_parts
@@ -68,4 +66,4 @@ def base_under(
             f"model {model} is not the base that adapter {found.folder} was trained on, by its "
             f"{changed}: set --model to a copy of that"
         )
-    return base_model.prepare(model, stage, progress)
+    return base_model.prepare(model, stage)

@@ -58,7 +58,7 @@ def evaluate(
     with Terminal() as view:
         view.stage(f"reading base {config.model}")
         cluster.import_first(config)
-        base = base_under(found, config.model, view.stage, view.progress)
+        base = base_under(found, config.model, view.stage)
         level = check_rewards(config)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)

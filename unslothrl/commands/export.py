@@ -24,7 +24,7 @@ from unslothrl.system.machine import Machine
 from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable, shapes
+from unslothrl.weights import adapter_check, adapter_use, base_model, shapes
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files
@@ -169,7 +169,7 @@ def check_room(target: Path | None, source: Source, weight: float) -> None:
 def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     """The adapter with its base's name, tokenizer and chat template. -> lines to print"""
     adapter = source.found.folder
-    files = portable.beside(Use(base=source.name, system_prompt=""), source.base).files
+    files = adapter_use.beside(Use(base=source.name, system_prompt=""), source.base).files
     for name, path in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(path, folder / name)
@@ -181,7 +181,7 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
         if (adapter / name).exists():
             shutil.copyfile(adapter / name, folder / name)
     write_template(source, folder)
-    base = portable.base_name(source.name, shown)
+    base = adapter_use.base_name(source.name, shown)
     config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
     if scores:

@@ -25,7 +25,7 @@ from unslothrl.weights.adapter import Adapter, AdapterShape
 
 class TransformersEngine:
     """See `engines.base.Engine`. Generates with the model of a training backend, a
-    `backends.base.Backend`.
+    `backends.lora.LoraBackend`.
 
     With `has_own_base` the backend exists for this engine alone, and `load` puts the adapter into
     it; otherwise the learner trains it and its weights are the newest version as they stand.

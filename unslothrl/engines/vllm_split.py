@@ -30,8 +30,7 @@ from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import PROCESS
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
-from unslothrl.weights.packed import PackedWeights
-from unslothrl.weights.published import Published
+from unslothrl.weights.published import PackedWeights, Published
 
 LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their slots
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}

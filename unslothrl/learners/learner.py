@@ -3,13 +3,12 @@
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.objective import Objective
-from unslothrl.backends.base import Backend
 from unslothrl.checkpoints import learner_state
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
@@ -27,12 +26,15 @@ from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
 
+if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
+    from unslothrl.backends.lora import LoraBackend
+
 
 class Learner:
     """Trains on its part of each batch; generates like an actor where it is asked to."""
 
     def __init__(
-        self, backend: Backend, objective: Objective, actor: Actor, settings: Hyperparameters
+        self, backend: "LoraBackend", objective: Objective, actor: Actor, settings: Hyperparameters
     ):
         self.backend, self.actor, self.settings = backend, actor, settings
         self.optimizers = {"lora": self._optimizer(backend.parameters())}

@@ -8,7 +8,7 @@ import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -18,9 +18,11 @@ from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
-from unslothrl.backends.base import Backend
 from unslothrl.records import Batch, Measured, Sample, UpdateStats
 from unslothrl.system.memory import is_out_of_memory
+
+if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
+    from unslothrl.backends.lora import LoraBackend
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
 
@@ -48,7 +50,7 @@ class Passes:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: "LoraBackend",
         objective: Objective,
         settings: Hyperparameters,
         progress: Progress,

@@ -1,10 +1,6 @@
 """The checkpoints of a stage: what transformers' Trainer writes (adapter, optimiser, schedule,
 random numbers, position), kept as those of RL are."""
 
-import contextlib
-import errno
-import os
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +11,6 @@ STATE = "trainer_state.json"
 MOST_STATE = 64 << 20  # bytes
 TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
 PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads .pt and .pth safely
-OS_ERROR = re.compile(r"\(os error (\d+)\)")  # safetensors' words
-TORCH_WRITER = ("inline_container.cc", "PytorchStreamWriter", "iostream error")
 WRITING = ".writing"  # the Trainer's output folder
 
 
@@ -59,24 +53,3 @@ class StageCheckpoints(CheckpointStore):
     def delete_after(self, step: int) -> None:
         remove(self.writing)
         super().delete_after(step)
-
-    def abandoned(self, error: BaseException) -> BaseException:
-        """Frees what an unfinished checkpoint holds of the disk. -> the error, or what it says of
-        the disk as an OSError: the libraries that write a checkpoint raise errors of their own."""
-        with contextlib.suppress(OSError):
-            remove(self.writing)
-        return disk_error(error, self.folder) or error
-
-
-def disk_error(error: BaseException | None, folder: Path) -> OSError | None:
-    """The error of a disk that is behind one of torch's or safetensors'; None: there is none."""
-    while error is not None:
-        said = str(error)
-        if isinstance(error, OSError) and error.errno:
-            return error
-        if found := OS_ERROR.search(said):
-            return OSError(int(found[1]), os.strerror(int(found[1])), str(folder))
-        if any(word in said for word in TORCH_WRITER):
-            return OSError(errno.ENOSPC, "the disk is full, or has an error", str(folder))
-        error = error.__cause__ or error.__context__
-    return None

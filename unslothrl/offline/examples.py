@@ -13,16 +13,16 @@ Chosen and rejected may be called chosen_response and rejected_response, or resp
 response_k, as well. A column with dots, and any column that is named, as in `data.formats`.
 """
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
+from unslothrl.text import plain
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls
 Messages = tuple[Message, ...]
@@ -33,7 +33,6 @@ CHOSEN = ("chosen", "chosen_response", "response_j")
 REJECTED = ("rejected", "rejected_response", "response_k")
 MARKER = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's hh-rlhf
 MARGIN = "margin"
-MOST_MARGIN = (2 - 2**-23) * 2.0**127  # float32's largest
 AFTER = {  # role of a turn -> roles of the turn before it, "": none
     "system": ("",),
     "user": ("", "system", "assistant", "tool"),
@@ -57,45 +56,38 @@ class ExampleColumns:
         return cls(**{name: getattr(options, f"{name}_column", None) for name in names})
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadRow:
-    """A row as it was understood."""
+@dataclass(frozen=True)
+class Example:
+    """What SFT learns: a conversation, or else a text."""
 
-    BEGIN: ClassVar[str]  # the field with its first turns
-    tools: tuple[Any, ...] = ()  # schemas that the template shows
-    columns: tuple[str, ...] = field(default=(), compare=False)  # that it was read from
-    is_plain: bool = field(default=False, compare=False)  # prompt and replies are given as texts
+    messages: Messages = ()  # of a pair the prompt
+    text: str = ""
+    tools: tuple[Any, ...] = field(default=(), kw_only=True)  # schemas that the template shows
+    # columns that it was read from; whether prompt and replies are given as texts
+    columns: tuple[str, ...] = field(default=(), compare=False, kw_only=True)
+    is_plain: bool = field(default=False, compare=False, kw_only=True)
+
+    @property
+    def has_system(self) -> bool:
+        return bool(self.messages) and self.messages[0]["role"] == "system"
 
     @property
     def system_prompt(self) -> str:
         """ "": none."""
-        turns = getattr(self, self.BEGIN)
-        return turns[0]["content"] if turns and turns[0]["role"] == "system" else ""
+        return self.messages[0]["content"] if self.has_system else ""
 
     def under(self, system_prompt: str) -> Self:
         """With this system prompt in place of its own; "": without one."""
-        turns = getattr(self, self.BEGIN)
-        rest = turns[1:] if turns and turns[0]["role"] == "system" else turns
-        own = ({"role": "system", "content": system_prompt},) if system_prompt and turns else ()
-        changed: dict[str, Any] = {self.BEGIN: (*own, *rest)}
-        return replace(self, **changed)
+        rest = self.messages[1:] if self.has_system else self.messages
+        if system_prompt and rest:
+            rest = ({"role": "system", "content": system_prompt}, *rest)
+        return replace(self, messages=rest)
 
 
-@dataclass(frozen=True)
-class Example(ReadRow):
-    """What SFT learns: a conversation, or else a text."""
-
-    BEGIN = "messages"
-    messages: Messages = ()
-    text: str = ""
-
-
-@dataclass(frozen=True)
-class Pair(ReadRow):
+@dataclass(frozen=True, kw_only=True)
+class Pair(Example):
     """A prompt and two ways to go on; the one of them is better, by `margin` where that is said."""
 
-    BEGIN = "prompt"
-    prompt: Messages
     chosen: Messages
     rejected: Messages
     margin: float | None = None
@@ -103,17 +95,15 @@ class Pair(ReadRow):
 
 def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example:
     """Raises UnusableRow."""
-    names, row = names_of(row), known(row)
-    check_named(row, columns, names)
+    names, row = names_of(row), named(row, columns)
     tools = tools_of(row)
-    has_prompt = columns.prompt is not None or any(row.get(name) for name in formats.PROMPTS)
     if columns.completion is None and columns.prompt is None:
         for name in CONVERSATIONS:
             if row.get(name):
                 messages = with_system(messages_of(row[name], name), row)
                 if messages[-1]["role"] == "assistant":
                     return Example(in_order(messages, name), tools=tools, columns=(name,))
-        if filled(row.get(TEXT)) and not has_prompt:
+        if filled(row.get(TEXT)) and not any(row.get(name) for name in formats.PROMPTS):
             return Example(text=formats.text_of(row[TEXT], TEXT), columns=(TEXT,))
     completion = columns.completion or next((c for c in COMPLETIONS if filled(row.get(c))), None)
     if completion is None:
@@ -129,15 +119,17 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
 
 def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
     """Raises UnusableRow, also for two that are equal."""
-    all_names, row = names_of(row), known(row)
-    check_named(row, columns, all_names)
-    found = (columns.chosen or first(row, CHOSEN), columns.rejected or first(row, REJECTED))
-    usual = {"chosen": CHOSEN, "rejected": REJECTED}
-    if missing := [flag for flag, name in zip(usual, found, strict=True) if name is None]:
-        wanted = " and no column ".join(" or ".join(usual[flag]) for flag in missing)
-        flags = " and ".join(f"--{flag}_column" for flag in missing)
-        raise UnusableRow(f"no column {wanted}; it has {all_names}: set {flags}")
-    names = [str(name) for name in found]
+    all_names, row = names_of(row), named(row, columns)
+    names = []
+    for flag, own, usual in (
+        ("chosen", columns.chosen, CHOSEN),
+        ("rejected", columns.rejected, REJECTED),
+    ):
+        found = own or next((name for name in usual if row.get(name) is not None), None)
+        if found is None:
+            wanted = " or ".join(usual)
+            raise UnusableRow(f"no column {wanted}; it has {all_names}: set --{flag}_column")
+        names.append(found)
     values = [value_of(row, name) for name in names]
     column = prompt_column(row, columns.prompt)
     if column is not None:
@@ -145,42 +137,34 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
         replies = [turns_of_reply(v, name, prompt) for v, name in zip(values, names, strict=True)]
     else:
         prompt, replies = apart(*(whole(v, name) for v, name in zip(values, names, strict=True)))
-    chosen, rejected = replies
-    if chosen == rejected:
+    if replies[0] == replies[1]:
         raise UnusableRow("chosen and rejected are equal")
     for said, name in zip(replies, names, strict=True):
         in_order((*prompt, *said), name)
     return Pair(
         prompt,
-        chosen,
-        rejected,
-        margin_of(row),
+        chosen=replies[0],
+        rejected=replies[1],
+        margin=margin_of(row),
         tools=tools_of(row),
         columns=(*filter(None, [column]), *names),
         is_plain=column is not None and all(map(is_text, (value_of(row, column), *values))),
     )
 
 
-def known(row: Mapping) -> Mapping:
-    """The row, and columns such as "Chosen" under the names that are known as well."""
+def named(row: Mapping, columns: ExampleColumns) -> Mapping:
+    """The row, and columns such as "Chosen" under the names that are known as well. UnusableRow
+    where a column that the user names is not there, or empty."""
     lowered = {name.strip().lower(): row[name] for name in row if isinstance(name, str)}
-    return {**lowered, **row}
-
-
-def check_named(row: Mapping, columns: ExampleColumns, names: str) -> None:
-    """Raises UnusableRow where a column that is named is not there, or empty."""
+    both = {**lowered, **row}
     for each in fields(columns):
         name = getattr(columns, each.name)
-        if name is None or value_of(row, name) is not None:
-            continue
-        if name in row:
-            raise UnusableRow(f"column {name} is empty")
-        near = formats.instead(name, each.name, row)
-        raise UnusableRow(f"no column {name}; it has {names}: set {near}")
-
-
-def first(row: Mapping, names: Sequence[str]) -> str | None:
-    return next((name for name in names if row.get(name) is not None), None)
+        if name is not None and value_of(both, name) is None:
+            if name in both:
+                raise UnusableRow(f"column {name} is empty")
+            near = formats.instead(name, each.name, both)
+            raise UnusableRow(f"no column {name}; it has {names_of(row)}: set {near}")
+    return both
 
 
 def filled(value: Any) -> bool:
@@ -248,9 +232,9 @@ def whole(value: Any, column: str) -> Messages:
         raise UnusableRow(f"column {column} is a text, and there is no prompt: set --prompt_column")
     if begin:
         raise UnusableRow(f"column {column} begins with neither Human: nor Assistant:")
-    roles = ["user" if name == "Human" else "assistant" for name in parts[::2]]
     found = []
-    for role, said in zip(roles, parts[1::2], strict=True):
+    for name, said in zip(parts[::2], parts[1::2], strict=True):
+        role = "user" if name == "Human" else "assistant"
         if not said.strip():
             raise UnusableRow(f"column {column} has an empty turn of the {role}")
         found.append({"role": role, "content": said.strip()})
@@ -335,13 +319,12 @@ def tools_of(row: Mapping) -> tuple[Any, ...]:
 
 
 def margin_of(row: Mapping) -> float | None:
-    """None: the row has none. Raises UnusableRow for one below 0, or infinite in float32."""
+    """None: the row has none. Raises UnusableRow for one below 0, or without an end."""
     value = row.get(MARGIN)
     try:
         margin = None if value is None else float(value)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError):
         margin = math.nan
-    if margin is not None and not 0 <= margin <= MOST_MARGIN:
-        said = json.dumps(plain_value(value))[:40]
-        raise UnusableRow(f"column {MARGIN} is {said}, no number from 0")
+    if margin is not None and not 0 <= margin < math.inf:
+        raise UnusableRow(f"column {MARGIN} is {plain(str(value), 40)}, no number from 0")
     return margin

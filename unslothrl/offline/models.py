@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import safetensors.torch
 import torch
+import trl.trainer.utils as trl_utils
 from peft import LoraConfig, get_peft_model, get_peft_model_state_dict
 from transformers import AutoModelForSequenceClassification
 
@@ -14,12 +16,11 @@ from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
-from unslothrl.system.memory import prepare_card
-from unslothrl.weights import coverage
-from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
+from unslothrl.weights.adapter import WEIGHTS_FILE
 
 PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier
+ROWS = 4_096  # tokens whose logits are there at the same time, in a forward without gradients
 LEAST_STD = 1e-6  # of scores: below it all are equal
 
 
@@ -74,20 +75,14 @@ def reward_model(base: Path, shape: Shape) -> Any:
 
 
 def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
-    """By Unsloth, which is imported already (`offline.backend`); `options`: of `for_trainer`."""
+    """By Unsloth, which is imported already (`offline.resolve`); `options`: of `for_trainer`."""
     from unslothrl.backends import unsloth
 
     return unsloth.for_trainer(base, **shape.options, context=shape.context, **options)
 
 
 def peft_classifier(base: Path, shape: Shape) -> Any:
-    prepare_card()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    plain = AutoModelForSequenceClassification.from_pretrained(
-        base, num_labels=1, dtype=shape.dtype, device_map=device, trust_remote_code=False
-    )
-    coverage.check(plain, base)
-    peft.keep_4bit_weights_packed(plain, shape.dtype)
+    plain = peft.load_base(AutoModelForSequenceClassification, base, shape.dtype, num_labels=1)
     torch.manual_seed(shape.seed)
     scale: dict[str, Any] = {
         "r": shape.rank,
@@ -97,16 +92,10 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     if shape.start is not None:
         begun = LoraConfig.from_pretrained(str(shape.start))
         scale = {name: getattr(begun, name) for name in (*scale, "use_rslora")}
-    model = get_peft_model(
-        plain,
-        LoraConfig(
-            **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
-        ),
+    config = LoraConfig(
+        **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
     )
-    if device.type == "cuda":
-        model.gradient_checkpointing_enable({"use_reentrant": False})
-        model.enable_input_require_grads()
-    return model
+    return peft.in_training(get_peft_model(plain, config))
 
 
 @torch.no_grad()
@@ -123,11 +112,6 @@ def start_from(model: Any, folder: Path) -> None:
 def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
     """A forward hook: the head is trained in float32, whatever its base computes in."""
     return tuple(value.float() for value in inputs)
-
-
-def published(model: Any, version: int, name: str) -> Adapter:
-    """The LoRA as it is now, without a head, in the form that every engine loads."""
-    return lora.pack_adapter(model, version, name)
 
 
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
@@ -166,3 +150,51 @@ def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
         found.append(scores.float().cpu().reshape(1))
     model.train(was_training)
     return torch.cat(found) if found else torch.zeros(0)
+
+
+def install_plain_head() -> None:
+    """Has TRL use PyTorch's own operations where it has no kernel for log-probabilities: where
+    Triton is not installed, which is every machine without a card, TRL 1.15 has nothing in its
+    place (`trl.trainer.utils._ChunkedLogProbFunction` is None)."""
+    if trl_utils._ChunkedLogProbFunction is None:
+        setattr(trl_utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=log_probs_of))  # noqa: B010
+
+
+def log_probs_of(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    targets: torch.Tensor,
+    temperature: float,
+    chunk_size: int,
+    softcap: float | None = None,
+    logit_scale: float = 1.0,
+    outputs: tuple[str, ...] = (),
+) -> tuple[torch.Tensor | None, ...]:
+    """Of every token, [tokens] float32: its log-probability and what `outputs` names of entropy,
+    log_sum_sq_probs, mean_logits and is_top1, None where it does not.
+
+    `hidden` [tokens, hidden], `weight` [vocabulary, hidden], `targets` [tokens]. The arguments are
+    the kernel's; its `chunk_size` of the vocabulary changes nothing here.
+    """
+
+    def of_rows(part: torch.Tensor, aim: torch.Tensor) -> list[torch.Tensor | None]:
+        logits = torch.nn.functional.linear(part, weight.to(part.dtype), bias).float()
+        logits = logits * logit_scale
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        logits = logits / temperature
+        log_probs = torch.log_softmax(logits, dim=-1)
+        known = {
+            "entropy": lambda: -(log_probs.exp() * log_probs).sum(-1),
+            "log_sum_sq_probs": lambda: torch.logsumexp(2 * log_probs, -1).detach(),
+            "mean_logits": lambda: logits.mean(-1).detach(),
+            "is_top1": lambda: logits.argmax(-1) == aim,
+        }
+        chosen = log_probs.gather(-1, aim[:, None]).squeeze(-1)
+        return [chosen, *(make() if name in outputs else None for name, make in known.items())]
+
+    size = len(targets) if torch.is_grad_enabled() else ROWS
+    pieces = zip(hidden.split(max(1, size)), targets.split(max(1, size)), strict=True)
+    columns = zip(*(of_rows(*piece) for piece in pieces), strict=True)
+    return tuple(None if c[0] is None else torch.cat(c) for c in map(list, columns))

@@ -4,6 +4,7 @@ Once it trains, stops are held until a step or a batch of an evaluation is done;
 reached is saved.
 """
 
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -14,11 +15,10 @@ from typing import Any
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.toml_files import to_toml
 from unslothrl.data import fingerprint
-from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, expanded, is_file, newest_numbered, read_object, write_whole
-from unslothrl.offline import backend
+from unslothrl.errors import RunError, UserError
+from unslothrl.files import expanded, is_file, newest_numbered, read_object, remove, write_whole
 from unslothrl.offline.checkpoints import StageCheckpoints
-from unslothrl.offline.resolve import Stage, fitted
+from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.planning import forecast
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.runs import resume
@@ -29,10 +29,11 @@ from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
 from unslothrl.tracking.step_lines import Column, Layout
-from unslothrl.weights import adapter_check, adapter_use, base_model, portable, starting_adapter
+from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
+OF_A_DISK = ("os error 28", "PytorchStreamWriter", "inline_container.cc", "iostream error")
 ENDS = (
     Column("seconds", "timing/step_s", lambda value: f"{value:.1f}"),
     Column("norm", "train/grad_norm"),
@@ -48,7 +49,7 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
 def run(stage: Stage) -> int:
     """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
     machine = Machine.detect()
-    stage = on_first_card(backend.chosen(fitted(stage, machine), machine), machine)
+    stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     return StageRun(stage).execute()
 
@@ -73,16 +74,16 @@ class StageRun(Run):
     def prepare(self) -> None:
         """Everything that can be checked before the base is loaded. UserError."""
         options, view = self.options, self.view
-        backend.import_first(options.backend, view)
+        import_first(options.backend, view)
         view.stage("importing libraries")
-        from unslothrl.offline import settings, tables
+        from unslothrl.offline import tables, training
 
         check_start(options)
-        settings.check(options)
+        training.config_of(options, Path(options.output_dir))
         view.stage(f"reading base {options.model}")
         notes: list[str] = [*self.resolved.notes]
         parts = resume.base_parts_of(options, notes)
-        self.base = base_model.prepare(options.model, view.stage, view.progress)
+        self.base = base_model.prepare(options.model, view.stage)
         self.tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
         view.stage(f"reading {options.dataset}")
         writer, form = tables.writer_and_form(options, self.tokenizer)
@@ -97,7 +98,8 @@ class StageRun(Run):
         else:
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
-            notes += fingerprint.check(prints_of(folder.path), prints, options.dataset)
+            before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
+            notes += fingerprint.check(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         own = origin.described(self.resolved.command, options.dataset, folder.path.name)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
@@ -159,9 +161,7 @@ class StageRun(Run):
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         """After each step, and after an evaluation that is by itself: before the first step, and
-        after a step that was recorded without it. RunError where it cannot go on: see `finite`."""
-        from unslothrl.offline import weighting
-
+        after a step that was recorded without it. RunError where it cannot go on."""
         self.step, self.has_results = step, step > 0
         is_of_step = "timing/step_s" in row
         if is_of_step or not step:
@@ -171,16 +171,7 @@ class StageRun(Run):
         self.trackers.log(step, row)
         if is_of_step:
             self.view.step(row, step, total)
-        if row.get("train/skipped_updates"):
-            self.skipped_in_a_row += 1
-            self.view.note(
-                f"step {step}: the loss or its gradient is not finite; nothing was changed "
-                f"({self.skipped_in_a_row} in a row)"
-            )
-            weighting.check_skipped(self.skipped_in_a_row, total)
-        else:
-            self.skipped_in_a_row = 0
-        weighting.check_model(self.model, step)
+        self._check_finite(row, total)
         if any(name.startswith("eval/") for name in row):
             self.view.evaluation(step, row)
             if step and self.is_best():
@@ -188,6 +179,29 @@ class StageRun(Run):
         every = self.options.save_every
         if step and every and step % every == 0:
             self.save_adapter(step)
+
+    def _check_finite(self, row: Mapping[str, Any], total: int) -> None:
+        """RunError after too many skipped steps, or where all of a run's `total` were, or where a
+        step has made something that is trained infinite."""
+        from unslothrl.training.updates import MOST_SKIPPED
+
+        self.skipped_in_a_row = self.skipped_in_a_row + 1 if row.get("train/skipped_updates") else 0
+        if skipped := self.skipped_in_a_row:
+            self.view.note(
+                f"step {self.step}: the loss or its gradient is not finite; nothing was changed "
+                f"({skipped} in a row)"
+            )
+            if skipped >= min(MOST_SKIPPED, total):
+                raise RunError(
+                    f"{skipped} {'steps' if skipped > 1 else 'step'} in a row had a loss or "
+                    "gradient that is not finite: lower --lr, or set --max_grad_norm 0.1 or "
+                    "--dtype float32"
+                )
+        if not all(p.isfinite().all() for p in self.model.parameters() if p.requires_grad):
+            raise RunError(
+                f"step {self.step}: the adapter has values that are not finite, and is not saved: "
+                "lower --lr"
+            )
 
     def is_best(self) -> bool:
         """Whether the newest step has the lowest loss of all evaluations after a step."""
@@ -208,27 +222,34 @@ class StageRun(Run):
 
     def save_adapter(self, step: int) -> None:
         """adapters/v<step>/, with the head of a reward model."""
+        from unslothrl.backends import lora
         from unslothrl.offline import models
 
-        beside = portable.beside(self.use, self.base, self.card)
+        beside = adapter_use.beside(self.use, self.base, self.card)
         head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
         if head is not None:
             beside = replace(beside, contents={HEAD_FILE: head})
         self.folder.beside_adapters = beside
-        name = portable.base_name(self.use.base, self.base)
-        self.adapter = self.folder.save_adapter(models.published(self.model, step, name))
+        name = adapter_use.base_name(self.use.base, self.base)
+        self.adapter = self.folder.save_adapter(lora.pack_adapter(self.model, step, name))
         self.folder.saved()
 
     # The end
 
     def cause_of(self, error: BaseException) -> BaseException:
-        return self.folder.checkpoints.abandoned(error)  # type: ignore[attr-defined]
+        """Frees what an unfinished checkpoint holds of the disk; torch and safetensors raise errors
+        of their own where that is full."""
+        checkpoints: Any = self.folder.checkpoints
+        remove(checkpoints.writing)
+        if any(words in str(error) for words in OF_A_DISK):
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(checkpoints.folder))
+        return error
 
     def save(self, status: str, error: BaseException | None) -> Path | None:
         if self.model is not None and error is None and self.step:
             self.save_adapter(self.step)
             if self.options.lora_save_path and self.adapter:
-                portable.copy_adapter(self.adapter, Path(self.options.lora_save_path))
+                adapter_use.copy_adapter(self.adapter, Path(self.options.lora_save_path))
         return self.adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
@@ -287,14 +308,3 @@ def check_start(options: OfflineOptions) -> None:
                 f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "
                 f"{hidden}: it is of another base"
             )
-
-
-def prints_of(folder: Path) -> dict[str, Any]:
-    """What the run that is resumed has noted of its tables. UserError."""
-    try:
-        return read_object(folder / DATA_FILE, MOST_PRINTS)
-    except Unreadable as error:
-        raise UserError(
-            f"resume {folder}: {DATA_FILE}: {error}: start a new run from its adapter with "
-            "--adapter"
-        ) from None

@@ -124,7 +124,7 @@ class Writer:
         return tuple(ids), self.tokens(reply) + (() if end is None else (end,))
 
     def pair(self, pair: Pair) -> PairIds:
-        both = [(*pair.prompt, *said) for said in (pair.chosen, pair.rejected)]
+        both = [(*pair.messages, *said) for said in (pair.chosen, pair.rejected)]
         if not self.has_template:
             (prompt_ids, chosen), (_, rejected) = (self.as_texts(m, pair.is_plain) for m in both)
             return PairIds(prompt_ids, Written.all_of(chosen), Written.all_of(rejected))

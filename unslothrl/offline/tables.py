@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,25 +38,27 @@ IGNORED = -100  # a label that is not learnt
 LEARNT = {"chosen_ids": "chosen_learnt", "rejected_ids": "rejected_learnt"}
 EMBEDDED_ROWS, EMBEDDED_EVAL_ROWS = 2_000, 200
 
-Read = TypeVar("Read", Example, Pair)
 TableRow = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Form(Generic[Read]):
+class Form(NamedTuple):
     """What a trainer makes of a row."""
 
-    read: Callable[[Mapping, ExampleColumns], Read]
-    write: Callable[[Writer, Read], list[TableRow]]
-    length: Callable[[TableRow], int]  # in tokens, of what the model reads at once
+    read: Callable[[Mapping, ExampleColumns], Any]  # -> an Example, or a Pair
+    write: Callable[[Writer, Any], list[TableRow]]
 
     def prompt(self, row: Mapping, columns: ExampleColumns) -> list[Any]:
         """What makes two rows the same problem: they are held out together."""
         read = self.read(row, columns)
         if isinstance(read, Pair):
-            return list(read.prompt)
+            return list(read.messages)
         before = itertools.takewhile(lambda turn: turn["role"] != "assistant", read.messages)
         return list(before) or [read.text]
+
+    def length(self, row: TableRow) -> int:
+        """In tokens, of what the model reads at once."""
+        ids = [row[name] for name in ("input_ids", *LEARNT) if name in row]
+        return len(row.get("prompt_ids", ())) + max(map(len, ids))
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,10 @@ def table(
         if longest > options.max_length:
             skipped.too_long.append(longest)
         else:
-            found += [{name: compact(value) for name, value in one.items()} for one in written]
+            found += [  # ids in four bytes each: a list of Python's would take up to 36
+                {n: np.asarray(v, np.int32) if isinstance(v, list) else v for n, v in one.items()}
+                for one in written
+            ]
             prompts.add(read.system_prompt)
     return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
 
@@ -166,11 +171,6 @@ def alike(rows: list[TableRow]) -> list[TableRow]:
             if learnt in columns:
                 row.setdefault(learnt, np.ones(len(row[ids]), np.int32))
     return rows
-
-
-def compact(value: Any) -> Any:
-    """Ids in four bytes each: a list of Python's would take up to 36."""
-    return np.asarray(value, np.int32) if isinstance(value, list) else value
 
 
 def limited(rows: list[TableRow], most: int) -> list[TableRow]:
@@ -237,17 +237,9 @@ def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
         yield {"prompt": arithmetic.text(a, sign, b), "chosen": chosen, "rejected": rejected}
 
 
-SFT: Form[Example] = Form(examples.example, sft_rows, lambda row: len(row["input_ids"]))
-DPO: Form[Pair] = Form(
-    examples.pair,
-    dpo_rows,
-    lambda row: len(row["prompt_ids"]) + max(len(row["chosen_ids"]), len(row["rejected_ids"])),
-)
-RM: Form[Pair] = Form(
-    examples.pair,
-    rm_rows,
-    lambda row: max(len(row["chosen_ids"]), len(row["rejected_ids"])),
-)
+SFT = Form(examples.example, sft_rows)
+DPO = Form(examples.pair, dpo_rows)
+RM = Form(examples.pair, rm_rows)
 
 
 def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Writer, Form]:

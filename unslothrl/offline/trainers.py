@@ -1,146 +1,130 @@
 """TRL's trainers over rows that are token ids already, recorded as a run is.
 
-Of their methods only those are overridden by which they make ids of rows, average over
-micro-batches and take a step (see `weighting`), and its learning rate (RL's), write a
-checkpoint and evaluate.
+TRL and transformers average over micro-batches, which may have unequal numbers of tokens or pairs,
+except in the loss that SFT trains on: what is trained on pairs, and all that is reported, would
+depend on the size of a micro-batch. Here losses and figures are means over tokens or pairs. TRL
+counts a tie as wrong, here it is half right. A step whose loss or gradient is not finite changes
+nothing, as in RL.
 """
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import trl
 from datasets import Dataset
-from transformers import TrainerCallback
+from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 from unslothrl.algorithms import schedules
 from unslothrl.backends.lora import POLICY
-from unslothrl.errors import RunError
 from unslothrl.files import remove
 from unslothrl.offline.tables import LEARNT
-from unslothrl.offline.weighting import (
-    DpoWithTies,
-    Finite,
-    OfPairs,
-    OfTokens,
-    RewardsWithTies,
-    pairs_in,
-)
 from unslothrl.system import stopping
-from unslothrl.system.memory import peak_memory_mb
-
-FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
-    "loss": "loss",
-    "grad_norm": "grad_norm",
-    "skipped_updates": "skipped_updates",
-    "learning_rate": "lr",
-    "entropy": "entropy",
-    "mean_token_accuracy": "token_accuracy",
-    "rewards/chosen": "reward_chosen",
-    "rewards/rejected": "reward_rejected",
-    "rewards/accuracies": "accuracy",
-    "rewards/margins": "margin",
-    "logps/chosen": "logprob_chosen",
-    "logps/rejected": "logprob_rejected",
-    "accuracy": "accuracy",
-    "margin": "margin",
-    "mean_reward": "reward_mean",
-}
-
 
 OF_REFERENCE = "ref"  # TRL's name of the adapter, and so its folder in a checkpoint
 REFERENCE_IS_COPY = "reference_is_copy"  # in a checkpoint, empty: it is not cached
+
+Weights = tuple[float, dict[str, float]]
+"""Of a micro-batch: what its loss is a mean over, and its figures that are means over others."""
 
 
 class Interrupted(Exception):
     """An evaluation that is left, because the run is to stop."""
 
 
-class Recorder(TrainerCallback):
-    """Hands each finished step to the run, and decides when the Trainer evaluates, saves and stops.
+class StageTrainer:
+    """What all three add to TRL's: weighted figures, steps that are skipped, RL's schedules, the
+    run's checkpoints, and evaluations that can be left."""
 
-    A step that is evaluated is finished when that is done.
-    """
-
-    def __init__(self, run: Any):
-        """`run`: an `offline.run.StageRun`."""
-        self.run, self.row = run, dict[str, Any]()
-        self.step_began = time.perf_counter()
-
-    def on_step_begin(self, args, state, control, **_):
-        self.step_began = time.perf_counter()
-
-    def on_step_end(self, args, state, control, **_):
-        step, last = state.global_step, state.global_step >= state.max_steps
-        is_asked = stopping.is_asked()
-        control.should_log = True
-        options = self.run.options
-        due = is_due(step, state.max_steps, options.eval_every)
-        control.should_evaluate = due and not is_asked
-        control.should_save = last or is_asked or step % options.checkpoint_every == 0
-        control.should_training_stop = last or is_asked
-        return control
-
-    def on_log(self, args, state, control, logs=None, **_):
-        if logs is None or "loss" not in logs or not state.global_step:
-            return
-        self.row = {
-            "step": state.global_step,
-            **{f"train/{name}": logs[key] for key, name in FIGURES.items() if key in logs},
-            "train/tokens": int(logs.get("num_tokens", 0)),
-            "samples_seen": logs["rows_seen"],
-            "epoch": state.epoch,
-            "timing/step_s": time.perf_counter() - self.step_began,
-            "memory/learner_peak_mb": peak_memory_mb(),
-        }
-        if not control.should_evaluate:
-            self._finish(state)
-
-    def on_evaluate(self, args, state, control, metrics=None, **_):
-        name = self.run.tables.evaluation_name
-        found = {
-            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
-            for key, ours in FIGURES.items()
-            if metrics and f"eval_{key}" in metrics
-        }
-        if metrics:
-            found["timing/eval_s"] = metrics["eval_runtime"]
-        self.row = {"step": state.global_step, **self.row, **found}
-        self._finish(state)
-
-    def _finish(self, state) -> None:
-        row, self.row = self.row, {}
-        self.run.finished(state.global_step, state.max_steps, row)
-
-
-def is_due(step: int, last: int, eval_every: int) -> bool:
-    """Whether a step is evaluated."""
-    return bool(eval_every) and (step >= last or step % eval_every == 0)
-
-
-class Recorded:
-    """Of a trainer: checkpoints in the run's form, evaluations that can be left, RL's schedules."""
-
+    _tr_loss: torch.Tensor
+    accelerator: Any
     args: Any
-    state: Any
+    callback_handler: Any
     control: Any
+    lr_scheduler: Any
     model: Any
     optimizer: Any
-    lr_scheduler: Any
+    state: Any
+    _metrics: Any  # of TRL: mode -> name -> values
 
     def __init__(self, *given: Any, run: Any, **named: Any):
         """`run`: an `offline.run.StageRun`."""
-        self.run, self.evaluated, self.pairs = run, 0, 0
+        self.run, self.batches_evaluated = run, 0
+        self.step_rows = self.rows_seen = 0  # or pairs: of this step, of all
+        self.loss_is_finite, self.was_skipped = True, False
+        # mode -> figure -> (value, weight) of each micro-batch since the last log
+        self.figures = {mode: defaultdict[str, list](list) for mode in ("train", "eval")}
         super().__init__(*given, **named)
+
+    @property
+    def mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
+        raise NotImplementedError
+
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        """Rows of a micro-batch, or pairs."""
+        raise NotImplementedError
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The micro-batches of a step."""
+        samples, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        self.step_rows = sum(map(self.rows_in, samples))
+        self.rows_seen += self.step_rows
+        return samples, items
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        found, (usual, own) = self._metrics[self.mode], self.weights_of(inputs)
+        result = super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
+        )
+        if self.mode == "eval":  # in place of the mean that transformers takes
+            found["loss"] = [(result[0] if return_outputs else result).item()]
+        for name, (value,) in found.items():
+            if name == "num_tokens":  # of all steps until now
+                self.figures[self.mode][name].clear()
+            self.figures[self.mode][name].append((value, own.get(name, usual)))
+        found.clear()
+        return result
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        figures = self.figures[self.mode]
+        self._metrics[self.mode] |= {name: [mean(pairs)] for name, pairs in figures.items()}
+        figures.clear()
+        if self.model.training:
+            logs["rows_seen"], logs["skipped_updates"] = self.rows_seen, int(self.was_skipped)
+            self._tr_loss.nan_to_num_(nan=0.0)  # transformers subtracts it from itself
+        super().log(logs, start_time)  # type: ignore[misc]
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        self.loss_is_finite = self.loss_is_finite and bool(loss.isfinite().all())
+        return loss
+
+    def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
+        """What transformers asks for between the last micro-batch and the optimiser, which leaves
+        alone what has no gradient. A gradient alone that is not finite is not counted where a
+        scaler of float16 tries its scale."""
+        norm = super()._get_grad_norm(model, grad_norm)  # type: ignore[misc]
+        norm_is_finite = math.isfinite(norm)
+        if not (self.loss_is_finite and norm_is_finite):
+            model.zero_grad(set_to_none=True)
+        has_scaler = self.accelerator.scaler is not None
+        self.was_skipped = not (self.loss_is_finite and (norm_is_finite or has_scaler))
+        self.loss_is_finite = True
+        return norm
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
+            options = self.run.options
 
             def share(done: int) -> float:
-                options = self.run.options
                 return schedules.share(
                     options.lr_schedule,
                     done + 1,
@@ -149,8 +133,8 @@ class Recorded:
                     options.lr_floor,
                 )
 
-            schedule = torch.optim.lr_scheduler.LambdaLR(optimizer or self.optimizer, share)
-            self.lr_scheduler = schedule
+            optimizer = optimizer or self.optimizer
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
             self._created_lr_scheduler = True
         return self.lr_scheduler
 
@@ -174,11 +158,10 @@ class Recorded:
         step = self.state.global_step
         super()._save_checkpoint(model, trial)  # type: ignore[misc]
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
-        self.shorten(written)
+        if (written / OF_REFERENCE).is_dir():  # a copy of what training began with: in the run
+            remove(written / OF_REFERENCE)
+            (written / REFERENCE_IS_COPY).touch()
         self.run.folder.checkpoints.seal(written, step, self.run.is_best())
-
-    def shorten(self, checkpoint: Path) -> None:
-        """Removes what the run's folder has already."""
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """transformers loads none but the adapters in subfolders where there is one, such as DPO's
@@ -191,115 +174,162 @@ class Recorded:
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Draws no random numbers: with an evaluation and without it training goes on alike."""
-        self.evaluated = 0
+        self.batches_evaluated = 0
         try:
             with torch.random.fork_rng():
                 return super().evaluate(*args, **kwargs)  # type: ignore[misc]
         except Interrupted:  # the step is recorded without its evaluation
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
-            handler = self.callback_handler  # type: ignore[attr-defined]
-            self.control = handler.on_evaluate(self.args, self.state, self.control, {})
+            self.control = self.callback_handler.on_evaluate(
+                self.args, self.state, self.control, {}
+            )
             return {}
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         if stopping.is_asked():
             raise Interrupted
         result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
-        self.evaluated += 1
+        self.batches_evaluated += 1
         batches = -(-len(self.run.tables.evaluation) // self.args.per_device_eval_batch_size)
-        self.run.view.progress("eval", self.evaluated, batches)
+        self.run.view.progress("eval", self.batches_evaluated, batches)
         return result
 
 
-class LearntOnly:
-    """A collator of TRL's for pairs whose answers have turns of others: its `completion_mask`
-    leaves out the tokens that are only read.
-
-    TRL computes everything of an answer through this mask: its log-probability, the lengths by
-    which a loss divides, entropy and mean logits.
-    """
-
-    def __init__(self, collator: Callable[[list[dict[str, Any]]], dict[str, Any]]):
-        self.collator = collator
-
-    def __call__(self, rows: list[dict[str, Any]]) -> dict[str, Any]:
-        """`completion_mask` [2 * rows, tokens]: first the better answers, then the worse."""
-        batch = self.collator(rows)
-        for half, name in enumerate(LEARNT.values()):
-            for number, row in enumerate(rows):
-                if name in row:
-                    mask = batch["completion_mask"][half * len(rows) + number]
-                    begin = len(row["prompt_ids"])
-                    mask[begin : begin + len(row[name])] = mask.new_tensor(row[name])
-        return batch
-
-
-class SftTrainer(Recorded, Finite, OfTokens, trl.SFTTrainer):
+class SftTrainer(StageTrainer, trl.SFTTrainer):
     """Over rows with input_ids and labels."""
 
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
+        return inputs["labels"][..., 1:].ne(-100).sum().item(), {}
 
-class DpoTrainer(Recorded, Finite, OfPairs, DpoWithTies):
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        """Each begins at position 0, where what pads a pack is as well."""
+        positions = inputs.get("position_ids")
+        if positions is None:
+            return len(inputs["input_ids"])
+        begins = positions == 0
+        if "attention_mask" in inputs:
+            begins &= inputs["attention_mask"].bool()
+        elif self.args.pad_to_multiple_of:
+            begins &= positions.flip(-1).cumsum(-1).flip(-1) > 0
+        return int(begins.sum())
+
+
+class PairTrainer(StageTrainer):
+    """Its batches have the better answers, then the worse. The loss of a step is the mean over its
+    pairs."""
+
+    current_gradient_accumulation_steps: int
+
+    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
+        """Pairs, and of TRL's figures over tokens the number of these."""
+        if "completion_mask" not in inputs:
+            return pairs_in(inputs), {}
+        better, worse = (half.sum().item() for half in inputs["completion_mask"][..., 1:].chunk(2))
+        return pairs_in(inputs), {
+            "entropy": better + worse,
+            "mean_token_accuracy": better,
+            "logits/chosen": better,
+            "logits/rejected": worse,
+        }
+
+    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
+        return pairs_in(inputs)
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        if not self.model.training:
+            return result
+        # transformers divides it by the number of micro-batches
+        share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_rows
+        return (result[0] * share, result[1]) if return_outputs else result * share
+
+    def count_ties(self, name: str, better: torch.Tensor, worse: torch.Tensor) -> None:
+        """Has the newest value of a figure, TRL's share of pairs in the right order, count a tie as
+        half right."""
+        values = self.figures[self.mode][name]
+        values[-1] = (share_right(better, worse), values[-1][1])
+
+
+class DpoTrainer(PairTrainer, trl.DPOTrainer):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
     that is not all."""
 
-    _signature_columns: Any
+    pairs_referred = 0
 
-    def shorten(self, checkpoint: Path) -> None:
-        if (checkpoint / OF_REFERENCE).is_dir():  # a copy of what training began with
-            remove(checkpoint / OF_REFERENCE)
-            (checkpoint / REFERENCE_IS_COPY).touch()
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        rewards, gather = list[torch.Tensor](), self.accelerator.gather
+
+        def keeping(tensor: torch.Tensor) -> torch.Tensor:
+            if tensor.ndim == 1:
+                rewards.append(tensor)
+            return gather(tensor)
+
+        self.accelerator.gather = keeping
+        try:
+            result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        finally:
+            del self.accelerator.gather
+        self.count_ties("rewards/accuracies", *rewards[:2])  # TRL gathers implicit rewards first
+        return result
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         found = super().compute_ref_log_probs(model, inputs)
-        self.pairs += pairs_in(inputs)
+        self.pairs_referred += pairs_in(inputs)
         tables = self.run.tables
         everything = len(tables.train) + len(tables.evaluation)
-        self.run.view.progress("reference", self.pairs, everything)
+        self.run.view.progress("reference", self.pairs_referred, everything)
         return found
-
-    @property
-    def data_collator(self) -> Any:
-        return self._collator
-
-    @data_collator.setter
-    def data_collator(self, given: Any) -> None:
-        self._collator = LearntOnly(given)
-
-    def _set_signature_columns_if_needed(self) -> None:
-        is_first = self._signature_columns is None
-        super()._set_signature_columns_if_needed()
-        if is_first:
-            self._signature_columns = [*self._signature_columns, *LEARNT.values()]
 
     def _prepare_dataset(self, dataset: Dataset, *_: Any, **__: Any) -> Dataset:
         return dataset
 
 
-class RmTrainer(Recorded, Finite, OfPairs, RewardsWithTies):
+class RmTrainer(PairTrainer, trl.RewardTrainer):
     """Over rows with chosen_ids and rejected_ids."""
 
-
-def check_trainers() -> None:
-    """RunError where Unsloth has put trainers of its own in the place of TRL's."""
-    for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
-        is_own = kind.__module__.startswith("trl.") and not hasattr(kind.__init__, "__wrapped__")
-        if not is_own:
-            raise RunError(
-                f"Unsloth has replaced TRL's {kind.__name__}: it was imported by something else "
-                "first: set --backend peft"
-            )
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+        self.count_ties("accuracy", *outputs.logits.detach().squeeze(-1).chunk(2))
+        return (loss, outputs) if return_outputs else loss
 
 
-@contextlib.contextmanager
-def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
-    """Inside it a trainer is made; afterwards what is trained is as it was. Over a 4-bit base TRL
-    makes it bfloat16, in which steps of a small learning rate are lost."""
-    before = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
-    yield
-    for name, value in before.items():
-        model.get_parameter(name).data = value
+class LearntOnly(DataCollatorForPreference):
+    """Of pairs whose answers have turns of others: its `completion_mask` leaves out the tokens that
+    are only read.
+
+    TRL computes everything of an answer through this mask: its log-probability, the lengths by
+    which a loss divides, entropy and mean logits.
+    """
+
+    def torch_call(self, examples: list[dict[str, Any]]) -> dict[str, Any]:
+        """`completion_mask` [2 * rows, tokens]: first the better answers, then the worse."""
+        batch = super().torch_call(examples)
+        for half, name in enumerate(LEARNT.values()):
+            for number, row in enumerate(examples):
+                if name in row:
+                    mask = batch["completion_mask"][half * len(examples) + number]
+                    begin = len(row["prompt_ids"])
+                    mask[begin : begin + len(row[name])] = mask.new_tensor(row[name])
+        return batch
+
+
+def mean(pairs: Sequence[tuple[float, float]]) -> float:
+    """Of (value, weight); 0 where the weights are all 0."""
+    total = sum(weight for _, weight in pairs)
+    return sum(value * weight for value, weight in pairs) / total if total else 0.0
+
+
+def pairs_in(inputs: Mapping[str, torch.Tensor]) -> int:
+    return len(inputs["input_ids"]) // 2
+
+
+def share_right(better: torch.Tensor, worse: torch.Tensor) -> float:
+    """Of the pairs whose better answer has more; a tie is half right."""
+    return (((better > worse).float() + (better >= worse).float()) / 2).mean().item()

@@ -1,8 +1,13 @@
-"""A trainer for a stage, and its loop."""
+"""TRL's config and trainer for a stage, and its loop."""
 
+import contextlib
+import dataclasses
+import json
 import logging
 import os
+import time
 import warnings
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,47 +15,227 @@ from typing import Any
 import datasets
 import torch
 import transformers
+import trl
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.embedded import EMBEDDED
-from unslothrl.offline import models, plain_head, settings
+from unslothrl.errors import RunError, UserError
+from unslothrl.offline import models
 from unslothrl.offline.trainers import (
     OF_REFERENCE,
     REFERENCE_IS_COPY,
     DpoTrainer,
-    Recorder,
+    LearntOnly,
     RmTrainer,
     SftTrainer,
-    check_trainers,
-    is_due,
-    kept_in_float32,
 )
 from unslothrl.planning import stages
 from unslothrl.system import stopping
+from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
-from unslothrl.weights import portable, starting_adapter
+from unslothrl.weights import adapter_use, starting_adapter
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
+CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
+FOR_ALL = {  # fields that `--trl` sets; all others are options of ours, or the run's own matter
+    "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices",
+    "activation_offloading", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_prefetch_factor", "neftune_noise_alpha", "pad_to_multiple_of", "tf32",
+    "torch_empty_cache_steps", "use_liger_kernel",
+}  # fmt: skip
+ALLOWED = {
+    SftOptions: {*FOR_ALL, "label_smoothing_factor", "loss_type", "router_aux_loss_coef"},
+    DpoOptions: {
+        *FOR_ALL, "f_alpha_divergence_coef", "f_divergence_type",
+        "label_smoothing", "ld_alpha", "router_aux_loss_coef", "use_weighting",
+    },
+    RmOptions: {*FOR_ALL, "center_rewards_coefficient", "disable_dropout"},
+}  # fmt: skip
+SMOOTHED = "robust"  # the one loss on pairs here in which TRL 1.15 reads label_smoothing
+FIGURES = {  # TRL's names in its logs -> ours, with what the row is of before it
+    "loss": "loss",
+    "grad_norm": "grad_norm",
+    "skipped_updates": "skipped_updates",
+    "learning_rate": "lr",
+    "entropy": "entropy",
+    "mean_token_accuracy": "token_accuracy",
+    "rewards/chosen": "reward_chosen",
+    "rewards/rejected": "reward_rejected",
+    "rewards/accuracies": "accuracy",
+    "rewards/margins": "margin",
+    "logps/chosen": "logprob_chosen",
+    "logps/rejected": "logprob_rejected",
+    "accuracy": "accuracy",
+    "margin": "margin",
+    "mean_reward": "reward_mean",
+}
+
+
+def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """What the trainer is told; it writes checkpoints into `writing`. UserError for `--trl`."""
+    micro, has_card = options.micro_batch, torch.cuda.is_available()
+    ours: dict[str, Any] = {
+        "output_dir": str(writing),
+        "per_device_train_batch_size": micro,
+        "per_device_eval_batch_size": micro,
+        "gradient_accumulation_steps": options.batch_size // micro,
+        "learning_rate": options.lr,
+        "weight_decay": options.weight_decay,
+        "max_grad_norm": options.max_grad_norm,
+        "num_train_epochs": options.episodes,
+        "max_steps": options.max_steps or -1,
+        "seed": options.seed,
+        "data_seed": options.seed,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "save_strategy": "no",
+        "eval_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": not has_card,
+        "bf16": has_card and dtype == torch.bfloat16,
+        "fp16": has_card and dtype == torch.float16,
+        "gradient_checkpointing": has_card and options.backend != models.UNSLOTH,  # it has its own
+        "gradient_checkpointing_kwargs": {"use_reentrant": False},
+        "optim": "adamw_8bit" if has_card else "adamw_torch",
+        "dataset_num_proc": None,
+        "dataloader_pin_memory": has_card,
+        "max_length": None,
+    }
+    if isinstance(options, SftOptions) and options.packing:
+        ours |= {"packing": True, "max_length": options.max_length, "eval_packing": False}
+    if isinstance(options, DpoOptions):
+        ours |= {
+            "beta": options.beta,
+            "loss_type": [options.loss_type],
+            "precompute_ref_batch_size": micro,
+            "remove_unused_columns": False,  # `LearntOnly` reads more of them than TRL's
+        }
+    with refused(options):
+        return CONFIGS[type(options)](**{**ours, **given_fields(options)})
+
+
+@contextlib.contextmanager
+def refused(options: OfflineOptions) -> Iterator[None]:
+    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError."""
+    try:
+        yield
+    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
+        if not options.trl:
+            raise
+        raise UserError(f"trl {', '.join(options.trl)}: {error}: leave it out") from None
+
+
+def given_fields(options: OfflineOptions) -> dict[str, Any]:
+    """The fields of TRL's config that the user sets: name -> value, in JSON where it is JSON.
+    UserError for one that is not to be set, or that the loss on pairs does not read."""
+    found: dict[str, Any] = {}
+    for text in options.trl:
+        name, separator, value = text.partition("=")
+        if not separator or name not in ALLOWED[type(options)]:
+            is_ours = name in {entry.name for entry in dataclasses.fields(options)}
+            known = f"KEY=VALUE sets {', '.join(sorted(ALLOWED[type(options)]))}"
+            raise UserError(f"trl {text}: {f'use --{name}' if is_ours else known}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
+    if isinstance(options, DpoOptions):
+        smoothing = found.get("label_smoothing", 0.0)
+        if (options.loss_type == SMOOTHED) != bool(smoothing):
+            raise UserError(
+                f"trl label_smoothing {smoothing}: it is of --loss_type {SMOOTHED}, which needs it "
+                "(the share of pairs that are the wrong way round), and the loss is "
+                f"{options.loss_type}"
+            )
+    return found
+
+
+class Recorder(TrainerCallback):
+    """Hands each finished step to the run, and decides when the Trainer evaluates, saves and stops.
+
+    A step that is evaluated is finished when that is done.
+    """
+
+    def __init__(self, run: Any):
+        """`run`: an `offline.run.StageRun`."""
+        self.run, self.row = run, dict[str, Any]()
+        self.step_began = time.perf_counter()
+
+    def on_step_begin(self, args, state, control, **_):
+        self.step_began = time.perf_counter()
+
+    def on_step_end(self, args, state, control, **_):
+        step, last = state.global_step, state.global_step >= state.max_steps
+        is_asked = stopping.is_asked()
+        control.should_log = True
+        options = self.run.options
+        due = is_due(step, state.max_steps, options.eval_every)
+        control.should_evaluate = due and not is_asked
+        control.should_save = last or is_asked or step % options.checkpoint_every == 0
+        control.should_training_stop = last or is_asked
+        return control
+
+    def on_log(self, args, state, control, logs=None, **_):
+        if logs is None or "loss" not in logs or not state.global_step:
+            return
+        self.row = {
+            "step": state.global_step,
+            **{f"train/{name}": logs[key] for key, name in FIGURES.items() if key in logs},
+            "train/tokens": int(logs.get("num_tokens", 0)),
+            "samples_seen": logs["rows_seen"],
+            "epoch": state.epoch,
+            "timing/step_s": time.perf_counter() - self.step_began,
+            "memory/learner_peak_mb": peak_memory_mb(),
+        }
+        if not control.should_evaluate:
+            self._finish(state)
+
+    def on_evaluate(self, args, state, control, metrics=None, **_):
+        name = self.run.tables.evaluation_name
+        found = {
+            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
+            for key, ours in FIGURES.items()
+            if metrics and f"eval_{key}" in metrics
+        }
+        if metrics:
+            found["timing/eval_s"] = metrics["eval_runtime"]
+        self.row = {"step": state.global_step, **self.row, **found}
+        self._finish(state)
+
+    def _finish(self, state) -> None:
+        row, self.row = self.row, {}
+        self.run.finished(state.global_step, state.max_steps, row)
+
+
+def is_due(step: int, last: int, eval_every: int) -> bool:
+    """Whether a step is evaluated."""
+    return bool(eval_every) and (step >= last or step % eval_every == 0)
 
 
 def trainer_of(run: Any) -> Any:
     """TRL's trainer over the tables of a `StageRun`, its base loaded. UserError."""
     options, tables = run.options, run.tables
     silence()
-    plain_head.install()
+    models.install_plain_head()
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    name = EMBEDDED if run.use.base == EMBEDDED else portable.base_name(run.use.base, run.base)
+    name = EMBEDDED if run.use.base == EMBEDDED else adapter_use.base_name(run.use.base, run.base)
     shape = shape_of(options, name, run.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)
-    config = settings.config_of(options, run.folder.checkpoints.writing, shape.dtype)
+    config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
+    more: dict[str, Any] = {}
     if isinstance(options, DpoOptions):
         config.precompute_ref_log_probs = is_reference_cached(options, model, run)
-    with kept_in_float32(model), settings.refused(options):
+        pad = run.tokenizer.pad_token_id
+        pad = run.tokenizer.eos_token_id if pad is None else pad
+        more["data_collator"] = LearntOnly(pad, pad_to_multiple_of=config.pad_to_multiple_of)
+    with kept_in_float32(model), refused(options):
         trainer = TRAINERS[type(options)](
             model=model,
             args=config,
@@ -59,6 +244,7 @@ def trainer_of(run: Any) -> Any:
             processing_class=run.tokenizer,
             callbacks=[Recorder(run)],
             run=run,
+            **more,
         )
     trainer.remove_callback(transformers.PrinterCallback)
     # Its default asks the hub about the base in every checkpoint.
@@ -69,9 +255,31 @@ def trainer_of(run: Any) -> Any:
         run.view.note(f"{len(tables.train)} rows are in {len(trainer.train_dataset)} packs")
     if getattr(config, "precompute_ref_log_probs", False):
         trainer.model.delete_adapter(OF_REFERENCE)  # its log-probabilities are there
-    steps = options.episodes * steps_of_epoch(trainer)
+    micro_batches = len(trainer.get_train_dataloader())  # of a pass, whose last step may be shorter
+    steps = options.episodes * -(-micro_batches // config.gradient_accumulation_steps)
     trainer.args.max_steps = min(steps, options.max_steps or steps)
     return trainer
+
+
+def check_trainers() -> None:
+    """RunError where Unsloth has put trainers of its own in the place of TRL's."""
+    for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
+        if not kind.__module__.startswith("trl.") or hasattr(kind.__init__, "__wrapped__"):
+            raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
+
+
+@contextlib.contextmanager
+def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
+    """Inside it a trainer is made; afterwards what is trained is as it was. Over a 4-bit base TRL
+    makes it bfloat16, in which steps of a small learning rate are lost."""
+    before = {
+        name: parameter.detach().clone()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad
+    }
+    yield
+    for name, value in before.items():
+        model.get_parameter(name).data = value
 
 
 def silence() -> None:
@@ -105,6 +313,24 @@ def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
     )
 
 
+def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
+    """Whether the reference's log-probabilities are computed before the first step. A run goes on
+    as it began, whatever its length is now."""
+    if run.checkpoint is not None:
+        return not (run.checkpoint / REFERENCE_IS_COPY).exists()
+    if options.reference != "auto":
+        return options.reference == "cached"
+    reference = reference_of(options, model, run.tables)
+    run.view.note(reference.line())
+    return reference.is_cached
+
+
+def reference_of(options: DpoOptions, model: Any, tables: Any) -> stages.Reference:
+    """What a copy of the adapter takes, and its log-probabilities of the run's pairs."""
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    return stages.Reference.of(options, trained, len(tables.train), len(tables.evaluation))
+
+
 def train(trainer: Any, run: Any) -> None:
     """Evaluates before the first step, or what a stop has left out, then trains to the last."""
     checkpoint, last = run.checkpoint and str(run.checkpoint), trainer.args.max_steps
@@ -129,26 +355,3 @@ def train(trainer: Any, run: Any) -> None:
 def reached(run: Any, name: str) -> int:
     """What a metric that only grows has come to."""
     return max((row[name] for row in run.rows() if is_number(row.get(name))), default=0)
-
-
-def steps_of_epoch(trainer: Any) -> int:
-    """Optimiser steps in a pass over the rows, the last of which may have fewer rows."""
-    return -(-len(trainer.get_train_dataloader()) // trainer.args.gradient_accumulation_steps)
-
-
-def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
-    """Whether the reference's log-probabilities are computed before the first step. A run goes on
-    as it began, whatever its length is now."""
-    if run.checkpoint is not None:
-        return not (run.checkpoint / REFERENCE_IS_COPY).exists()
-    if options.reference != "auto":
-        return options.reference == "cached"
-    reference = reference_of(options, model, run.tables)
-    run.view.note(reference.line())
-    return reference.is_cached
-
-
-def reference_of(options: DpoOptions, model: Any, tables: Any) -> stages.Reference:
-    """What a copy of the adapter takes, and its log-probabilities of the run's pairs."""
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return stages.Reference.of(options, trained, len(tables.train), len(tables.evaluation))

@@ -146,7 +146,7 @@ def needs(
     seen = tokens if getattr(options, "packing", False) else length
     card["attention mask"] = tokens * seen * (1 + HALF * (1 if gpu else shape.layers)) / MB
     # TRL's kernel has a tile of the logits at a time; without a GPU all of them are there at once
-    # (`offline.plain_head`)
+    # (`offline.models.log_probs_of`)
     tile = min(tokens, TILE_TOKENS) * min(shape.vocabulary, TILE_LOGITS) * HALF
     logits = tile + tokens * shape.hidden * HIDDEN if gpu else tokens * shape.vocabulary * LOGIT
     if not is_rm:

@@ -40,7 +40,7 @@ from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG, free_name
-from unslothrl.weights import adapter_check, adapter_use, portable, starting_adapter
+from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
 ADAPTERS = "adapters"  # in a run's folder
@@ -367,7 +367,7 @@ def check_folders(options: Options) -> None:
         if value is not None and exists(value) and not Path(value).is_dir():
             raise UserError(f"{name} {value} is a file: set --{name} to a folder")
     if options.lora_save_path is not None:
-        portable.check_target(expanded(options.lora_save_path))
+        adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there
     if run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
         raise UserError(

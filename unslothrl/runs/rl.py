@@ -41,7 +41,6 @@ from unslothrl.weights import (
     adapter_check,
     adapter_use,
     base_model,
-    portable,
     shapes,
     starting_adapter,
 )
@@ -66,7 +65,7 @@ class RlRun(Run):
         on_base: list[str] = []
         judges = [each.function for each in rewards_in_learner(config)]
         parts = resume.base_parts_of(config, on_base, judges)
-        self.base = base_model.prepare(config.model, view.stage, view.progress)
+        self.base = base_model.prepare(config.model, view.stage)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(self.base)
         view.stage(f"reading {config.dataset}")
@@ -117,7 +116,7 @@ class RlRun(Run):
         checks.check_started(processes, view.note)
         self.base_hash = checks.base_hash
         self.use = replace(self.use, base_hash=checks.base_hash)
-        folder.beside_adapters = portable.beside(self.use, self.base, self.card)
+        folder.beside_adapters = adapter_use.beside(self.use, self.base, self.card)
         first = RunState(data=self.prints, base=checks.base_hash, versions=origin.versions())
         pieces = Pieces(lambda: base_model.load_tokenizer(self.base))
         trainer = self.trainer = Trainer(
@@ -171,7 +170,7 @@ class RlRun(Run):
             self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
             return None
         if self.options.lora_save_path:
-            portable.copy_adapter(adapter, Path(self.options.lora_save_path))
+            adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
         return adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:

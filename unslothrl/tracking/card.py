@@ -17,8 +17,7 @@ from unslothrl.tracking.metrics import EVALUATED, buckets, is_number, mean, shor
 from unslothrl.tracking.origin import DPO, METHODS, RL, RM, SFT
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.weights.adapter_use import Use
-from unslothrl.weights.portable import BASE_FOLDER, is_hub_id
+from unslothrl.weights.adapter_use import BASE_FOLDER, Use, is_hub_id
 
 MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 CURVE_ROWS = 12

@@ -4,30 +4,25 @@ Looked at before a base is loaded. What PEFT, vLLM and Unsloth would read differ
 about, is refused.
 """
 
-import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
-
-import numpy as np
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_object
 from unslothrl.records import LORA_TARGETS
 from unslothrl.text import shown
-from unslothrl.weights import safetensors_header, shapes
+from unslothrl.weights import shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
-from unslothrl.weights.safetensors_header import Tensor
 from unslothrl.weights.shapes import Shape
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
 LARGEST_WEIGHT = 65_504  # float16's: what a T4 serves
 MOST_CONFIG = 1 << 20  # bytes
-DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}  # as NumPy reads them
+DTYPES = ("F32", "F16", "BF16")
 LAYER = re.compile(r"\.layers\.([0-9]{1,4})\.")
 PLAIN: dict[str, tuple] = {  # settings -> what they may be
     "peft_type": ("LORA",),
@@ -59,15 +54,12 @@ class Lora:
 def check(name: str, base: Path) -> Lora:
     """-> what the adapter in the folder `name` is. UserError where it cannot be used on the model
     in the folder `base`: settings, names and shapes of its tensors, every weight."""
-    try:
-        shape = shapes.read(read_object(base / "config.json", MOST_CONFIG))
-    except (KeyError, TypeError, ValueError, ArithmeticError):
-        shape = None  # a kind of model whose sizes are not known
+    from safetensors.torch import load_file
+
     lora = check_settings(name)
-    tensors = tensors_of(name)
-    check_tensors(name, lora, tensors, shape)
-    for key, tensor in tensors.items():
-        largest = largest_of(expanded(name) / WEIGHTS_FILE, tensor)
+    check_tensors(name, lora, shapes.shape_of(str(base)))
+    for key, tensor in load_file(expanded(name) / WEIGHTS_FILE).items():
+        largest = tensor.abs().max().item()
         if not largest <= LARGEST_WEIGHT:  # nor is it not a number
             refuse(name, f"tensor {key} holds {largest:g}: its training diverged, give an earlier")
     return lora
@@ -76,7 +68,7 @@ def check(name: str, base: Path) -> Lora:
 def check_format(name: str) -> Lora:
     """What `check` can say before a base is at hand, without the weights."""
     lora = check_settings(name)
-    check_tensors(name, lora, tensors_of(name), None)
+    check_tensors(name, lora, None)
     return lora
 
 
@@ -112,34 +104,25 @@ def check_settings(name: str) -> Lora:
         refuse(name, f"lora_alpha {shown(alpha)} must be over 0 and at most {MOST_ALPHA}")
     if type(dropout) not in (int, float) or not 0 <= dropout < 1:
         refuse(name, f"lora_dropout {shown(dropout)} must be at least 0 and under 1")
-    targets = settings.get("target_modules")
+    targets, base = settings.get("target_modules"), settings.get("base_model_name_or_path")
     if not isinstance(targets, list) or not targets or any(t not in LORA_TARGETS for t in targets):
-        refuse(
-            name,
-            f"target_modules must be a list of {', '.join(LORA_TARGETS)}, got {shown(targets)}",
-        )
-    base = settings.get("base_model_name_or_path")
+        known = ", ".join(LORA_TARGETS)
+        refuse(name, f"target_modules must be a list of {known}, got {shown(targets)}")
     if base is not None and not isinstance(base, str):
         refuse(name, f"base_model_name_or_path must be text, got {shown(base)}")
     ordered = tuple(target for target in LORA_TARGETS if target in targets)
     return Lora(rank, alpha, dropout, ordered, base)
 
 
-def tensors_of(name: str) -> dict[str, Tensor]:
-    """The tensors of an adapter by name. UserError where there are none, or the file is cut."""
-    try:
-        tensors = safetensors_header.read(expanded(name) / WEIGHTS_FILE)
-    except Unreadable as error:
-        refuse(name, f"{WEIGHTS_FILE} {error}: export it again")
-    if not tensors:
-        refuse(name, f"{WEIGHTS_FILE} holds no tensors: export it again")
-    return tensors
-
-
-def check_tensors(
-    name: str, lora: Lora, tensors: Mapping[str, Tensor], shape: Shape | None
-) -> None:
+def check_tensors(name: str, lora: Lora, shape: Shape | None) -> None:
     """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(expanded(name) / WEIGHTS_FILE, "numpy") as file:
+            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        refuse(name, f"{WEIGHTS_FILE} is damaged ({error!s:.200}): export it again")
     found = [int(match[1]) for match in map(LAYER.search, tensors) if match]
     layers = shape.layers if shape else 1 + max(found, default=0)
     sizes = shape.linears() if shape else [(None, None)] * len(LORA_TARGETS)
@@ -153,31 +136,15 @@ def check_tensors(
             wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
     for key in sorted(wanted.keys() ^ tensors.keys()):
         has = "lacks" if key in wanted else "has"
-        refuse(
-            name,
-            f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)} ({layers} layers of "
-            f"{', '.join(lora.targets)} are expected): give a complete adapter of this base",
-        )
+        expected = f"{layers} layers of {', '.join(lora.targets)}"
+        refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
     for key, size in wanted.items():
-        got = tensors[key]
-        if got.dtype not in DTYPES:
-            refuse(name, f"tensor {key} is {got.dtype}: save it as float32, float16 or bfloat16")
-        is_same = [want in (None, each) for want, each in zip(size, got.shape, strict=False)]
-        if len(got.shape) != 2 or not all(is_same) or not all(got.shape):
+        dtype, got = tensors[key].get_dtype(), tensors[key].get_shape()
+        if dtype not in DTYPES:
+            refuse(name, f"tensor {key} is {dtype}: save it as float32, float16 or bfloat16")
+        if len(got) != 2 or any(
+            want not in (None, each) for want, each in zip(size, got, strict=True)
+        ):
             written = " x ".join("any" if want is None else str(want) for want in size)
-            is_now = " x ".join(map(str, got.shape)) or "a single number"
-            refuse(
-                name,
-                f"tensor {key} is {is_now:.60}, not {written} (rank {lora.rank} on this base): "
-                "give an adapter of this base",
-            )
-
-
-def largest_of(path: Path, tensor: Tensor) -> float:
-    """The largest weight of a tensor, whatever its sign; not a number where one is none."""
-    values: Any = np.fromfile(
-        path, DTYPES[tensor.dtype], math.prod(tensor.shape), offset=tensor.begin
-    )
-    if tensor.dtype == "BF16":  # the upper half of a float32
-        values = (values.astype("<u4") << 16).view("<f4")
-    return float(np.abs(values).max())
+            is_now = " x ".join(map(str, got))
+            refuse(name, f"tensor {key} is {is_now:.60}, not {written}: it is of another base")

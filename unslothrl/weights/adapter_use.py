@@ -1,35 +1,35 @@
 """What it takes to use an adapter besides its weights: unslothrl.json, which lies beside them.
 
 PEFT, vLLM and Unsloth ignore the file. Where it is, an adapter answers the same wherever its folder
-is copied to.
+is copied to. The folder is complete: it also has the tokenizer, and the base itself where no hub
+has that.
 """
 
 import json
+import shutil
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
+from unslothrl.checkpoints import run_state
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, expanded, read_object
+from unslothrl.files import Unreadable, exists, expanded, is_file, is_folder, read_object
 from unslothrl.text import is_utf8, shown
+from unslothrl.weights.adapter import CONFIG_FILE, Beside, with_base
+from unslothrl.weights.base_parts import tokenizer_files
 
 USE_FILE = "unslothrl.json"
 MOST = 1 << 20  # bytes
 FORMAT = 1  # of the file
 MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
+MODEL = ("config.json", "generation_config.json")
+BASE_FOLDER = "base"  # in an adapter's folder: the embedded base
 POLICY, REWARD_MODEL = "policy", "reward_model"  # kinds of adapters
-TYPES: dict[str, tuple[Any, str]] = {  # of what the file has
-    **dict.fromkeys(("base", "system_prompt", "base_hash", "kind"), (str, "text")),
-    "chat_template": (str | None, "text"),
-    **dict.fromkeys(("temperature", "top_p"), (int | float, "a number")),
-    "max_new_tokens": (int, "a whole number"),
-    "stages": (list, "a list"),
-    "base_parts": (dict, "an object"),
-}
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,9 @@ def read(folder: Path) -> Use | None:
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")
         if not is_utf8(json.dumps(values, ensure_ascii=False)):
             raise Unreadable("a text in it has half a surrogate pair")
-        for name, (kind, what) in TYPES.items():
-            if name in values and not isinstance(values[name], kind):
-                raise Unreadable(f"{name} must be {what}, got {shown(values[name])}")
         known = {name: values[name] for name in values if name in Use.__dataclass_fields__}
-        return Use(**{**known, "stages": tuple(values.get("stages", ()))})
-    except (Unreadable, TypeError) as error:  # the latter where something is missing
+        return run_state.decoded(Use, known)
+    except (ValueError, TypeError) as error:  # the latter where something is missing
         raise UserError(
             f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"
         ) from None
@@ -103,3 +100,47 @@ def check_policy(folder: Path) -> None:
     use = read(folder)
     if use is not None and use.kind == REWARD_MODEL:
         raise UserError(f"adapter {folder} is a reward model: use it with --reward rm:{folder}")
+
+
+def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Beside:
+    """What lies beside every adapter that was trained over the checkpoint `base`. The folder then
+    loads with PEFT alone."""
+    files = {path.name: path for path in tokenizer_files(base)}
+    if use.base == EMBEDDED:
+        kept = [path for path in base.iterdir() if path.name in MODEL or path in files.values()]
+        kept += base.glob("*.safetensors")
+        files |= {f"{BASE_FOLDER}/{path.name}": path for path in kept}
+    return Beside(
+        texts={USE_FILE: to_json(use)},
+        files=files,
+        base=BASE_FOLDER if use.base == EMBEDDED else None,
+        card=card,
+    )
+
+
+def check_target(folder: Path) -> None:
+    """UserError for a folder in which `copy_adapter` could replace files that are no adapter's."""
+    if is_folder(folder) and any(folder.iterdir()) and not is_file(folder / CONFIG_FILE):
+        raise UserError(f"lora_save_path {folder}: the folder holds other files: set a new one")
+
+
+def copy_adapter(source: Path, target: Path) -> None:
+    """A saved adapter's folder in another place, into a folder that may be there already."""
+    shutil.copytree(source, target, dirs_exist_ok=True)
+    if (target / BASE_FOLDER).is_dir():
+        base = str((target / BASE_FOLDER).absolute())
+        config = with_base((target / CONFIG_FILE).read_text("utf-8"), base)
+        (target / CONFIG_FILE).write_text(config, encoding="utf-8")
+
+
+def base_name(base: str, folder: Path) -> str:
+    """What PEFT's settings call the base of an adapter that lies in `folder`."""
+    if base == EMBEDDED:
+        return str(folder.absolute() / BASE_FOLDER)
+    return str(expanded(base).resolve()) if exists(base) else base
+
+
+def is_hub_id(base: str) -> bool:
+    """Whether a base is known to everybody by its name."""
+    is_name = base.count("/") == 1 and not base.startswith((".", "/", "~"))
+    return is_name and base != EMBEDDED and not exists(base)

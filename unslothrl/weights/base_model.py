@@ -4,18 +4,15 @@ A base that is not quantised yet is quantised once, into a cache keyed by its co
 two processes can ever hold different 4-bit weights.
 """
 
-import functools
 import hashlib
 import importlib.metadata
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +22,24 @@ from filelock import FileLock
 from unslothrl.data import hub
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, home, leads_out, read_object, write_whole
+from unslothrl.files import Unreadable, exists, leads_out, read_object, write_whole
 from unslothrl.text import for_terminal, redacted
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
-LARGEST = 150 << 30  # bytes: a 70B model in 16 bit
-MOST_WRITTEN = 1 << 16  # bytes of another program's stderr that are kept
-BAR = re.compile(rb"\b(\d{1,9})/(\d{1,9}) \[")  # of tqdm
 QUANTISING = Path(__file__).parent / "quantise.py"
 REFUSED = 3  # its exit code for a model that cannot be trained, with the reason on stderr
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 
 Stage = Callable[[str], None]
-Progress = Callable[[str, int, int], None]
 
 
-def prepare(model: str, stage: Stage | None = None, progress: Progress | None = None) -> Path:
+def prepare(model: str, stage: Stage | None = None) -> Path:
     """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError.
 
-    `stage` is called with what takes long, by default a line on stderr, and `progress` with that
-    and (parts done, all parts)."""
+    `stage` is called with what takes long, by default a line on stderr."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     if not isinstance(quantised, dict):
@@ -59,7 +51,7 @@ def prepare(model: str, stage: Stage | None = None, progress: Progress | None = 
         raise UserError(
             f"model {model}: quantised by {method}: give a 16-bit or bitsandbytes model"
         )
-    return quantise(source, stage, progress)
+    return quantise(source, stage)
 
 
 def is_on_hub(model: str) -> bool:
@@ -116,12 +108,9 @@ def refuse_links(model: str, folder: Path) -> None:
             )
 
 
-def read_config(folder: Path) -> dict:
+def read_config(folder: Path) -> dict[str, Any]:
     """config.json. Raises UserError where it is not a JSON object."""
-    try:
-        return read_object(folder / "config.json", MOST_CONFIG)
-    except Unreadable as error:
-        raise UserError(f"model {folder}: config.json is damaged ({error}): fix it") from None
+    return base_parts.read(folder, "config.json")
 
 
 def _download(model: str, weights: bool) -> Path:
@@ -129,10 +118,7 @@ def _download(model: str, weights: bool) -> Path:
 
     patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
     try:
-        check_room(model, patterns)
         return Path(snapshot_download(model, allow_patterns=patterns))
-    except UserError:
-        raise
     except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
         raise UserError(
             f"model {model}: neither a local folder nor to be had from the hub "
@@ -141,39 +127,15 @@ def _download(model: str, weights: bool) -> Path:
         ) from None
 
 
-def check_room(model: str, patterns: list[str]) -> None:
-    """UserError where the hub's cache has no place for what would be downloaded. The hub is asked
-    for sizes only where a large model would find no place."""
-    from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import DryRunError
-
-    cache = Path(constants.HF_HUB_CACHE).absolute()
-    free = shutil.disk_usage(next(path for path in (cache, *cache.parents) if path.is_dir())).free
-    if free > LARGEST:
-        return
-    with suppress(DryRunError):  # the hub does not answer: what is in the cache may do
-        files = snapshot_download(model, allow_patterns=patterns, dry_run=True)
-        needed = sum(file.file_size or 0 for file in files if file.will_download)
-        if needed > free:
-            raise UserError(
-                f"model {model}: {needed / 1e9:.1f} GB to download, and {free / 1e9:.1f} GB free "
-                f"for {cache}: free some space, or set the variable HF_HOME to another folder"
-            )
-
-
 def cache_folder() -> Path:
-    """Of 4-bit copies. UserError where there is no place for one."""
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        return Path(named) / "unslothrl" / "nf4"
-    if (own := home()) is None:
-        raise UserError("model: no home folder for its 4-bit copy: set XDG_CACHE_HOME to a folder")
-    return own / ".cache" / "unslothrl" / "nf4"
+    """Of 4-bit copies."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "unslothrl" / "nf4"
 
 
-def quantise(source: Path, stage: Stage | None = None, progress: Progress | None = None) -> Path:
+def quantise(source: Path, stage: Stage | None = None) -> Path:
     """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Of several processes of a
-    host that ask for it one makes it and the others wait. `stage`, `progress`: see `prepare`.
-    Raises UserError."""
+    host that ask for it one makes it and the others wait. Raises UserError."""
     stage = stage or say
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
@@ -191,7 +153,7 @@ def quantise(source: Path, stage: Stage | None = None, progress: Progress | None
     with lock:
         if not is_as_made(target):
             shutil.rmtree(target, ignore_errors=True)
-            _quantise(source, target, stage, progress)
+            _quantise(source, target, stage)
     return target
 
 
@@ -203,23 +165,26 @@ def is_as_made(copy: Path) -> bool:
         return False
 
 
-def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | None) -> None:
+def _quantise(source: Path, target: Path, stage: Stage) -> None:
     """Writes the copy beside `target`, whole, and renames it."""
-    doing = f"quantising {source.name}"
-    stage(f"{doing} to 4 bit, once: it is kept in {target.parent}")
+    stage(f"quantising {source.name} to 4 bit, once: it is kept in {target.parent}")
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
     try:
-        report = None if progress is None else functools.partial(progress, doing)
-        command = [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)]
-        code, written = run_reporting(command, report)
-        if code:
-            reason = (written.strip().splitlines() or [f"exit code {code}"])[-1]
-            if code == REFUSED:
-                raise UserError(f"model {source}: {reason}")
-            raise UserError(
-                f"model {source}: cannot be quantised ({reason}): give a whole 16-bit checkpoint "
-                "and more memory, or a 4-bit one"
-            )
+        done = subprocess.run(
+            [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            if done.returncode != REFUSED:
+                reason = (
+                    f"cannot be quantised ({reason}): give a whole 16-bit checkpoint and more "
+                    "memory, or a 4-bit one"
+                )
+            raise UserError(f"model {source}: {reason}")
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
@@ -227,29 +192,6 @@ def _quantise(source: Path, target: Path, stage: Stage, progress: Progress | Non
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def run_reporting(
-    command: Sequence[str], progress: Callable[[int, int], None] | None
-) -> tuple[int, str]:
-    """Runs a Python program that draws progress bars. -> (exit code, the end of its stderr).
-    `progress` is called with the counts of its bars, e.g. (3, 290) for "3/290 ["."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    written = b""
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stderr is not None
-        try:
-            while piece := os.read(process.stderr.fileno(), 1 << 16):
-                written = (written + piece)[-MOST_WRITTEN:]
-                if progress is not None and (counts := BAR.findall(piece)):
-                    progress(int(counts[-1][0]), int(counts[-1][1]))
-        except BaseException:  # Ctrl-C
-            process.kill()
-            raise
-        code = process.wait()
-    return code, written.decode(errors="replace")
 
 
 def say(text: str) -> None:

@@ -8,7 +8,6 @@ tensors are split into files, or on its README.md.
 
 import functools
 import json
-import mmap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import xxhash
 
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, read_object
-from unslothrl.weights import safetensors_header
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -59,15 +57,17 @@ def of(base: Path) -> dict[str, str]:
 
 def of_tensors(base: Path) -> dict[str, str]:
     """The parts that are tensors. UserError where a file is damaged."""
+    from safetensors import SafetensorError
+
     found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
     for file in weight_files(base):
         try:
             status = file.stat()
             hashes = hashes_of(file, status.st_ino, status.st_size, status.st_ctime_ns)
-        except FileNotFoundError:
-            raise UserError(f"model {base}: {file.name} is missing: fetch it again") from None
-        except Unreadable as error:
-            raise UserError(f"model {base}: {file.name} {error}: fetch it again") from None
+        except (OSError, SafetensorError) as error:
+            raise UserError(
+                f"model {base}: {file.name} is damaged ({error}): fetch it again"
+            ) from None
         for name, value in hashes.items():
             parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
             found[next(parts, WEIGHTS)][name] = value
@@ -85,16 +85,16 @@ def weight_files(base: Path) -> list[Path]:
 @functools.lru_cache(maxsize=256)
 def hashes_of(file: Path, inode: int, size: int, changed_ns: int) -> dict[str, str]:
     """Of each tensor in a file, with its type and shape: 7B in NF4 take half a second where the
-    file is in memory, and then they are. Unreadable."""
-    tensors = safetensors_header.read(file)
-    with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        view = memoryview(data)
-        hashes = {
-            name: f"{tensor.dtype} {tensor.shape} "
-            + xxhash.xxh3_128_hexdigest(view[tensor.begin : tensor.end])
-            for name, tensor in tensors.items()
-        }
-        view.release()  # else the map could not be closed
+    file is in memory, and then they are."""
+    import torch
+    from safetensors import safe_open
+
+    hashes = {}
+    with safe_open(file, "pt") as tensors:
+        for name in tensors.keys():  # noqa: SIM118
+            entry, content = tensors.get_slice(name), tensors.get_tensor(name)
+            hashed = xxhash.xxh3_128_hexdigest(content.reshape(-1).view(torch.uint8).numpy())
+            hashes[name] = f"{entry.get_dtype()} {tuple(entry.get_shape())} {hashed}"
     return hashes
 
 

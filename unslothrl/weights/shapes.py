@@ -3,7 +3,6 @@ them: parameters, 4-bit weights, LoRA, KV cache. No weights are needed."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists
 from unslothrl.text import shown
+from unslothrl.weights import base_parts
 
 HALF = 2  # bytes of a 16-bit number
 NF4 = 1 / 2 + 1 / 64 + 4 / (64 * 256)  # a weight: 4 bits, its block's scale, and the scale of that
@@ -21,6 +21,7 @@ NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
+HUB_ID = re.compile(r"\w[\w-]*(\.[\w-]+)*/\w[\w-]*(\.[\w-]+)*", re.ASCII)
 LARGEST = 1 << 32  # of a size
 MOST_LAYERS = 1000  # that are looked at one by one
 A_GUESS = "a guess: it is planned as a Llama of the same size"
@@ -167,8 +168,6 @@ def _shape_or_reason(model: str) -> Shape | str:
     if config is not None:
         try:
             return read(config)
-        except KeyError as error:
-            return f"its config.json has no {error.args[0]}, so its size is not known"
         except (TypeError, ValueError) as error:
             return f"its size is not known ({error}): give a dense decoder-only model"
     other = other_quantisation(model)
@@ -188,16 +187,7 @@ def config_of(model: str) -> dict | None:
         return None
     elif not exists(str(file)):
         raise no_model(model)
-    if file is None:
-        return None
-    try:
-        config = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"model {model}: config.json is not JSON ({reason}): fix it") from None
-    if not isinstance(config, dict):
-        raise UserError(f"model {model}: config.json must be an object: fix it")
-    return config
+    return None if file is None else base_parts.read(file.parent, file.name)
 
 
 def no_model(folder: str) -> UserError:
@@ -208,15 +198,11 @@ def no_model(folder: str) -> UserError:
 
 def hub_copy(model: str) -> Path | None:
     """The config.json of a hub id that was downloaded before."""
-    if model.count("/") != 1 or model.startswith((".", "/", "~")):
+    if not HUB_ID.fullmatch(model):
         return None
     from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
 
-    try:
-        file = try_to_load_from_cache(model, "config.json")
-    except HFValidationError:
-        return None
+    file = try_to_load_from_cache(model, "config.json")
     return Path(file) if isinstance(file, str) else None
 
 
@@ -247,8 +233,8 @@ def other_quantisation(model: str) -> str | None:
 
 
 def read(config: dict) -> Shape:
-    """From what config.json holds. KeyError, TypeError or ValueError where it is of another kind of
-    model: a mixture of experts, of images or sound, quantised otherwise."""
+    """From what config.json holds. TypeError or ValueError where it is of another kind of model: a
+    mixture of experts, of images or sound, quantised otherwise."""
     if any(config.get(name) for name in EXPERTS):
         raise ValueError("a mixture of experts")
     if any(name.endswith("_config") and name.split("_")[0] in SENSES for name in config):
@@ -292,10 +278,12 @@ def unquantised(shape: Shape, settings: dict) -> int:
 
 
 def size(config: dict, name: str, default: int | None = None) -> int:
-    """A positive whole number; `default` where there is none. KeyError or ValueError."""
-    value = config[name] if default is None else config.get(name)
-    if value is None and default is not None:
+    """A positive whole number; `default` where there is none. ValueError."""
+    if config.get(name) is None and default is not None:
         return default
+    if name not in config:
+        raise ValueError(f"its config.json has no {name}")
+    value = config[name]
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST:
         raise ValueError(f"{name} is {shown(value)}")
     return value

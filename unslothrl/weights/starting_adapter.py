@@ -9,7 +9,7 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from unslothrl.config.values import read_value
 from unslothrl.embedded import EMBEDDED, adapter_folder
@@ -19,24 +19,16 @@ from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import shown
 from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.shapes import HUB_ID
 
 START = "start"  # in the run's folder
 WRITING = f".{START}"  # while it is copied
-HUB_ID = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
 
 
-class Options(Protocol):
-    """Of a run: what was given, and the folder of the run that goes on, None for a new one."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def adapter(self) -> str | None: ...
-    @property
-    def resume(self) -> str | None: ...
+Options = Any  # of a run: `model`, `adapter`, and `resume`, the folder of the run that goes on
 
 
 def folder(options: Options) -> str | None:

@@ -1,4 +1,5 @@
-"""What a stage trains and reports does not depend on the size of its micro-batches.
+"""What a stage trains and reports does not depend on the size of its micro-batches. A step whose
+loss or gradient overflows is skipped, and a stage ends where it does not recover.
 
 The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate on.
 """
@@ -6,16 +7,19 @@ The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate o
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import safetensors.torch
 import torch
 import torch.nn.functional as F
 from few_cases import few
 
 from unslothrl.commands import cli
-from unslothrl.offline import models, tables, weighting
+from unslothrl.errors import RunError
+from unslothrl.offline import models, tables, trainers, training
 from unslothrl.offline.resolve import resolve
-from unslothrl.offline.run import run
+from unslothrl.offline.run import StageRun, run
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import base_model
 
@@ -121,17 +125,18 @@ def test_equal_scores_are_half_right(tmp_path, monkeypatch):
 
 def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
-    assert weighting.OfTokens().weights_of({"labels": labels}) == (3, {})
+    assert trainers.SftTrainer.weights_of(None, {"labels": labels}) == (3, {})
     mask = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
-    usual, own = weighting.OfPairs().weights_of({"input_ids": mask, "completion_mask": mask})
+    of_pairs = trainers.PairTrainer.weights_of
+    usual, own = of_pairs(None, {"input_ids": mask, "completion_mask": mask})
     assert usual == 2
     assert own == {
         "entropy": 7, "mean_token_accuracy": 4, "logits/chosen": 4, "logits/rejected": 3
     }  # fmt: skip
-    assert weighting.OfPairs().weights_of({"input_ids": mask}) == (2, {})
-    right = weighting.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
-    assert right == 0.5 and weighting.share_right(torch.ones(1), torch.zeros(1)) == 1
-    assert weighting.mean([1.0, 0.0], [4, 1]) == 0.8
+    assert of_pairs(None, {"input_ids": mask}) == (2, {})
+    right = trainers.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
+    assert right == 0.5 and trainers.share_right(torch.ones(1), torch.zeros(1)) == 1
+    assert trainers.mean([(1.0, 4), (0.0, 1)]) == 0.8
 
 
 @pytest.mark.parametrize(
@@ -149,7 +154,8 @@ def test_weights_are_what_a_figure_is_a_mean_of():
 )
 def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}
-    assert weighting.rows_of_packs(tensors, is_padded) == rows
+    trainer = SimpleNamespace(args=SimpleNamespace(pad_to_multiple_of=8 if is_padded else None))
+    assert trainers.SftTrainer.rows_in(trainer, tensors) == rows
 
 
 @pytest.mark.slow
@@ -172,3 +178,83 @@ def test_rows_that_a_run_has_seen(more, tmp_path, monkeypatch, capsys):
         assert seen[0] > 4 and "4 packs a step" in said and f"{seen[-1]} rows are in " in said
     else:
         assert seen[0] == 4 and seen[-1] % 4 and "4 rows a step" in said
+
+
+def trained(command, folder, rows, *more):
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "model": "embedded", "dataset": str(folder / "rows.jsonl"), "output_dir": str(folder),
+        "eval_dataset": (str(folder / "rows.jsonl"),), "run_name": "run", "batch_size": "2",
+        "train_batch_size": "1", "dtype": "float32", "max_lora_rank": "4", "eval_every": "0",
+        **dict(more),
+    }  # fmt: skip
+    return run(resolve(command, given))
+
+
+def pairs(number, margin):
+    return [
+        {"prompt": f"{n}?", "chosen": f"{n}.", "rejected": "?", "margin": margin}
+        for n in range(number)
+    ]
+
+
+@pytest.mark.parametrize("steps", few([1, 5]))
+def test_a_loss_that_overflows_ends_a_stage(steps, tmp_path):
+    """Each margin is finite in float32, their sum over a micro-batch is not."""
+    rows = pairs(10, 3e38)
+    options = ("max_steps", str(steps)), ("train_batch_size", "2"), ("save_every", "1")
+    last = min(steps, 3)
+    with pytest.raises(RunError, match=f"{last} steps? in a row had a loss .*: lower --lr") as told:
+        trained("rm", tmp_path, rows, *options)
+    assert "\n" not in str(told.value)
+    found = RunFolder(tmp_path / "run")
+    assert [row["train/skipped_updates"] for row in found.read_metrics()] == [1] * last
+    assert not list(found.path.glob("adapters/v*/*.safetensors")) or steps > 1
+    for path in found.path.glob("adapters/v*/adapter_model.safetensors"):
+        assert all(t.isfinite().all() for t in safetensors.torch.load_file(path).values())
+    summary = json.loads((found.path / "summary.json").read_text())
+    assert summary["status"] == "failed"
+
+
+@pytest.mark.parametrize("wrong", few(["gradient", "loss"]))
+def test_a_step_that_is_not_finite_changes_nothing(wrong, tmp_path, monkeypatch):
+    """The second of 3 steps: in one of its micro-batches the loss is infinite, or in both the
+    gradient overflows to infinity."""
+    states, batches = [], 0
+
+    class Overflowing(trainers.SftTrainer):
+        def compute_loss(self, *args, **kwargs):
+            nonlocal batches
+            loss = super().compute_loss(*args, **kwargs)
+            if self.model.training:
+                batches += 1
+                if wrong == "loss" and batches == 3:
+                    return loss + torch.inf
+                if wrong == "gradient" and batches in {3, 4}:
+                    return loss + (loss - loss.detach()) * 3e38 * 1e30
+            return loss
+
+        def _get_grad_norm(self, model, grad_norm=None):
+            norm = super()._get_grad_norm(model, grad_norm)
+            trained = [p for p in model.parameters() if p.requires_grad]
+            states.append(torch.cat([p.detach().flatten().clone() for p in trained]))
+            return norm
+
+    monkeypatch.setitem(training.TRAINERS, resolve("sft", {}).options.__class__, Overflowing)
+    rows = [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(6)]
+    assert trained("sft", tmp_path, rows, ("weight_decay", "0.1")) == 0
+    before_first, before_second, before_third = states
+    assert (before_first != before_second).any() and (before_second == before_third).all()
+    found = RunFolder(tmp_path / "run").read_metrics()
+    assert [row["train/skipped_updates"] for row in found] == [0, 1, 0]
+    losses = [row["train/loss"] for row in found]
+    assert losses[0] > 0 and losses[2] > 0 and (losses[1] is None) == (wrong == "loss")
+
+
+def test_an_infinite_adapter_ends_a_stage():
+    stage = object.__new__(StageRun)
+    stage.model, stage.step = torch.nn.Linear(2, 2), 1
+    stage._check_finite({}, 9)
+    torch.nn.init.constant_(stage.model.bias, torch.inf)
+    with pytest.raises(RunError, match="step 1: the adapter has values that are not finite"):
+        stage._check_finite({}, 9)
