@@ -149,8 +149,8 @@ class Reader:
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     pairs = list(zip(target.elts, value.elts, strict=False))
                 for name, each in pairs:
-                    if isinstance(name, ast.Name) and (path := self.path_of(each) or ""):
-                        self.imported[name.id] = path
+                    if isinstance(name, ast.Name) and (held := self.path_of(each)):
+                        self.imported[name.id] = held
 
     def use(self, path: str, call: ast.Call | None = None, is_replaced: bool = False) -> None:
         use = self.uses[path]

@@ -49,6 +49,8 @@ LIGHT = {*sys.stdlib_module_names, __name__} - {"importlib", "runpy"}
 ANSWER = f"from {__name__} import write_answer; write_answer()"
 PLAIN = (str, bool, int, float, type(None))
 
+in_own_process = False  # of a file: what it loads is executed there too, itself included
+
 
 @dataclass(frozen=True)
 class Objective:
@@ -224,7 +226,7 @@ def read(learner: str, path: Path) -> Objective:
         text = read_text(path, MOST_CODE)
     except Unreadable as error:
         raise UserError(f"learner {learner}: {error}: give a .py file") from None
-    is_light = "torch" in sys.modules or imports_little(text)
+    is_light = in_own_process or "torch" in sys.modules or imports_little(text)
     return Objective(**(_parts if is_light else _parts_elsewhere)(learner, path, text))
 
 
@@ -319,6 +321,8 @@ def _parts_elsewhere(learner: str, path: Path, text: str) -> dict[str, Any]:
 
 def write_answer() -> None:
     """What the process for a file runs."""
+    global in_own_process
+    in_own_process = True
     try:
         found: Any = _parts(*pickle.load(sys.stdin.buffer))
     except UserError as error:

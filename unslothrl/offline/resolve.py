@@ -148,7 +148,7 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
     found = {name: version for name, version in installed().items() if name in RELATED}
-    wanted = {name: requirements_of(name) for name in ("unsloth", "unsloth-zoo") if name in found}
+    wanted = {name: requirements_of(name) for name in RELATED[:2] if name in found}
     for what, remedy in unmet(found, wanted):
         return f"{what}: {remedy}"
     if options.dtype == "float32":
