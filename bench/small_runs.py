@@ -290,7 +290,7 @@ def faults_of_a_stop(training: Training) -> list[str]:
     if summary["status"] != "interrupted":
         missing.append(f"status {summary['status']}")
     if "repeated" in (summary["goes_on"] or ""):
-        missing.append(f"goes on {summary['goes_on']}")
+        missing.append(f"continues {summary['goes_on']}")
     if not summary["resume"] or not (folder / "report.html").exists():
         missing.append("no report or no line that resumes")
     return missing

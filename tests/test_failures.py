@@ -123,7 +123,7 @@ def test_an_unknown_part_is_refused_before_the_run(part, message, tmp_path):
     )
     with pytest.raises(UserError) as error:
         with_objective(Config(learner=str(path)))
-    assert str(error.value).startswith(f"learner {path}: ") and message in str(error.value)
+    assert message in str(error.value)
 
 
 class Lost:
@@ -151,7 +151,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     failed, resume, goes_on = out.splitlines()[-3:]
     assert failed == "failed: 0 steps, runs/x/report.html"
     assert resume == f"resume: {calling.command('--resume', 'runs/x')}"
-    assert goes_on == "goes on: from its start"
+    assert goes_on == "continues: from its start"
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")
     assert json.loads((tmp_path / "runs/x/summary.json").read_text())["status"] == "failed"
 
@@ -215,7 +215,7 @@ def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
     assert process.wait(timeout=30) == 130 and time.monotonic() - started < 15
     saving, interrupted, resume, goes_on, report = rest.splitlines()
     assert (saving, report) == ("saving and stopping", "report: runs/x/report.html")
-    assert resume.endswith("--resume runs/x") and goes_on == "goes on: from its start"
+    assert resume.endswith("--resume runs/x") and goes_on == "continues: from its start"
     assert interrupted.startswith("interrupted: 0 steps in 0 s; ")
     assert psutil.wait_procs(children, timeout=5)[1] == []
 

@@ -280,7 +280,7 @@ def test_a_target_that_fails_costs_one_note_until_it_works_again(run, monkeypatc
         copies.update()
         wait(copies)
     (note,) = notes
-    assert note.startswith("mirror memory://there: ConnectionError") and "the run goes on" in note
+    assert note.startswith("mirror memory://there: ConnectionError") and "the run continues" in note
     assert "secret" not in note and "abc" not in note
     fs.fails = False
     copies.update()

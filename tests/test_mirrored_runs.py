@@ -80,7 +80,7 @@ def test_a_target_that_goes_away_costs_notes_and_not_the_run(tmp_path, capsys, m
     arguments = flags(tmp_path / "runs", run_name="one", mirror=tmp_path / "mirror", max_steps=2)
     assert cli.main(["train", *arguments]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("the run goes on, and what is missing there is sent") == 1
+    assert said.count("the run continues, and what is missing there is sent") == 1
     assert "sends the rest" in said and "finished" in said
     monkeypatch.undo()
     (tmp_path / "mirror").unlink()

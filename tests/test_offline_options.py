@@ -260,7 +260,7 @@ def test_without_a_model_it_is_the_adapters_or_that_of_the_machine(command, here
     own = {"dataset": "rows.jsonl"}
     default = TABLES[command].config().model
     for gb, online, model, why in (
-        (0, None, "embedded", "there is no card"),
+        (0, None, "embedded", "there is no GPU"),
         (24, True, default, None),
         (8, True, "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit", "fits 8 GB"),
         (8, False, "embedded", "the Hugging Face hub does not answer"),

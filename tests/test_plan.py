@@ -229,7 +229,7 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--learner", "grpo"]
     assert main(["plan", *flags, "--card", "16"]) == 0
     text = capsys.readouterr().out
-    assert "a card of 16 GB: fits" in text and "not measured on a card yet" in text
+    assert "a GPU of 16 GB: fits" in text and "not measured on a GPU yet" in text
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert main(["plan", *flags[:2], "--card", "16"]) == 0
     assert capsys.readouterr().out == text  # the learner of the recommendation is grpo
@@ -319,7 +319,7 @@ def test_without_a_model_known_models_are_listed(capsys):
     assert set(json.loads(capsys.readouterr().out)["models"]) == set(KNOWN)
     assert main(["plan", "--card", "12"]) == 0
     text = capsys.readouterr().out
-    assert text.startswith("a card of 12 GB: GB by context") and "qwen2.5-3b " in text
+    assert text.startswith("a GPU of 12 GB: GB by context") and "qwen2.5-3b " in text
     fitting, _, too_large = text.partition("too large:")
     assert fitting.count("qwen2.5-7b ") == 1 and "qwen2.5-72b" not in fitting
     assert "qwen2.5-72b" in too_large

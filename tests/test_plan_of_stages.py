@@ -362,7 +362,7 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     flags = ["plan", command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5"]
     assert cli.main([*flags, "--card", "12"]) == 0
     text = capsys.readouterr().out
-    assert f"{command} of {MODEL}" in text and "a card of 12 GB: fits: " in text
+    assert f"{command} of {MODEL}" in text and "a GPU of 12 GB: fits: " in text
     assert ("reference: cached for fewer than" in text) == (command == "dpo")
     assert ("score head" in text) == (command == "rm") == ("logits" not in text)
     assert cli.main([*flags, "--card", "12", "--json"]) == 0
@@ -388,7 +388,7 @@ def test_what_cannot_be_planned_is_refused(capsys):
         (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
         (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
         (["--learner", "grpo"], "--learner is not an option of plan dpo"),
-        (["--card", "x"], "card x is none that is known"),
+        (["--card", "x"], "card x is not a known GPU"),
     ):
         assert cli.main(["plan", "dpo", *words]) == 2
         assert said in capsys.readouterr().err
@@ -451,4 +451,4 @@ def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible
     found = on_first_card(stage, cards(8, 8))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == first
-    assert found.notes[-1] == "sft trains on one card: the first of 2 is used"
+    assert found.notes[-1] == "sft trains on one GPU: the first of 2 is used"

@@ -52,7 +52,7 @@ def test_the_command_lists_those_that_fit_first(capsys):
     text = capsys.readouterr().out
     assert "gsm8k-12: fits 12\n" in text and "two-cards-24: does not fit 12: " in text
     assert cli.main(["recipes", "--card", "x"]) == 2
-    assert "card x is none that is known" in capsys.readouterr().err
+    assert "card x is not a known GPU" in capsys.readouterr().err
 
 
 def test_what_a_recipe_fits_with_is_said(monkeypatch):

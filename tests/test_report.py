@@ -507,7 +507,7 @@ def test_a_fault_of_the_report_ends_no_run(folder):
     with noting_errors(notes.append):
         raise ZeroDivisionError("float\ndivision")
     assert notes == [
-        "the report cannot be written (ZeroDivisionError: float division); the run goes on"
+        "the report cannot be written (ZeroDivisionError: float division); the run continues"
     ]
     with pytest.raises(OSError), noting_errors(notes.append):
         raise OSError(28, "No space left on device")

@@ -93,7 +93,7 @@ def test_a_local_run_on_a_cpu_is_refused_too():
 
 @pytest.mark.parametrize(("count", "left"), [(1, 0), (2, 1)])
 def test_an_actor_over_several_cards_shares_none(count, left):
-    with pytest.raises(UserError, match=f"shares none of its cards, .* leave {left} beside"):
+    with pytest.raises(UserError, match=f"shares none of its GPUs, .* leave {left} beside"):
         resolve(SPLIT, machine_of(cards(*[24] * count)))
 
 
@@ -383,7 +383,7 @@ def test_the_plan_shows_it(capsys):
     plan.forecast("train", SPLIT, "24,24,24", as_json=True)
     report = json.loads(capsys.readouterr().out)
     assert [[p["cards"] for p in each["processes"]] for each in report["cards"]] == [[1], [2], [2]]
-    with pytest.raises(UserError, match="shares none of its cards"):
+    with pytest.raises(UserError, match="shares none of its GPUs"):
         plan.forecast("train", SPLIT, "24,24", as_json=True)
 
 

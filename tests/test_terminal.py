@@ -496,21 +496,21 @@ def ended(tmp_path, step: int, checkpoint: int | None, error: Exception | None =
 def test_a_run_that_was_interrupted_says_how_it_goes_on(tmp_path):
     output = ended(tmp_path, step=12, checkpoint=10)
     assert f"--resume '{tmp_path}/my run'\n" in output
-    assert "goes on: after step 10, 2 steps will be repeated\n" in output
+    assert "continues: after step 10, 2 steps will be repeated\n" in output
     assert "interrupted: 12 steps in 0 s; 1:15 with start and end\n" in output
 
 
 def test_a_run_that_failed_says_so_too(tmp_path):
     output = ended(tmp_path, step=10, checkpoint=10, error=RunError("it died"))
     assert f"--resume '{tmp_path}/my run'\n" in output
-    assert "goes on: after step 10\n" in output
+    assert "continues: after step 10\n" in output
 
 
 def test_without_a_checkpoint_a_run_goes_on_from_its_start(tmp_path):
     output = ended(tmp_path, step=3, checkpoint=None)
     assert f"--resume '{tmp_path}/my run'\n" in output
-    assert "goes on: from its start, 3 steps will be repeated\n" in output
-    assert "goes on: from its start\n" in ended(tmp_path / "other", step=0, checkpoint=None)
+    assert "continues: from its start, 3 steps will be repeated\n" in output
+    assert "continues: from its start\n" in ended(tmp_path / "other", step=0, checkpoint=None)
 
 
 class OutOfMemoryError(RuntimeError):

@@ -148,9 +148,9 @@ class Reader:
                 pairs = [(target, value)]
                 if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
                     pairs = list(zip(target.elts, value.elts, strict=False))
-                for name, each in pairs:
-                    if isinstance(name, ast.Name) and (held := self.path_of(each)):
-                        self.imported[name.id] = held
+                for to, each in pairs:
+                    if isinstance(to, ast.Name) and (held := self.path_of(each)):
+                        self.imported[to.id] = held
 
     def use(self, path: str, call: ast.Call | None = None, is_replaced: bool = False) -> None:
         use = self.uses[path]

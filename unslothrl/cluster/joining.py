@@ -145,7 +145,7 @@ def explain(error: str, source: str | None) -> str:
         return f"the cluster asks for a token, and {MODE} is {os.environ[MODE]} here: unset it"
     if UNAUTHENTICATED in error and source is None:
         return (
-            f"the cluster asks for a token, and there is none here: copy the head's "
+            f"the cluster asks for a token, and this machine has none: copy the head's "
             f"{DEFAULT_TOKEN}, or set {TOKEN} or {TOKEN_PATH}"
         )
     if UNAUTHENTICATED in error:

@@ -38,7 +38,7 @@ STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
 OF_THE_ROWS = ("model", "max_length", "max_lora_rank", "micro_batch", "batch_size")
 OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # not repeated
-NOT_MEASURED = "an estimate, not measured on a card yet"
+NOT_MEASURED = "an estimate, not measured on a GPU yet"
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def check(name: str) -> None:
             )
         if name not in names():
             raise UserError(
-                f"environment {plain(name)} is none of {', '.join(names())}: set --environment "
+                f"environment {plain(name)} is not one of {', '.join(names())}: set --environment "
                 "file.py:Class for one of your own"
             )
         return

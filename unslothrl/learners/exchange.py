@@ -167,8 +167,9 @@ class Exchange:
             self.close()
             raise PeerLost(
                 f"learner-{late[0] if late else self.rank}",
-                f"learner {self.rank} of {self.world_size} waited for {who} in vain ({reason}): "
-                "see that learner's log, and continue from the last checkpoint with --resume",
+                f"learner {self.rank} of {self.world_size} waited for {who} without success "
+                f"({reason}): see that learner's log, and continue from the last checkpoint with "
+                "--resume",
             ) from None
 
     def _late(self, key: str) -> list[int]:

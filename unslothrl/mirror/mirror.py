@@ -198,7 +198,7 @@ class Mirror:
             except Exception as error:  # of any library
                 self.failure = fetching.said(error)
             if self.failure and not before:
-                self._say(f"{self.failure}: the run goes on, and what is missing there is sent "
+                self._say(f"{self.failure}: the run continues, and what is missing there is sent "
                           "after the next checkpoint")  # fmt: skip
             elif before and not self.failure:
                 self._say("it is complete again")

@@ -120,16 +120,16 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
 def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
     """Raises UnusableRow, also for two that are equal."""
     all_names, row = names_of(row), named(row, columns)
-    names = []
-    for flag, own, usual in (
-        ("chosen", columns.chosen, CHOSEN),
-        ("rejected", columns.rejected, REJECTED),
-    ):
-        found = own or next((name for name in usual if row.get(name) is not None), None)
-        if found is None:
-            wanted = " or ".join(usual)
-            raise UnusableRow(f"no column {wanted}; it has {all_names}: set --{flag}_column")
-        names.append(found)
+    wanted = {"chosen": (columns.chosen, CHOSEN), "rejected": (columns.rejected, REJECTED)}
+    found = {
+        flag: own or next((name for name in usual if row.get(name) is not None), None)
+        for flag, (own, usual) in wanted.items()
+    }
+    if missing := [flag for flag, name in found.items() if name is None]:
+        lacking = " and no column ".join(" or ".join(wanted[flag][1]) for flag in missing)
+        flags = " and ".join(f"--{flag}_column" for flag in missing)
+        raise UnusableRow(f"no column {lacking}; it has {all_names}: set {flags}")
+    names = [str(name) for name in found.values()]
     values = [value_of(row, name) for name in names]
     column = prompt_column(row, columns.prompt)
     if column is not None:

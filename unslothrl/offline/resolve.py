@@ -31,8 +31,7 @@ from unslothrl.runs.resolve import (
     named,
     shape_of,
 )
-from unslothrl.system.machine import Machine
-from unslothrl.system.machine import installed, requirements_of, unmet
+from unslothrl.system.machine import Machine, installed, requirements_of, unmet
 from unslothrl.weights import base_model, starting_adapter
 
 Stage = Resolved
@@ -73,7 +72,7 @@ def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> O
     if model == options.model:
         return options
     if not machine.gpus:
-        why = "there is no card"
+        why = "there is no GPU"
     elif machine.online is False:
         why = "the Hugging Face hub does not answer"
     else:

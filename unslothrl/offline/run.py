@@ -288,7 +288,7 @@ def on_first_card(stage: Stage, machine: Machine) -> Stage:
         return stage
     visible = os.environ.get(variables.VISIBLE) or "0"
     os.environ[variables.VISIBLE] = visible.partition(",")[0]
-    note = f"{stage.command} trains on one card: the first of {len(machine.gpus)} is used"
+    note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
     return replace(stage, notes=(*stage.notes, note))
 
 

@@ -195,7 +195,7 @@ def _check_enough_gpus(config: Config, gpus: int) -> None:
     each, learners = config.actor_tensor_parallel, config.number_of_learners
     if each > 1 and gpus < learners + each:
         raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its cards, and "
+            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
             f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
             f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
         )

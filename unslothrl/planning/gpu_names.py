@@ -48,11 +48,11 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
     elif bare and bare not in CARDS:
         near = difflib.get_close_matches(bare, CARDS, 1)
         hint = f"did you mean {near[0]}, or give its GB" if near else "give its GB"
-        raise UserError(f"card {text:.60} is none that is known: {hint}: set e.g. --card 24")
+        raise UserError(f"card {text:.60} is not a known GPU: {hint}: set e.g. --card 24")
     gb = float(sized[2]) if sized else gb
     if not LEAST_GB <= gb <= MOST_GB:
         raise UserError(
-            f"card must be GB between {LEAST_GB} and {MOST_GB} or a card's name, several with "
+            f"card must be GB between {LEAST_GB} and {MOST_GB} or a GPU's name, several with "
             f"commas, got {text:.60}: set e.g. --card 24,4090"
         )
     return of_size(gb, index, capability, f"{text} ({gb:g} GB)" if bare in CARDS else "")
@@ -61,4 +61,4 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
 def of_size(gb: float, index: int = 0, capability: tuple[int, int] = USUAL, name: str = "") -> Gpu:
     mb = round(gb * 1024)
     uuid = str(index) if index else ""
-    return Gpu(name or f"a card of {gb:g} GB", mb, mb, capability, uuid=uuid)
+    return Gpu(name or f"a GPU of {gb:g} GB", mb, mb, capability, uuid=uuid)

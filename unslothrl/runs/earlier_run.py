@@ -79,7 +79,7 @@ class EarlierRun:
     def show(self, view: Terminal) -> None:
         """As at its end, with nothing done."""
         view.resumed(self.folder.read_metrics(lambda damaged: None))
-        view.note("this run has finished: set --max_steps or --episodes higher to go on")
+        view.note("this run has finished: set --max_steps or --episodes higher to continue")
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
         view.finish(found_at(self.folder.path, self.summary()))

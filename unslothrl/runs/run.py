@@ -29,7 +29,7 @@ from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
-WAYS_ON = (("resume", "resume"), ("goes on", "goes_on"))  # label, key of the summary
+WAYS_ON = (("resume", "resume"), ("continues", "goes_on"))  # label, key of the summary
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",

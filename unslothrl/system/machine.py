@@ -72,7 +72,7 @@ def card_limit_mb() -> int | None:
         return None
     if not text.isdecimal() or int(text) == 0:
         raise UserError(
-            f"{CARD_LIMIT} must be MB that may be used of each card, got {text}: set "
+            f"{CARD_LIMIT} must be MB that may be used of each GPU, got {text}: set "
             f"{CARD_LIMIT}=16384, or unset it"
         )
     return int(text)

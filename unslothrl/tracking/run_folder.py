@@ -185,7 +185,7 @@ class RunFolder:
         """UserError where the run has finished: begun again, it would replace its own record."""
         if self.read_summary().get("status") == "finished":
             raise UserError(
-                f"resume {self.path}: it has finished and has no checkpoint to go on from: "
+                f"resume {self.path}: it has finished and has no checkpoint to continue from: "
                 f"start a new run with --adapter {self.path}"
             )
 

@@ -21,7 +21,7 @@ SHOWN = (  # label, key of the summary
     ("evaluate", "evaluate"),
     ("export", "export"),
     ("resume", "resume"),
-    ("goes on", "goes_on"),
+    ("continues", "goes_on"),
     ("report", "report"),
 )
 

@@ -174,7 +174,7 @@ class Pool:
         self._let_go(member)
         self.starts[name] += 1
         if self.starts[name] > MOST_STARTS:
-            self.note(f"{error}: not started again, {MOST_STARTS} times in a row were in vain")
+            self.note(f"{error}: not started again after {MOST_STARTS} failed starts in a row")
             self.cluster.remove_actor(name)
         else:
             self.note(f"{error}: started again, and what it had in hand is given out again")

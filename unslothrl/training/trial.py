@@ -170,7 +170,7 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         lines.append(
             f"rollouts may be {counted(config.max_staleness, 'version')} old: correction "
             f"{config.correction}; learners generate nothing"
-            + (", completions go on under new versions" if config.partial_rollouts else "")
+            + (", completions continue under new versions" if config.partial_rollouts else "")
         )
     if config.top_p < 1 or config.sampling_top_k:
         lines.append(

@@ -34,7 +34,7 @@ def load(name: str) -> Objective:
             raise UserError(f"learner {plain(name)}: no such file: check the path")
         return read(name, path)
     if name not in names():
-        raise UserError(f"learner {name!r} is none of {', '.join(names())}: set --learner grpo")
+        raise UserError(f"learner {name!r} is not one of {', '.join(names())}: set --learner grpo")
     return _built_in(name)
 
 

@@ -100,7 +100,7 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
         if isinstance(error, OSError):
             raise
         said = plain(" ".join(str(error).split()))
-        note(f"the report cannot be written ({type(error).__name__}: {said}); the run goes on")
+        note(f"the report cannot be written ({type(error).__name__}: {said}); the run continues")
 
 
 def asset(name: str) -> str:

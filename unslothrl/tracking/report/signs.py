@@ -233,7 +233,7 @@ RULES = (
     Rule("Most problems are solved by now", no_signal(is_solved=True),
          "In {share} of the groups of the last steps all candidates earned the same, at a score "
          "of {score}.",
-         "There is little left to learn from these problems: stop here, or go on with harder "
+         "There is little left to learn from these problems: stop here, or continue with harder "
          "ones.", NOTE),
     Rule("Many completions were cut off",
          on("rollout/truncated", lambda c: c.ends[1] >= 0.2, LEAST),
