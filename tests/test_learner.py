@@ -199,10 +199,10 @@ def test_update_is_a_gradient_and_a_step(bases, make_backend):
     one, other = (learner_of(make_backend(bases["plain"]), bases["plain"]) for _ in "ab")
     done = one.update(batch(samples()), LRS)
     stats = other.forward_backward(batch(samples()))
-    assert done.result.grad_norm == other.step(LRS).grad_norm
+    assert done.grad_norm == other.step(LRS).grad_norm
     assert done.stats.loss == stats.loss and one.save_state() == other.save_state()
     spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in samples()]
-    skipped = one.update(batch(spoilt), LRS).result
+    skipped = one.update(batch(spoilt), LRS)
     assert skipped.skipped and np.isnan(skipped.grad_norm)
     assert one.save_state() == other.save_state()
 
@@ -213,7 +213,7 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective=objective)
     before = learner.publish(1)
     done = learner.update(batch([]), LRS)
-    assert (done.stats.loss, done.result.grad_norm, done.result.skipped) == (0.0, 0.0, False)
+    assert (done.stats.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
     agrees = done.stats.agreement
     assert (agrees.tokens, len(agrees.largest), agrees.sources) == (0, 0, {})
     assert (done.stats.values is None) == (objective == "grpo")
@@ -228,9 +228,9 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
         for _ in "abc"
     )
     known = measured(whole)
-    expected = whole.update(batch(known), LRS, train_policy).result
+    expected = whole.update(batch(known), LRS, train_policy)
     parts = [batch(known[0::2]), batch(known[1::2])]
-    results = [done.result for done in Learner.update_in_turn(pair, parts, LRS, train_policy)]
+    results = Learner.update_in_turn(pair, parts, LRS, train_policy)
     for result in results:
         assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
         assert result.critic_grad_norm == pytest.approx(expected.critic_grad_norm, rel=1e-5)
@@ -240,5 +240,5 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     before = pair[0].save_state()
     spoilt = [dataclasses.replace(s, returns=s.returns * np.nan) for s in known[1::2]]
     done = Learner.update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
-    assert [one.result.skipped for one in done] == [True, True]
+    assert [one.skipped for one in done] == [True, True]
     assert pair[0].save_state() == pair[1].save_state() == before

@@ -438,7 +438,6 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, li
         ({"model": "a" * 300}, "no such folder"),
         ({"dataset": "~nobody/x.jsonl"}, "no such file or folder"),
         ({"adapter": "."}, "adapter_config.json"),
-        ({"lora_save_path": "/dev/null/x"}, "lora_save_path"),
         ({"number_of_actors": 1000}, "GB of memory, the cluster has"),
         ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
         ({"number_of_actors": "-1"}, "number_of_actors"),

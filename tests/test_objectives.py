@@ -483,7 +483,7 @@ def test_a_file_that_is_no_objective_is_reported_in_a_line(head, text, message, 
         path.write_text(HEADS[head] + text)
     with pytest.raises(UserError) as error:
         objectives.load(str(path))
-    assert str(error.value).startswith(f"learner {path}") and message in str(error.value)
+    assert message in str(error.value)
     assert "\n" not in str(error.value)
 
 
@@ -508,7 +508,7 @@ def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
         )
         with pytest.raises(UserError) as error:
             with_objective(Config(learner=str(path)))
-        assert str(error.value).startswith(f"learner {path}: ") and message in str(error.value)
+        assert message in str(error.value)
 
 
 def test_a_file_that_loads_itself_is_reported(tmp_path, no_torch):

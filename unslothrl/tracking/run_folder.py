@@ -329,7 +329,10 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        try:
+            return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        except Unreadable as error:
+            raise Unreadable(f"{path}: {error}") from None
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
