@@ -499,7 +499,7 @@ def test_a_value_that_no_part_can_have_is_shown(head, tmp_path, no_torch):
     path = tmp_path / "mine.py"
     for part, message in {
         "kl=print": "kl must be one of none, loss, reward, got",
-        "clip_low=10**5000": "got an integer of about 5,000 digits",
+        "clip_low=10**5000": "clip_low must be at least 0 and at most 1",
         "clip_high=float('nan')": "at most 1000000, got nan: set clip_high = 0",
     }.items():
         path.write_text(

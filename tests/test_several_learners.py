@@ -158,7 +158,7 @@ def test_a_learner_whose_weight_was_changed_is_named():
             group.update(batch, LRS, True, lambda *_: None)
         assert str(error.value) == (
             "learner-1 and learner-0 hold different adapters after an update, which makes them "
-            "equal on sound machines: check their cards and memory, and continue from the last "
+            "equal on sound machines: check their GPUs and memory, and continue from the last "
             "checkpoint with --resume"
         )
         for learner in learners:  # as a resumed run does
