@@ -52,7 +52,7 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(tmp_path, monkeypat
     ("name", "why"),
     few(
         [
-            ("calculater", "none of"),
+            ("calculater", "not one of"),
             ("{folder}/none.py:Calculator", "no such file"),
             ("{folder}/calculator.py:Abacus", "no such class"),
             ("{folder}/broken.py:Calculator", "give a .py file"),

@@ -302,7 +302,7 @@ def test_the_header_says_how_old_rollouts_may_be(partial):
     (line,) = [line for line in header(config, DATA, 1, []) if "rollouts may be" in line]
     assert line == (
         "rollouts may be 2 versions old: correction truncated; learners generate nothing"
-        + (", completions go on under new versions" if partial else "")
+        + (", completions continue under new versions" if partial else "")
     )
     config = resolve({"learner": "grpo"}, CPU).config
     assert not any("rollouts may be" in line for line in header(config, DATA, 1, []))
