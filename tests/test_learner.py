@@ -101,7 +101,7 @@ def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, m
 def test_the_critic_learns_what_it_is_told(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
     losses = []
-    for _ in range(25):
+    for _ in range(12):
         known = measured(learner)
         losses.append(learner.forward_backward(batch(known), train_policy=False).value_loss)
         learner.step({"lora": 0.0, "critic": 1e-2})

@@ -335,17 +335,13 @@ def test_asking_a_folder_that_is_no_adapter_is_one_line(tmp_path, capfd):
     assert f"adapter {tmp_path}" in line and "adapter_config.json" in line
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="the data is not beside the checkout (../shared)")
 @pytest.mark.parametrize(
     ("name", "file", "started"),
     [
-        pytest.param(
-            "gsm8k",
-            "gsm8k/train.jsonl",
-            {"engine": "vllm", "number_of_actors": 1},
-            marks=pytest.mark.slow,
-        ),
-        pytest.param("math500", "math500/test.jsonl", {}, marks=pytest.mark.slow),
+        ("gsm8k", "gsm8k/train.jsonl", {"engine": "vllm", "number_of_actors": 1}),
+        ("math500", "math500/test.jsonl", {}),
     ],
 )
 def test_real_problems_run_through_the_main_job(name, file, started, output):
@@ -374,22 +370,13 @@ def scratch(pid: int) -> list[Path]:
     return [path for parent in parents for path in parent.glob(f"unslothrl-{pid}-*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "generates", "line"),
     [
-        pytest.param(
-            signal.SIGINT,
-            {"engine": "vllm", "number_of_actors": 1},
-            "step 1/500",
-            marks=pytest.mark.slow,
-        ),
+        (signal.SIGINT, {"engine": "vllm", "number_of_actors": 1}, "step 1/500"),
         (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "step 1/500"),
-        pytest.param(
-            signal.SIGTERM,
-            {"engine": "transformers", "number_of_actors": 0},
-            "loading",
-            marks=pytest.mark.slow,
-        ),
+        (signal.SIGTERM, {"engine": "transformers", "number_of_actors": 0}, "loading"),
     ],
 )
 def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, line, output):

@@ -99,7 +99,8 @@ INSTANTS = {
 }
 
 
-@pytest.mark.parametrize("instant", few(INSTANTS, among=["an update"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("instant", INSTANTS)
 def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):
     """At most the step in flight is done again; what is resumed is the same to the last bit."""
     owner, name, call, after, steps = INSTANTS[instant]
