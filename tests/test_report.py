@@ -5,9 +5,7 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -20,7 +18,7 @@ from hypothesis import strategies as st
 from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
-from unslothrl.records import Call, Group, Transcript, Turn
+from unslothrl.records import Group
 from unslothrl.tracking import origin
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
@@ -196,18 +194,6 @@ def test_the_turns_of_an_episode():
     assert found["turns"][-1]["text"] == ["end"]
 
 
-@pytest.mark.real
-def test_a_step_of_long_episodes_is_bounded(folder):
-    turns = tuple(Turn("\x00" * 2000, "\x00" * 9000, 0.1, 9, 9, (Call("n" * 900, "1" * 900),) * 9)
-                  for _ in range(40))  # fmt: skip
-    made = group("a", [1.0] * 96)
-    completions = tuple(replace(one, transcript=Transcript(turns), text="\x00" * 440_000)
-                        for one in made.completions)  # fmt: skip
-    rows = list(rollout_rows([replace(made, completions=completions)]))
-    folder.write_rollouts(1, rows)
-    assert write_report(folder).stat().st_size < rollout_data.MOST_BYTES_OF_STEP + 200_000
-
-
 @pytest.mark.parametrize("number_of_steps", [0, 1])
 def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     if number_of_steps:
@@ -217,16 +203,6 @@ def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     page = page_of(folder)
     assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
     assert (("id", "rollouts") in page.attributes) == number_of_steps
-
-
-def test_a_run_of_an_older_version_has_a_report(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.log({"step": 1, "reward/mean": 0.5})
-    rows = list(rollout_rows([group("a", [1.0, 0.0])]))
-    folder.write_rollouts(1, [{k: v for k, v in row.items() if k != "answer"} for row in rows])
-    page = page_of(folder)
-    (step,) = page.data["steps"]
-    assert step["name"] == "1" and not step["traced"]
 
 
 def test_resumes_are_recorded_and_marked(run, tmp_path):
@@ -253,7 +229,7 @@ def test_the_command_can_be_typed_again(arguments, shown):
     assert origin.command_line(arguments) == shown
 
 
-@pytest.mark.parametrize("text", ["", "[1]", '{"resumes": [[1]]}', '{"versions": 3}', "{" * 9])
+@pytest.mark.parametrize("text", ["", '{"resumes": [[1]]}', '{"x": ' + "[" * 9999])
 def test_a_damaged_origin_is_as_none(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     assert origin.read(tmp_path) == origin.Origin()
@@ -343,16 +319,6 @@ def test_a_score_on_a_scale_of_its_own_is_no_share():
     assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
 
 
-def test_warnings_come_first_and_are_on_the_page(folder):
-    for step in range(1, 8):
-        folder.log({"step": step, "reward/mean": 0.0, "rollout/score": 0.0,
-                    "rollout/mean_length": 10.0 * step})  # fmt: skip
-    page = page_of(folder)
-    assert page.words.index("No completion was ever right") < page.words.index("became longer")
-    found = signs.found(RunHistory.read(folder))
-    assert [sign.rule.level for sign in found] == ["warning", "note"]
-
-
 # The rollouts in the page
 
 
@@ -409,26 +375,6 @@ def test_of_a_large_step_some_prompts_are_shown(folder):
     assert [prompt["name"] for prompt in step["prompts"]][::5] == ["0", "41", "83"]
 
 
-@pytest.mark.parametrize(
-    ("sizes", "most", "shown"),
-    [([], 4, []), ([2, 2], 4, [0, 1]), ([2] * 5, 4, [0, 2]), ([9], 4, [0]), ([1, 9], 4, [0])],
-)
-def test_the_groups_that_are_shown(sizes, most, shown):
-    assert rollout_data.chosen_groups(sizes, most) == shown
-
-
-@pytest.mark.parametrize(
-    ("count", "preferred", "shown"),
-    [
-        (8, (), [0, 1, 2, 3, 4, 5, 6, 7]),
-        (100, (), [0, 19, 38, 58, 77, 97, 98, 99]),
-        (100, (5, 50), [5, 50, 98, 99]),
-    ],
-)
-def test_the_steps_of_a_long_run_that_are_shown(count, preferred, shown):
-    assert rollout_data.spread(range(count), 8, preferred) == shown
-
-
 def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
     monkeypatch.setattr(rollout_data, "MOST_BYTES", 600_000)
     for step in range(1, 101):
@@ -479,12 +425,6 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
 # Charts
 
 
-def test_ticks_enclose_the_values():
-    assert charts.nice_ticks(0.0, 1.0) == [0.0, 0.5, 1.0]
-    assert charts.nice_ticks(3.0, 3.0) == [3.0, 4.0, 5.0, 6.0]
-    assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
-
-
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4))
 def test_any_values_can_be_drawn(values):
     points = list(enumerate(values))
@@ -517,25 +457,13 @@ def test_a_fault_of_the_report_ends_no_run(folder):
     ("low", "high", "labels"),
     [
         (0, 1, ["0.0", "0.5", "1.0"]),
-        (0, 5e-4, ["0.0000", "0.0002", "0.0004", "0.0006"]),
-        (0, 5e-6, ["0", "2e-06", "4e-06", "6e-06"]),
         (3.00e-6, 3.05e-6, ["3.00e-06", "3.02e-06", "3.04e-06", "3.06e-06"]),
         (5000, 5003, ["4,000", "6,000", "8,000", "10,000"]),  # which are all but equal
-        (0, 9e7, ["0", "5.0e+07", "1.0e+08"]),
     ],
 )
 def test_the_labels_of_ticks_differ(low, high, labels):
     ticks = charts.nice_ticks(low, high)
     assert [charts.tick_text(tick, ticks) for tick in ticks] == labels
-
-
-def values_of(figure: str) -> dict:
-    (carried,) = [v for k, v in Page(figure).attributes if k == "data-values"]
-    return json.loads(carried)
-
-
-def kinds_of(figure: charts.Figure) -> list[str]:
-    return [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
 
 
 def test_a_figure_carries_its_values():
@@ -549,8 +477,8 @@ def test_a_figure_carries_its_values():
         "values": [[0.25, None, 0.75], [None, 1.0, 2.0]],
         "bands": [[[0.0, 0.5], None, [0.5, 1.0]], None],
     }
-    assert kinds_of(figure) == ["mark", "band", "line", "line"]
-    assert kinds_of(charts.figure("t", [charts.Curve("a", [(1, 2.0)])])) == ["dot"]
+    kinds = [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
+    assert kinds == ["mark", "band", "line", "line"]
 
 
 def test_the_report_of_a_long_run_stays_small():
@@ -587,8 +515,8 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
     cells = re.findall("<t[hd]>([^<]+)", differing)
     assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
-    for figure in re.findall("<figure.*?</figure>", page.source, re.DOTALL):
-        assert len(values_of(figure)["values"]) == 2
+    carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
+    assert carried and all(len(figure["values"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
     assert 'href="a/report.html"' not in page.source  # it has none yet
     write_report(pair[0])
@@ -614,29 +542,6 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
         folder.close()
 
 
-def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):
-    make_run(tmp_path / "a", 1)
-    (tmp_path / "a" / ".lock").write_text('{"pid": 1, "host": "elsewhere", "started": "1"}')
-    files = [tmp_path / "a", *(tmp_path / "a").rglob("*")]
-    for age, status in ((500, "running"), (700, "stopped?")):
-        for path in files:
-            os.utime(path, (time.time() - age,) * 2)
-        assert cli.main(["report", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[1] == status
-    files[-1].touch()
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert "running" in capsys.readouterr().out
-
-
-def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):
-    make_run(tmp_path / "good", 1)
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "metrics.jsonl").write_text("rubbish\n{}\n")
-    assert cli.main(["report", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert {tuple(line.split()[:2]) for line in lines} == {("good", "killed"), ("bad", "damaged")}
-
-
 def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, capsys):
     for name in (pair[0], pair[0] / "metrics.jsonl"):
         assert cli.main(["report", str(name)]) == 0
@@ -656,26 +561,16 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["run", "empty"], "empty is no run"),
         (["run", "--output", "x.html"], "output is for comparisons"),
         (["run", "broken"], "broken/metrics.jsonl, line 1 is not JSON"),
-        (["broken"], "broken/metrics.jsonl, line 1 is not JSON"),
-        (["odd"], "a file of the run is damaged"),
-        (["toml"], "a file of the run is damaged"),
         (["rows"], "a file of the run is damaged"),
         (["run", "other", "--output", "empty"], "is a folder"),
     ],
 )
 def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "other"):
+    for name in ("run", "other", "broken", "rows"):
         make_run(tmp_path / name, 1)
-    for name, file, text in (
-        ("broken", "metrics.jsonl", "rubbish\n{}\n"),
-        ("odd", "metrics.jsonl", '{"reward/mean": 1}\n[1]\n'),
-        ("toml", "config.toml", "= 3"),
-        ("rows", "config.toml", ""),
-        ("rows", "rollouts/step_000001.jsonl", '{"task": 1}\n'),
-    ):
-        (tmp_path / name / file).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name / file).write_text(text)
+    (tmp_path / "broken" / "metrics.jsonl").write_text("rubbish\n{}\n")
+    (tmp_path / "rows" / "rollouts" / "step_000001.jsonl").write_text('{"task": 1}\n')
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
