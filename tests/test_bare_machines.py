@@ -23,6 +23,10 @@ esac
 pytestmark = pytest.mark.real
 
 
+def version():
+    return "{}.{}".format(*sys.version_info[:2])
+
+
 @pytest.fixture
 def inside(tmp_path):
     """-> a function that runs a program of Python where `mounts` (shell) were made, with a GPU."""
@@ -63,50 +67,59 @@ def doctors(answer, name):
     return found[0]
 
 
-def version():
-    return "{}.{}".format(*sys.version_info[:2])
-
-
 def test_nothing_is_wrong_where_nothing_lacks(inside):
     answer = inside("", *CHECK)
     assert lines(answer, "compiler") == lines(answer, "driver") == lines(answer, "cache") == []
     assert not lines(answer, "[setup] warning")
 
 
-@pytest.mark.slow
-def test_no_compiler(inside, tmp_path):
-    needed = "gcc or clang and Python.h, for Triton's kernels"
-    remedy = f"sudo apt install gcc python{version()}-dev"
-    without = ":".join(hidden_compilers(tmp_path))
-    answer = inside(f"PATH={without}", *CHECK)
-    assert lines(answer, "compiler") == [f"compiler: found none, needs {needed}: {remedy}"]
-    assert answer.returncode == 2
-    said = inside(f"PATH={without}", *COMPILER).stdout
-    assert said.startswith("problem  compiler") and said.endswith(f"kernels: {remedy}\n")
-
-
 def hidden_compilers(tmp_path):
-    """The folders of a PATH with sh and nvidia-smi, and no compiler."""
+    """A PATH with sh and nvidia-smi, and no compiler."""
     programs = tmp_path / "bin"
     programs.mkdir(exist_ok=True)
-    return [str(programs)]
+    return str(programs)
 
 
 @pytest.mark.slow
-def test_no_header_of_python(inside):
-    folder = subprocess.check_output([sys.executable, "-c", INCLUDE], text=True).strip()
-    mounts = f"mount -t tmpfs tmpfs {folder}"
-    remedy = f"sudo apt install gcc python{version()}-dev"
-    (line,) = lines(inside(mounts, *CHECK), "compiler")
-    assert "Python.h: No such file or directory, needs" in line and line.endswith(remedy)
-    said = inside(mounts, *COMPILER).stdout
-    assert "Python.h: No such file or directory: sudo apt" in said and said.endswith(f"{remedy}\n")
+@pytest.mark.parametrize(
+    ("mounts", "variables", "beginning", "said"),
+    [
+        ("PATH={tmp}/bin", {}, "compiler", "found none, needs gcc or clang and Python.h"),
+        ("PATH={tmp}/bin", {}, "compiler", f"sudo apt install gcc python{version()}-dev"),
+        ("mount -t tmpfs tmpfs {headers}", {}, "compiler", "Python.h: No such file or directory"),
+        ("", {"CC": "/not/there"}, "compiler", "unset CC"),
+        ("mkdir {tmp}/small; mount -t tmpfs -o size=1m tmpfs {tmp}/small",
+         {"TMPDIR": "{tmp}/small"}, "disk", "0.0 GB free at {tmp}/small, needs 4.1 GB"),
+        ("mount -t tmpfs -o size=64m tmpfs /dev/shm", {}, "[setup] warning: /dev/shm",
+         "has 64 MB, too few for Ray and NCCL: docker run --shm-size=8g"),
+        ("mkdir {tmp}/home; mount -t tmpfs -o ro tmpfs {tmp}/home",
+         {"HOME": "{tmp}/home", "XDG_CACHE_HOME": "", "HF_HOME": ""}, "cache",
+         "found {tmp}/home/.cache/huggingface, which cannot be written"),
+        ("mount --bind {root} {root}; mount -o remount,ro,bind {root}", {}, "folder",
+         "clone the repository into a folder of yours"),
+    ],
+)  # fmt: skip
+def test_set_up_names_what_a_machine_lacks(mounts, variables, beginning, said, inside, tmp_path):
+    headers = subprocess.check_output([sys.executable, "-c", INCLUDE], text=True).strip()
+    places = {"tmp": tmp_path, "headers": headers, "root": ROOT}
+    variables = {name: value.format(**places) for name, value in variables.items()}
+    answer = inside(mounts.format(**places), *CHECK, **variables)
+    (line,) = lines(answer, beginning)
+    assert said.format(**places) in line
+    assert answer.returncode == 2 or "warning" in beginning
 
 
 @pytest.mark.slow
-def test_a_cc_that_is_not_there(inside):
-    (line,) = lines(inside("", *CHECK, CC="/not/there"), "compiler")
-    assert line.startswith("compiler: found CC=/not/there (No such file") and "unset CC" in line
+def test_doctor_names_what_a_machine_lacks(inside, tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    mounts = f"mount -t tmpfs -o ro tmpfs {home}; mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    answer = inside(mounts, *DOCTOR, HOME=str(home), XDG_CACHE_HOME="", HF_HOME="")
+    assert "set HF_HOME" in doctors(answer, "disk: hub")
+    assert "--shm-size=" in doctors(answer, "/dev/shm")
+    assert doctors(answer, "compiler").startswith("ok")
+    said = inside(f"PATH={hidden_compilers(tmp_path)}", *COMPILER).stdout
+    assert said.startswith("problem  compiler")
 
 
 def test_an_old_driver(inside):
@@ -157,51 +170,6 @@ def test_an_old_c_library(inside, tmp_path):
     assert line.endswith("needs glibc 9.99 or newer: use a newer Linux, e.g. Ubuntu 22.04")
 
 
-@pytest.mark.slow
-def test_a_full_disk(inside, tmp_path):
-    (tmp_path / "small").mkdir()
-    mounts = f"mount -t tmpfs -o size=1m tmpfs {tmp_path}/small"
-    answer = inside(mounts, *CHECK, TMPDIR=f"{tmp_path}/small")
-    (line,) = lines(answer, "disk")
-    assert f"0.0 GB free at {tmp_path}/small, needs 4.1 GB: free some space" in line
-
-
-DOCKER = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
-
-
-@pytest.mark.slow
-def test_dockers_shared_memory(inside):
-    (line,) = lines(inside(DOCKER, *CHECK), "[setup] warning: /dev/shm")
-    assert line.endswith("has 64 MB, too few for Ray and NCCL: docker run --shm-size=8g")
-
-
-READ_ONLY = "mount -t tmpfs -o ro tmpfs {}"
-
-
-@pytest.mark.slow
-def test_a_home_that_cannot_be_written(inside, tmp_path):
-    home = tmp_path / "home"
-    home.mkdir()
-    mounts = READ_ONLY.format(home)
-    gone = {"HOME": str(home), "XDG_CACHE_HOME": "", "HF_HOME": ""}
-    (line,) = lines(inside(mounts, *CHECK, **gone), "cache")
-    assert f"found {home}/.cache/huggingface, which cannot be written" in line
-    assert line.endswith("export HF_HOME=/path/with/room XDG_CACHE_HOME=/path/with/room")
-    answer = inside(f"{mounts}; {DOCKER}", *DOCTOR, **gone)
-    assert "set HF_HOME" in doctors(answer, "disk: hub")
-    assert "--shm-size=" in doctors(answer, "/dev/shm")
-    assert doctors(answer, "compiler").startswith("ok")
-    named = {**gone, "XDG_CACHE_HOME": str(tmp_path)}
-    assert lines(inside(mounts, *CHECK, **named), "cache") == []
-
-
-@pytest.mark.slow
-def test_a_checkout_that_cannot_be_written(inside):
-    (line,) = lines(inside(f"mount --bind {ROOT} {ROOT}; mount -o remount,ro,bind {ROOT}", *CHECK),
-                    "folder: found " + str(ROOT))  # fmt: skip
-    assert line.endswith("clone the repository into a folder of yours")
-
-
 # Triton itself
 
 
@@ -234,7 +202,7 @@ def test_what_set_up_refuses_is_what_triton_cannot_start_with(inside, tmp_path):
         return answer.stdout.splitlines()
 
     assert said("") == ["check: []", "Triton: made"]
-    assert said("PATH=" + ":".join(hidden_compilers(tmp_path))) == [
+    assert said("PATH=" + hidden_compilers(tmp_path)) == [
         "check: ['none']",
         "Triton: RuntimeError Failed to find C compiler. Ple",
     ]

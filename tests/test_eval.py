@@ -79,12 +79,10 @@ def test_figures_of_any_size_stand_in_columns():
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet"), ("folder", "folder")],
+    ("name", "said"), [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet")]
 )
 def test_what_is_no_adapter_is_refused_in_a_line(tmp_path, name, said):
     (tmp_path / "empty-run" / "adapters").mkdir(parents=True)
-    (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=said):
         find(str(tmp_path / name))
 
@@ -200,45 +198,34 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
     assert config.eval_dataset == ("embedded",) and config.model == "embedded"
 
 
-def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("reward", '["{run}/mine.py:mine"]'),
+        ("reward", '["{run}/../{run}/./mine.py:mine=0.5"]'),
+        ("reward", '["{here}/{run}/link.py:mine"]'),
+        ("reward", '["beside.py:mine"]'),
+        ("reward", '["{run}/../beside.py:mine"]'),
+        ("learner", '"{run}/mine.py"'),
+        ("environment", '"{run}/mine.py:mine"'),
+        ("tools", '["{run}/mine.py"]'),
+        ("environment_python", '"./{run}/mine.py"'),
+    ],
+)
+def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, monkeypatch, capsys):
+    """Nor by a folder with .py in its name, a link out of the run, or a relative path."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "got" / "adapters" / "v000001")
-    code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
-    (tmp_path / "got" / "mine.py").write_text(code)
-    for name, value in (
-        ("reward", '["got/mine.py:mine"]'),
-        ("reward", '["got/../got/./mine.py:mine=0.5"]'),
-        ("learner", '"got/mine.py"'),
-        ("environment", '"got/mine.py:mine"'),
-        ("tools", '["got/mine.py"]'),
-        ("environment_python", '"got/mine.py"'),
-        ("environment_python", '"./got/mine.py"'),
-    ):
-        (tmp_path / "got" / "config.toml").write_text(f'model = "embedded"\n{name} = {value}\n')
-        for adapter in ("got", "got/adapters/v000001"):
-            assert cli.main(["eval", "--adapter", adapter]) == 2
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith((f"unslothrl: {name} got/", f"unslothrl: {name} ./got/"))
-            assert "mine.py: code in the adapter's own folder, or by" in line
-    assert not (tmp_path / "ran").exists()
-
-
-def test_no_name_hides_where_code_lies(tmp_path, monkeypatch, capsys):
-    """A folder with .py in its name, a link out of the run, and a file beside it."""
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / "a.python"
-    write(run / "adapters" / "v000001")
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
     (tmp_path / "beside.py").write_text(code)
-    (run / "mine.py").write_text(code)
-    (run / "link.py").symlink_to(tmp_path / "beside.py")
-    for text, said in (
-        (f"{run}/mine.py:mine", "code in the adapter's own folder, or by"),
-        (f"{run}/link.py:mine", "code in the adapter's own folder, or by"),
-        ("beside.py:mine", "or by a relative path, is not run"),
-        ("a.python/../beside.py:mine", "or by a relative path, is not run"),
-    ):
-        (run / "config.toml").write_text(f'model = "embedded"\nreward = ["{text}"]\n')
-        assert cli.main(["eval", "--adapter", "a.python"]) == 2
-        assert said in capsys.readouterr().err
+    for name in ("got", "a.python"):
+        run = tmp_path / name
+        write(run / "adapters" / "v000001")
+        (run / "mine.py").write_text(code)
+        (run / "link.py").symlink_to(tmp_path / "beside.py")
+        text = value.format(run=name, here=tmp_path)
+        (run / "config.toml").write_text(f'model = "embedded"\n{option} = {text}\n')
+        for adapter in (name, f"{name}/adapters/v000001"):
+            assert cli.main(["eval", "--adapter", adapter]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"unslothrl: {option} ") and "is not run" in line
     assert not (tmp_path / "ran").exists()
