@@ -1,6 +1,5 @@
 """The archive for a bug report: what is in it, and what is not."""
 
-import io
 import json
 import os
 import tarfile
@@ -155,13 +154,6 @@ def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeyp
         capsys.readouterr()
         assert cli.main(["bundle", *arguments]) == 2
         assert said in capsys.readouterr().err
-
-
-def test_an_archive_names_no_user(tmp_path):
-    bundle.write(tmp_path / "b.tar.gz", "b", {"a": "text"})
-    with tarfile.open(fileobj=io.BytesIO((tmp_path / "b.tar.gz").read_bytes())) as file:
-        (member,) = file.getmembers()
-    assert (member.uid, member.uname, member.gname) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["../../etc/x", "a b\n", "...", ""])

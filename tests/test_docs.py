@@ -17,15 +17,11 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
-from unslothrl.config.offline_options import TABLES
-from unslothrl.config.toml_files import command_of, read_recipe
-from unslothrl.config.values import RUN
 from unslothrl.data import formats, named
 from unslothrl.records import FROM_THE_ENVIRONMENT
 from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.tracking import run_folder
 
 ROOT = Path(__file__).parents[1]
 
@@ -208,13 +204,6 @@ def test_the_picture_is_of_the_committed_results(monkeypatch):
     assert picture.PICTURE.read_text() == picture.drawn()
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.glob("recipes/*.toml")), ids=lambda path: path.stem)
-def test_every_recipe_reads(path):
-    table = TABLES.get(command_of(str(path)), RUN)
-    options = read_recipe(str(path), table=table)
-    assert options and set(options) <= set(table.options)
-
-
 def test_every_metric_that_is_named_is_written():
     """A name with <...> in it stands for several, so its fixed beginning must be written."""
     sources = "".join(path.read_text() for path in (ROOT / "unslothrl").rglob("*.py"))
@@ -253,21 +242,6 @@ def test_every_evaluation_set_with_a_name_is_documented():
         )
     }
     assert rows == {(name, each.source, each.reward) for name, each in named.NAMED.items()}
-
-
-def test_every_file_of_a_run_is_documented():
-    text = (ROOT / "README.md").read_text().partition("## The run folder")[2]
-    for name in (
-        run_folder.CONFIG,
-        run_folder.METRICS,
-        run_folder.SUMMARY,
-        run_folder.REPORT,
-        run_folder.ERROR,
-        run_folder.ROLLOUTS,
-        run_folder.ADAPTERS,
-        run_folder.CHECKPOINTS,
-    ):
-        assert name in text, name
 
 
 def test_every_learner_and_reward_is_in_the_readme():

@@ -206,13 +206,6 @@ def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
     ]
 
 
-def test_values_that_are_nested_are_redacted():
-    nested = {"a": [WITH_PASSWORD, 3, None], "b": (SECRET,)}
-    hidden = text.redacted_values(nested)
-    assert hidden == {"a": [f"https://{HIDDEN}@host.example/rows.jsonl", 3, None], "b": (HIDDEN,)}
-    assert text.is_hidden(hidden["b"]) and not text.is_hidden(nested["b"])
-
-
 def test_the_options_of_an_environment_keep_no_secret():
     given = ("api_key=abc123def", "env_id=a=b", "max_tokens=5")
     assert text.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")

@@ -99,13 +99,3 @@ def test_an_adapter_knows_the_stages_before_it(tmp_path):
     assert adapter_use.read(start) == use
     assert starting_adapter.stages(options, "DPO on x, run y") == (own, "DPO on x, run y")
     assert origin.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
-
-
-@pytest.mark.parametrize("stages", ["SFT", {"a": 1}])
-def test_stages_that_are_damaged(tmp_path, stages):
-    from unslothrl.errors import UserError
-
-    values = json.loads(adapter_use.to_json(Use("embedded", ""))) | {"stages": stages}
-    (tmp_path / adapter_use.USE_FILE).write_text(json.dumps(values))
-    with pytest.raises(UserError, match=r"unslothrl.json is damaged \(stages"):
-        adapter_use.read(tmp_path)

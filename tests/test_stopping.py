@@ -107,19 +107,6 @@ def test_a_closed_pipe_stops_it():
     assert process.stderr.read() == "stopped: its output was closed\n"
 
 
-def test_a_pipe_that_another_thread_finds_closed_stops_it_too():
-    body = (
-        "import threading; out.write('ready\\n'); out.flush(); sys.stdin.readline(); "
-        "threading.Thread(target=lambda: [out.write('x\\n'), out.flush()]).start(); time.sleep(60)"
-    )
-    process = started(body)
-    process.stdout.readline()
-    process.stdout.close()
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    assert process.wait(20) == 128 + signal.SIGPIPE
-
-
 def test_a_terminal_that_is_lost_stops_it():
     main, side = pty.openpty()
     process = started("while True: out.write('line\\n'); out.flush()", stdout=side)
@@ -171,22 +158,3 @@ def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
         assert process.wait(20) == 128 + number
     finally:
         process.kill()
-
-
-LAST = """
-import atexit, os
-import unslothrl.__main__ as entry
-class Library:
-    def __del__(self):
-        os.abort()
-library = Library()
-atexit.register(print, "saved", end="")
-entry.main = lambda arguments: {code}
-entry.program([])
-"""
-
-
-@pytest.mark.parametrize(("code", "ended"), few([(143, 143), (0, -signal.SIGABRT)]))
-def test_a_library_that_crashes_when_it_is_destroyed_does_not_hide_a_stop(code, ended):
-    done = subprocess.run([sys.executable, "-c", LAST.format(code=code)], capture_output=True)
-    assert (done.returncode, done.stdout) == (ended, b"saved")
