@@ -2,7 +2,6 @@
 in a mount namespace of its own, where nvidia-smi alone is made."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-GPU_SET = ROOT / ".venv-gpu-set" / "bin" / "python"
 INCLUDE = "import sysconfig; print(sysconfig.get_paths('posix_prefix')['include'])"
 SMI = """#!/bin/sh
 case "$*" in
@@ -155,57 +153,3 @@ def test_cuda_compat_is_found_before_the_driver(inside, tmp_path):
     for gpu in (("Tesla T4", "580.95.05"), ("NVIDIA GeForce RTX 4090", "550.54.15")):
         answer = inside(mounts, "-c", COMPAT, gpu=gpu, LD_LIBRARY_PATH="/usr/lib64-nvidia")
         assert "libcuda.so.1: cannot open" in answer.stderr
-
-
-@pytest.mark.slow
-def test_an_old_c_library(inside, tmp_path):
-    """As if the lock asked for a newer one."""
-    for name in ("tools/setup_env.py", "tools/machine.py", "requirements.txt", "pyproject.toml",
-                 "setup.py"):  # fmt: skip
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
-    lock = tmp_path / "requirements.txt"
-    lock.write_text(lock.read_text().replace("# glibc: 2.31", "# glibc: 9.99"))
-    (line,) = lines(inside("", str(tmp_path / "tools/setup_env.py"), *CHECK[1:]), "system")
-    assert line.endswith("needs glibc 9.99 or newer: use a newer Linux, e.g. Ubuntu 22.04")
-
-
-# Triton itself
-
-
-BUILD = """
-import sys
-sys.path.insert(0, "tools")
-import machine, os
-from triton.runtime.build import compile_module_from_src
-SOURCE = '''#include <Python.h>
-static struct PyModuleDef made = {PyModuleDef_HEAD_INIT, "made", NULL, -1, NULL};
-PyMODINIT_FUNC PyInit_made(void) { return PyModule_Create(&made); }
-'''
-print("check:", [fault.found for fault in machine.compiler_faults(sys.executable, os.environ)])
-try:
-    print("Triton:", compile_module_from_src(SOURCE, "made").__name__)
-except Exception as error:
-    print("Triton:", type(error).__name__, str(error)[:30])
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not GPU_SET.exists(), reason="`make gpu-set` installs the GPU set's Triton")
-def test_what_set_up_refuses_is_what_triton_cannot_start_with(inside, tmp_path):
-    folder = subprocess.check_output([GPU_SET, "-c", INCLUDE], text=True).strip()
-
-    def said(mounts):
-        cache = tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"
-        answer = inside(mounts, "-c", BUILD, python=GPU_SET, TRITON_CACHE_DIR=str(cache))
-        assert answer.returncode == 0, answer.stderr
-        return answer.stdout.splitlines()
-
-    assert said("") == ["check: []", "Triton: made"]
-    assert said("PATH=" + hidden_compilers(tmp_path)) == [
-        "check: ['none']",
-        "Triton: RuntimeError Failed to find C compiler. Ple",
-    ]
-    check, triton = said(f"mount -t tmpfs tmpfs {folder}")
-    assert "Python.h: No such file" in check
-    assert triton.startswith("Triton: CalledProcessError")

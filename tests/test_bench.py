@@ -177,22 +177,6 @@ def test_every_run_fits_the_smallest_gpu_that_it_is_for_but_one_that_must_not(gp
     assert len(fits) >= 8
 
 
-def test_the_longest_context_is_the_last_that_the_planner_says_fits(gpu, monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH / "on_card"))
-    from on_card import longest
-
-    machine, model = machine_of((card(24),)), NAMED["8B"]
-
-    def fits(context: int) -> bool:
-        config = resolve(longest.flags_for(model, context, machine), machine).config
-        cards = forecast_of(config, shape_of(model), machine).placement.cards
-        return all(each.fits for each in cards)
-
-    context = longest.planned(model, machine)
-    assert context % longest.UNIT == 0 and fits(context) and not fits(context + longest.UNIT)
-    assert longest.planned(model, machine_of(())) == longest.ON_A_CPU
-
-
 # What may be sent
 
 
@@ -251,16 +235,6 @@ def test_names_and_what_is_not_a_field_are_found(gpu):
     assert "a name: alices-laptop is full" in found and "host is not a field" in found
     assert "gpu: serial is not a field" in found and "no commit" in found
     assert "versions: torch /home/alice/torch is no version" in found
-
-
-def test_a_row_by_hand(gpu):
-    from on_card import record
-
-    assert record.row(RECORD) == (
-        "| NVIDIA GeForce RTX 3060, 12 GB | 580.95.05, 13.0 | 76a34ef | 2 of 3 | 10.0 | - | - | - "
-        "| 1.10 | 0.0200, 0.0050 |"
-    )
-    assert len(record.HEADER) == record.row(RECORD).count("|") - 1
 
 
 def test_the_rehearsal_that_is_committed_has_the_form(gpu):

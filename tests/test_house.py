@@ -131,35 +131,6 @@ def check_acyclic(edges: Iterable[tuple[str, str]]) -> None:
     sorter.prepare()  # it raises a CycleError, which names the cycle
 
 
-IMPORTS = """
-import os.path
-from typing import TYPE_CHECKING
-from unslothrl import __version__, files
-if TYPE_CHECKING:
-    from unslothrl.records import Task
-def function():
-    from unslothrl.rewards.builtin import boxed
-    importlib.import_module("vllm.config")
-"""
-
-
-def test_imports_are_seen():
-    seen = [
-        (*target, is_typing)
-        for node, is_typing in statements(ast.parse(IMPORTS))
-        for target in targets(node)
-    ]
-    assert sorted(seen) == [
-        ("", True, False),
-        ("files", True, False),
-        ("os", False, False),
-        ("records", True, True),
-        ("rewards.builtin.boxed", True, False),
-        ("typing", False, False),
-        ("vllm", False, False),
-    ]
-
-
 def test_no_file_or_function_is_long():
     """Split by what belongs together; give parts names."""
     assert [path for path in files() if path.read_text().count("\n") > MAX_LINES] == []

@@ -10,7 +10,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fakes import completion, group
 from hypothesis import given
@@ -87,19 +86,10 @@ def shown(run) -> Page:
 
 def test_the_page_says_what_the_run_is(shown):
     for part in (
-        "example",
-        "running",
-        "model embedded",
-        "data set embedded",
-        "learner grpo",
-        "reward accuracy, format",
-        "started 2026-11-22 08:15",
-        "Started by unslothrl --learner grpo",
-        "steps12",
-        "torch2.13.0",
-        "shuffle_rewardsfalse",
-    ):
-        assert part.replace(" ", "") in shown.words.replace(" ", ""), part
+        "running", "modelembedded", "learnergrpo", "rewardaccuracy,format", "torch2.13.0",
+        "started2026-11-2208:15", "Startedbyunslothrl--learnergrpo", "shuffle_rewardsfalse",
+    ):  # fmt: skip
+        assert part in shown.words.replace(" ", ""), part
 
 
 def test_every_chart_of_the_issue_is_there(shown):
@@ -247,23 +237,6 @@ def rows_of(**curves) -> list[dict]:
     ]
 
 
-HEALTHY = {
-    "reward_mean": [0.3 + 0.05 * i for i in range(12)],
-    "reward_accuracy": [0.2 + 0.05 * i for i in range(12)],
-    "reward_format": [0.1] * 12,
-    "reward_failed": [0] * 12,
-    "reward_zero_signal_groups": [2, 1, 3] * 4,
-    "rollout_score": [0.2 + 0.05 * i for i in range(12)],
-    "rollout_mean_length": [100 + i for i in range(12)],
-    "rollout_truncated": [0.05] * 12,
-    "train_entropy": [0.9 - 0.04 * i for i in range(12)],
-    "train_sampler_gap": [0.002] * 12,
-    "train_skipped_updates": [0] * 12,
-    "train_ess": [0.99] * 12,
-    "eval_s/pass@1": [None] * 11 + [0.5],
-}
-
-
 UP = [0.1 * i for i in range(10)]
 FOUND = {
     "No completion was ever right": ({"rollout_score": [0.0] * 5}, "in all 5 steps"),
@@ -309,9 +282,9 @@ def test_a_sign_is_seen(title):
     assert seen in found[title].seen and found[title].rule.advice
 
 
-def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign():
+def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
     assert set(FOUND) == {rule.title for rule in signs.rules_of("train")}
-    assert signs_of(HEALTHY, batch_size=10) == []
+    assert signs.found(RunHistory.read(run)) == []
     assert [sign.rule.title for sign in signs.found(RunHistory(()))] == ["Too early to say"]
 
 
@@ -342,14 +315,6 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     assert second["traced"] == {
         "pieces": ["He", "llo"], "logprobs": [-50, None], "left_out": 4, "gaps": [123, None],
     }  # fmt: skip
-
-
-def test_numbers_that_json_lacks_are_none(folder):
-    (row,) = rollout_rows([group("a", [1.0])])
-    row |= {"rewards": {"accuracy": math.nan, "b": np.float32(0.5)}, "score": math.inf}
-    folder.write_rollouts(1, [row])
-    (shown,) = shown_step(folder, 1)["prompts"][0]["candidates"]
-    assert shown["rewards"] == [None, 0.5] and shown["score"] is None
 
 
 def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
@@ -486,15 +451,6 @@ def test_the_report_of_a_long_run_stays_small():
     assert len(curve.thinned) == charts.MOST_POINTS
     assert curve.thinned[-1][0] == 10_000
     assert len(charts.figure("time", [curve, curve]).values) < 20_000
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a\tb\nc", "a\tb\nc"), ("\r\x7f\x9f", "␍⟨007f⟩⟨009f⟩"), ("\u200bx\ufeff", "⟨200b⟩x⟨feff⟩"),
-     ("<&\"'", "&lt;&amp;&#34;&#39;"), (True, "true")],
-)  # fmt: skip
-def test_text_is_escaped_and_every_character_is_seen(text, shown):
-    assert page.text(text) == shown
 
 
 # Several runs

@@ -8,7 +8,6 @@ import yaml
 from unslothrl.config.offline_options import TABLES, DpoOptions
 from unslothrl.config.toml_files import to_toml
 from unslothrl.tracking import card, origin
-from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
@@ -78,12 +77,6 @@ def test_a_run_of_rl_keeps_its_card(tmp_path):
     assert meta["tags"] == ["reinforcement-learning", "lora", "unslothrl", "grpo"]
 
 
-def test_names_of_stages_are_no_markup():
-    use = Use("me/base", "", stages=("SFT on [a](b)", "<img src=x>"))
-    lines = card.card("t", use, "me/base", RunHistory(())).splitlines()
-    assert "1. SFT on \\[a\\](b)" in lines and "2. &lt;img src=x&gt;" in lines
-
-
 def test_an_adapter_knows_the_stages_before_it(tmp_path):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}")
@@ -99,3 +92,9 @@ def test_an_adapter_knows_the_stages_before_it(tmp_path):
     assert adapter_use.read(start) == use
     assert starting_adapter.stages(options, "DPO on x, run y") == (own, "DPO on x, run y")
     assert origin.described("train", "embedded", "z", "grpo") == "RL (grpo) on embedded, run z"
+
+
+def test_names_of_stages_are_no_markup():
+    use = Use("me/base", "", stages=("SFT on [a](b)", "<img src=x>"))
+    lines = card.card("t", use, "me/base", RunHistory(())).splitlines()
+    assert "1. SFT on \\[a\\](b)" in lines and "2. &lt;img src=x&gt;" in lines

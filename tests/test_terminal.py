@@ -22,7 +22,6 @@ from unslothrl.errors import RunError
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
-from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import (
     NeverRight,
@@ -181,18 +180,6 @@ def test_a_bar_moves_by_tokens_where_all_completions_end_together():
     assert terminal.phase.share == 1
 
 
-def test_others_may_draw_while_the_area_is_suspended():
-    terminal, _, written = view(live=True)
-    with terminal:
-        terminal.stage("downloading x")
-        with terminal.suspended():
-            assert terminal.live is None
-        assert terminal.live is not None
-    assert terminal.live is None and "downloading x" in written()
-    with terminal.suspended():
-        assert terminal.live is None
-
-
 # The remaining time
 
 
@@ -220,13 +207,6 @@ def test_remaining_time_includes_an_evaluation_until_it_is_done():
     assert schedule.to_end() == 25
     schedule.evaluated(10, 25.0)
     assert schedule.to_end() == 0
-
-
-def test_remaining_time_without_evaluations_uses_recent_steps_only():
-    schedule = Schedule(eval_every=0, clock=Clock())
-    for step in range(1, 21):
-        schedule.stepped(step, 30, 100.0 if step <= 10 else 2.0)
-    assert schedule.to_end() == 20
 
 
 # What is written
@@ -454,17 +434,6 @@ def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said
     assert folder.read_summary()["wall_seconds"] == 75
     assert said in written() and f"--resume '{tmp_path}/my run'\n" in written()
     assert error or f"interrupted: {step} steps in 0 s; 1:15 with start and end\n" in written()
-
-
-class OutOfMemoryError(RuntimeError):
-    """As torch's, by its name."""
-
-
-def test_what_fills_a_card_says_what_to_lower(tmp_path):
-    folder = RunFolder.create(tmp_path, "x", "")
-    said = str(unexpected(OutOfMemoryError("CUDA out of memory. Tried to allocate"), folder))
-    assert "lower --train_batch_size" in said and "error.txt" in said
-    assert f"bundle {folder.path}` makes an archive" in said
 
 
 # A real run on a terminal

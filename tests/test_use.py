@@ -207,16 +207,6 @@ def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
     assert process.returncode == 130 and "Traceback" not in err
 
 
-def test_half_a_character_waits_for_the_rest():
-    out = io.StringIO()
-    out.isatty = lambda: True  # type: ignore[method-assign]
-    assert chat.stream(iter(["a", "a", "a\u00e9", "a\u00e9\x1b[2J"]), out) == "a\u00e9\x1b[2J"
-    assert out.getvalue() == "a\u00e9?[2J"
-    out = io.StringIO()
-    chat.stream(iter(["ab", "xy"]), out)
-    assert out.getvalue() == "ab\nxy"
-
-
 @pytest.mark.parametrize(
     ("installed", "line"),
     [
