@@ -8,6 +8,7 @@ import yaml
 from unslothrl.config.offline_options import TABLES, DpoOptions
 from unslothrl.config.toml_files import to_toml
 from unslothrl.tracking import card, origin
+from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
