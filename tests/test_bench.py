@@ -138,21 +138,6 @@ def test_the_first_stage_is_what_make_train_resolves_to(sizes, gpu):
     assert own.number_of_actors == len(sizes) - 1
 
 
-def test_on_8_gb_each_stage_runs_or_says_what_it_needs(gpu, monkeypatch):
-    from on_card.stages import STAGES
-
-    session = gpu.Session(False, 5)
-    session.gpu = {"memory_mb": 8188}  # as a GPU of 8 GB says
-    monkeypatch.setattr(gpu, "hub_answers", lambda: False)
-    why = {stage.name: gpu.why_skipped(stage, session) for stage in STAGES}
-    assert why["make train, 1.5B"] is None and why["1.5B on 8 GB"] is None
-    assert why["resume, 1.5B"] is None and why["gap and canary, 28 layers"] is None
-    assert why["3B on 12 GB"] == "needs 12 GB" and why["7B, a whole step"] == "needs 16 GB"
-    assert why["GSM8K, Qwen2.5-1.5B"] == "no weights: the Hugging Face hub does not answer"
-    seconds = sum(stage.expected_s for stage in STAGES if why[stage.name] is None)
-    assert seconds < 15 * 60
-
-
 NAMED = {
     "1.5B": "unsloth/Qwen2.5-1.5B-Instruct-bnb-4bit",
     "3B": "unsloth/Qwen2.5-3B-Instruct-bnb-4bit",

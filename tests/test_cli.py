@@ -1,5 +1,6 @@
 """The program as it is started: one line and exit code 2 for every bad input, nothing heavy."""
 
+import os
 import re
 import subprocess
 import sys
@@ -163,13 +164,6 @@ def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeyp
 
 
 @pytest.mark.real
-def test_help_is_quick():
-    done, seconds = start("train_distributed.py", "--help")
-    assert done.returncode == 0 and done.stderr == "" and "--help_all" in done.stdout
-    assert seconds < 3  # 0.5 s on an idle machine
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(("arguments", "more"), [(["--lr", "x"], []), (["--help"], ["numpy"])])
 def test_neither_a_wrong_flag_nor_help_costs_a_heavy_import(arguments, more):
     heavy = {"torch", "ray", "vllm", "transformers", "peft", *more}
@@ -203,14 +197,10 @@ def test_no_flag_is_cut_in_a_narrow_terminal(capfd, monkeypatch):
 
 @pytest.mark.real
 def test_data_writes_to_a_terminal_without_unicode(tmp_path):
-    """The tiny base's prompts need no network either."""
-    import os
-
     (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
     code = (
         "from unslothrl.commands.cli import main\n"
-        "for source in ('p.jsonl', 'embedded'):\n"
-        "    assert main(['data', source, '--model', 'embedded']) == 0"
+        "assert main(['data', 'p.jsonl', '--model', 'embedded']) == 0"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -218,7 +208,7 @@ def test_data_writes_to_a_terminal_without_unicode(tmp_path):
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    for text in ("p.jsonl", "\\xe91+1?", "#####", "embedded: 2,000 rows", "What is"):
+    for text in ("p.jsonl", "\\xe91+1?", "#####"):
         assert text in done.stdout
 
 

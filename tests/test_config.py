@@ -204,22 +204,6 @@ def test_derived_values():
 
 
 @pytest.mark.parametrize(
-    ("actors", "chunk", "engine", "backend", "generates", "has_engine"),
-    [
-        (0, 0, "vllm", "unsloth", True, True),
-        (2, 8, "vllm", "unsloth", True, True),
-        (2, 0, "vllm", "unsloth", False, False),
-        (2, 8, "vllm", "peft", True, False),
-    ],
-)
-def test_when_the_learner_generates(actors, chunk, engine, backend, generates, has_engine):
-    config = Config(
-        number_of_actors=actors, learner_chunk_size=chunk, engine=engine, backend=backend
-    )
-    assert (config.learner_generates, config.learner_has_engine) == (generates, has_engine)
-
-
-@pytest.mark.parametrize(
     ("dtype", "capability", "used"),
     [
         ("auto", None, "bfloat16"),

@@ -2,7 +2,6 @@
 
 import ast
 import functools
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -41,25 +40,6 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
     objective = objectives.load(str(tmp_path / "sapo.py"))
     policy_loss(objective, tokens, Denominators(2, 2, 8)).value.backward()
     assert torch.allclose(logprobs.grad, torch.tensor([-1.0, 0.5]))
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_the_example_trains_as_a_learner(tmp_path, monkeypatch):
-    """With a flag that sets a part of it. That a learner's process reads the file is seen in
-    tests/test_joining.py, whose run trains with it too."""
-    (tmp_path / "sapo.py").write_text(documented_example())
-    monkeypatch.chdir(tmp_path)
-    flags = (
-        "--learner sapo.py --max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers "
-        "--cluster local --eval_every 0 --objective.aggregation token --epochs_per_rollout 2"
-    )
-    assert cli.main(flags.split()) == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    assert folder.name.startswith("sapo-")
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [1, 2] and all("train/loss" in row for row in rows)
-    assert 'aggregation = "token"' in (folder / "config.toml").read_text()
 
 
 @pytest.mark.real

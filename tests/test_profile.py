@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from unslothrl.errors import ProcessLost
-from unslothrl.tracking import profiler
 from unslothrl.tracking.profiler import Operator, Profiler, Recording
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.profile import Profile, operator_lines, table
@@ -134,22 +133,6 @@ def test_a_part_is_recorded_once_and_none_without_being_asked():
     assert any(operator.name == "aten::dot" for operator in recording.operators)
     events = json.loads(gzip.decompress(recording.trace))["traceEvents"]
     assert any(event["name"] == "aten::dot" for event in events)
-
-
-@pytest.mark.real
-def test_a_long_call_is_recorded_for_a_while(monkeypatch):
-    import torch
-
-    monkeypatch.setattr(profiler, "MOST_S", 0.0)
-    one = Profiler("actor-0")
-    one.arm()
-    with one.part("generation"):
-        for _ in range(3):
-            torch.ones(8) @ torch.ones(8)
-            one.tick()
-    (recording,) = one.take()
-    (dot,) = [each for each in recording.operators if each.name == "aten::dot"]
-    assert dot.calls == 1
 
 
 def test_a_process_that_dies_costs_a_note(tmp_path):

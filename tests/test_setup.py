@@ -195,18 +195,6 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "interrupted"
 
 
-def test_an_environment_that_is_a_link_is_not_made_anew(monkeypatch, tmp_path):
-    (tmp_path / "disk").mkdir()
-    (tmp_path / ".venv").symlink_to(tmp_path / "disk")
-    monkeypatch.setattr(setup_env, "VENV", tmp_path / ".venv")
-
-    def lines(now):
-        return [machine.fault_line(fault) for fault in setup_env.check("base", [], now)[1]]
-
-    assert any("a .venv that is a link" in line for line in lines("stale"))
-    assert not any("link" in line for line in lines("current"))
-
-
 @pytest.mark.real
 def test_pip_failures_carry_pips_own_words():
     with pytest.raises(setup_env.Failed, match="Invalid requirement"):

@@ -25,7 +25,6 @@ from unslothrl.runs.rl import RlRun
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import (
     NeverRight,
-    Phase,
     Schedule,
     best_of,
     step_line,
@@ -163,21 +162,6 @@ def test_what_lasts_is_said_again_every_minute_where_nothing_is_drawn():
     assert written().splitlines() == [
         "loading actor 0", "loading actor 0: 1:01 so far", "loading actor 0: 2:02 so far",
     ]  # fmt: skip
-
-
-def test_a_bar_moves_by_tokens_where_all_completions_end_together():
-    assert Phase("generation", 0.0).share == 0
-    terminal, _, _ = view(live=True)
-    terminal.progress("generation", 0, 32, 0)
-    terminal.progress("generation", 32, 32, 3200)  # 100 each
-    terminal.stage("between")
-    terminal.progress("generation", 0, 32, 10_000)
-    assert terminal.phase is not None
-    for tokens, share in ((10_800, 0.25), (11_600, 0.5), (90_000, 0.95)):
-        terminal.progress("generation", 0, 32, tokens)
-        assert terminal.phase.share == share
-    terminal.progress("generation", 32, 32, 13_200)
-    assert terminal.phase.share == 1
 
 
 # The remaining time

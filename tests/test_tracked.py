@@ -113,24 +113,6 @@ def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
     assert run.made["good"].told[-1] == ("close", "finished")
 
 
-def test_what_a_tracker_does_not_take_does_not_grow_for_ever(folder, monkeypatch):
-    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
-    never = threading.Event()
-
-    class Hangs(Kept):
-        def __init__(self, run):
-            never.wait(60)
-
-    run = Started(folder, hangs=Hangs)
-    run.trackers.start()
-    for step in range(5):
-        run.trackers.log(step, {"reward/mean": 1.0})
-    assert run.notes == ["track hangs: it has not taken the last 3 calls: nothing more is logged "
-                         "there"]  # fmt: skip
-    assert run.trackers.threads == []
-    never.set()
-
-
 def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
     first = Started(folder, one=Kept, two=Kept)
     first.trackers.start()

@@ -299,15 +299,11 @@ def test_a_template_that_counts_its_turns_has_no_form_in_ollama():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "line"),
-    [
-        ("", None),
-        ('Say "yes"', 'SYSTEM """Say "yes""""'),  # it ends at three marks before the line's end
-        ('Use """ often', '# Its system prompt holds """'),
-    ],
+    ("prompt", "line"),  # SYSTEM ends at three marks before the line's end
+    [('Say "yes"', 'SYSTEM """Say "yes""""'), ('Use """ often', '# Its system prompt holds """')],
 )
 def test_a_system_prompt_is_in_the_modelfile_or_said_to_be_missing(prompt, line):
     use = adapter_use.Use("embedded", prompt)
     text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), use, [], False)
     about = [each for each in text.splitlines() if "SYSTEM" in each or "system prompt" in each]
-    assert about == [] if line is None else about[0].startswith(line)
+    assert about[0].startswith(line)
