@@ -56,6 +56,7 @@ def first_words(output: str) -> list[str]:
     return [line.split()[0] for line in lines[1:]]  # the first is about the GPU
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(scripts, tmp_path, capsys):
     stages = (("main", "noise.py"), ("breaks", "nothing-like-it.py"), ("works", "noise.py"))
@@ -88,6 +89,7 @@ def has_ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
     program = tmp_path / "hangs.py"

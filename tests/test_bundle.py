@@ -53,7 +53,7 @@ FILES = ("config.toml", "run.json", "summary.json", "metrics.jsonl", "error.txt"
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=15)
 
 
-@settings(max_examples=20)  # of several files each
+@settings(max_examples=8)  # of several files each
 @given(
     st.dictionaries(st.sampled_from(FILES), st.tuples(LINE, GUESSED, LINE), min_size=1),
     st.sampled_from((".tar.gz", ".zip")),

@@ -1,6 +1,6 @@
 """The program as it is started: one line and exit code 2 for every bad input, nothing heavy."""
 
-import os
+import io
 import re
 import subprocess
 import sys
@@ -196,20 +196,14 @@ def test_no_flag_is_cut_in_a_narrow_terminal(capfd, monkeypatch):
 
 
 @pytest.mark.real
-def test_data_writes_to_a_terminal_without_unicode(tmp_path):
+def test_data_writes_to_a_terminal_without_unicode(tmp_path, monkeypatch):
     (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
-    code = (
-        "from unslothrl.commands.cli import main\n"
-        "assert main(['data', 'p.jsonl', '--model', 'embedded']) == 0"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for text in ("p.jsonl", "\\xe91+1?", "#####"):
-        assert text in done.stdout
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["data", str(tmp_path / "p.jsonl"), "--model", "embedded"]) == 0
+    out.seek(0)
+    text = out.read()
+    assert "\\xe91+1?" in text and "#####" in text
 
 
 # Completion, as Typer's script for bash asks for it

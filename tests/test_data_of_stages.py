@@ -112,10 +112,7 @@ def test_text_of_the_data_does_not_steer_the_terminal(shown):
     assert "read   | learnt | no<|im_end|>" in text
 
 
-def test_the_embedded_rows_and_a_share_that_is_held_out(capsys, tmp_path):
-    assert cli.main(["data", "rm", "embedded"]) == 0
-    text = capsys.readouterr().out
-    assert "2,000 rows\nevaluated on   200 rows (held_out)" in text
+def test_a_share_of_the_rows_is_held_out(capsys, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "a"}) + "\n"
                             for n in range(40)))  # fmt: skip

@@ -135,6 +135,7 @@ def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
     assert check.status == "problem" and check.found == "exit code 3: why"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_this_machine_trains_a_step():
     """Without the limit of 30 s, which a busy machine may not keep."""

@@ -92,10 +92,10 @@ def test_scores_on_a_scale_of_their_own_have_students_interval():
 @pytest.mark.parametrize("n", few([1, 4, 8]))
 @pytest.mark.parametrize(("a", "b"), few([(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)]))
 def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
-    """2,000 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
+    """500 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
     draw = np.random.default_rng(0)
     truth = a / (a + b)
-    right = draw.binomial(n, draw.beta(a, b, (2000, 200))) / n
+    right = draw.binomial(n, draw.beta(a, b, (500, 200))) / n
     found = [estimate(values.tolist()) for values in right]
     share = statistics.fmean(each.low <= truth <= each.high for each in found)
     assert 0.93 <= share <= 0.97
@@ -115,7 +115,7 @@ def test_a_difference_by_hand():
 def test_signs_are_random_where_nothing_differs():
     assert sign_test([0.0, 0.0]) == 1 and paired([0.5] * 5, [0.5] * 5).p == 1
     draw = np.random.default_rng(2)
-    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(300)]
+    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(100)]
     assert statistics.fmean(share < 0.1 for share in shares) == pytest.approx(0.1, abs=0.05)
 
 

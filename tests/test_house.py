@@ -226,13 +226,18 @@ def test_cells_of_a_line_are_separated_where_they_are_wider_than_planned():
     `"".join(f"{value:>9}" for value in values)`."""
     for module, tree in modules().items():
         for node in ast.walk(tree):
-            where = f"{module} line {getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 for left, right in itertools.pairwise(node.values):
-                    assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), where
-                    assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), where
+                    assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), (
+                        module,
+                        node.lineno,
+                    )
+                    assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), (
+                        module,
+                        node.lineno,
+                    )
             elif isinstance(node, ast.Call) and last_name(node.func) == "join":
                 for said in (getattr(part, "elt", None) for part in node.args):
                     if isinstance(said, ast.JoinedStr) and ast.unparse(node.func) == "''.join":
-                        assert not _side(said.values[0], ">"), where
-                        assert not _side(said.values[-1], "<"), where
+                        assert not _side(said.values[0], ">"), (module, node.lineno)
+                        assert not _side(said.values[-1], "<"), (module, node.lineno)
