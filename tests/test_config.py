@@ -27,12 +27,6 @@ BIG = Machine(
 )
 
 
-def test_on_big_gpus_nothing_is_changed():
-    resolved = resolve({}, BIG)
-    assert resolved.notes == ()
-    assert (resolved.config.engine, resolved.config.backend) == ("vllm", "unsloth")
-
-
 def test_every_default_is_inside_its_own_limits():
     for name, entry in OPTIONS.items():
         assert entry.default is None or read_value(name, entry.default) == entry.default
@@ -160,11 +154,6 @@ def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
     file = tmp_path_factory.mktemp("toml") / "config.toml"
     file.write_text(to_toml(made), encoding="utf-8")
     assert Config(**read_toml(file)) == made
-
-
-def test_toml_names_what_is_not_set():
-    text = to_toml(Config())
-    assert "# max_steps is not set" in text and "max_steps" not in tomllib.loads(text)
 
 
 MINE = """

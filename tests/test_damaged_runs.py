@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -13,8 +12,7 @@ from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.config.values import RUN
 from unslothrl.runs.earlier_run import EarlierRun
-from unslothrl.tracking.report import page, signs
-from unslothrl.tracking.report.history import RunHistory
+from unslothrl.tracking.report import page
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -139,18 +137,6 @@ def test_a_comparison_replaces_pages_alone(tmp_path, capsys):
     page_file = tmp_path / "c.html"
     for _ in range(2):
         assert cli.main(["report", *runs, "--output", str(page_file)]) == 0
-
-
-def test_a_very_long_run_is_judged_at_once():
-    """Means over a tenth of its steps, at every step, would take minutes."""
-    count = 100_000
-    rising = [{"step": i, "reward/mean": i / count} for i in range(count)]
-    started = time.process_time()
-    assert signs.collapse(RunHistory(rising)) is None
-    fallen = [*rising, *({"step": count + i, "reward/mean": 0.1} for i in range(count // 4))]
-    found = signs.collapse(RunHistory(fallen))
-    assert time.process_time() - started < 10
-    assert 99_000 <= found["step"] < 100_000 and found["last"] == "0.100"
 
 
 @pytest.mark.parametrize(

@@ -94,12 +94,6 @@ def test_memory_disks_and_shared_memory(tmp_path, monkeypatch):
     assert doctor.shared_memory(Machine(ram_mb=16_000, shm_mb=8_000)).status == "ok"
 
 
-def test_without_a_sandbox_there_is_a_warning(monkeypatch):
-    monkeypatch.setattr(doctor.sandboxes, "available", lambda level: f"no {level}")
-    check = doctor.sandbox()
-    assert check.status == "warning" and "bubblewrap: no bubblewrap" in check.found
-
-
 @pytest.mark.parametrize("status, code", [("ok", 0), ("warning", 0), ("problem", 1)])
 def test_the_exit_code_tells(status, code, monkeypatch, capsys):
     found = [Check("a", "ok", "fine"), Check("b", status, "seen", "do this")]

@@ -40,12 +40,6 @@ def placed(config: Config, machine: Machine, *given: str) -> Placement:
     return place(config, resources, shape=SEVEN)
 
 
-def test_a_run_says_that_an_unknown_model_was_not_fitted():
-    notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
-    assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
-    assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes
-
-
 @pytest.mark.parametrize("gb", [8, 12, 16])
 def test_a_plan_is_of_the_run_that_would_follow(gb, capsys):
     """What `--fit auto` lowers is lowered, and said; with `--fit off` nothing is."""

@@ -498,12 +498,6 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
         folder.close()
 
 
-def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, capsys):
-    for name in (pair[0], pair[0] / "metrics.jsonl"):
-        assert cli.main(["report", str(name)]) == 0
-        assert capsys.readouterr().out.strip() == str(pair[0] / "report.html")
-
-
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [make_run(tmp_path / parent / "same", 1).path for parent in ("x", "y")]
     assert [run.name for run in read_all(runs)] == [str(path) for path in runs]

@@ -1,7 +1,5 @@
 """Orderly stops: signals and lost outputs, in processes of their own."""
 
-import os
-import pty
 import signal
 import subprocess
 import sys
@@ -105,15 +103,6 @@ def test_a_closed_pipe_stops_it():
     process.stdout.close()
     assert process.wait(20) == 128 + signal.SIGPIPE
     assert process.stderr.read() == "stopped: its output was closed\n"
-
-
-def test_a_terminal_that_is_lost_stops_it():
-    main, side = pty.openpty()
-    process = started("while True: out.write('line\\n'); out.flush()", stdout=side)
-    os.close(side)
-    os.read(main, 4)
-    os.close(main)
-    assert process.wait(20) == 128 + signal.SIGPIPE
 
 
 def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):

@@ -24,7 +24,6 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import (
-    NeverRight,
     Schedule,
     best_of,
     step_line,
@@ -132,13 +131,6 @@ def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
     assert output.count("no completion was ever right, in 3 steps") == 1
     assert output.count("no completion was ever right, in 30 steps") == 1
     assert "finished: 40 steps in 40 s\nscore: no completion was ever right\n" in output
-
-
-@pytest.mark.parametrize("scores", [[0.0, 0.0, 0.125, 0.0, 0.0, 0.0], [None] * 6, [0.0, 0.0]])
-def test_one_right_completion_or_too_few_steps_are_no_reason(scores):
-    watch = NeverRight()
-    rows = [{} if score is None else {"rollout/score": score} for score in scores]
-    assert [watch.saw(row) for row in rows] == [None] * len(rows)
 
 
 # Steps

@@ -11,7 +11,6 @@ import pytest
 from fakes import completion, group
 
 from unslothrl.commands import cli
-from unslothrl.config.options import OPTIONS
 from unslothrl.errors import UserError
 from unslothrl.tracking import trackers
 from unslothrl.tracking.trackers import MOST_TEXT, Trackers, sample_rows
@@ -136,11 +135,6 @@ def test_samples_are_few_and_cut(folder):
     assert [row["task"] for row in rows] == ["0", "1", "2", "3", "c"]
     assert len(rows[-1]["completion"]) == MOST_TEXT + len(" ...")
     assert rows[0].keys() >= {"set", "prompt", "answer", "completion", "score", "finish_reason"}
-
-
-def test_the_choices_are_the_files():
-    assert OPTIONS["track"].metadata["choices"] == (*trackers.names(), trackers.NONE)
-    assert trackers.wanted(["wandb", "none", "wandb"]) == ("wandb",)
 
 
 def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch, tmp_path, capsys):

@@ -292,12 +292,6 @@ def test_ollamas_template_writes_what_the_models_does(template, bos, system):
     assert (bos or "") + go(made, system, turns) == prompts.render(tokenizer, turns, system)
 
 
-def test_a_template_that_counts_its_turns_has_no_form_in_ollama():
-    assert serving.go_template(chat_tokenizer(NUMBERED), adds_bos=False) is None
-    text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), None, ["<|end|>"], False)
-    assert text.startswith("FROM ./x.gguf\n# Its chat template") and 'stop "<|end|>"' in text
-
-
 @pytest.mark.parametrize(
     ("prompt", "line"),  # SYSTEM ends at three marks before the line's end
     [('Say "yes"', 'SYSTEM """Say "yes""""'), ('Use """ often', '# Its system prompt holds """')],
