@@ -105,19 +105,6 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     assert first.lr == second.lr
 
 
-def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
-    from unslothrl.errors import UserError
-
-    def refuse(resolved):
-        raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
-
-    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", refuse)
-    assert cli.main(["train"]) == 2
-    assert capfd.readouterr().err == (
-        "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
-    )
-
-
 def test_the_trainers_exit_code_is_the_programs_and_ctrl_c_is_quiet(runs, monkeypatch, capfd):
     def interrupt(resolved):
         raise KeyboardInterrupt

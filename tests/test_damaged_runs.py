@@ -12,7 +12,6 @@ from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.config.values import RUN
 from unslothrl.runs.earlier_run import EarlierRun
-from unslothrl.tracking.report import page
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -113,18 +112,6 @@ def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
     _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and all(line.isprintable() for line in lines)
     assert {"killed", "damaged"} <= {line.split()[1] for line in lines if line[0] != "b"}
-
-
-def test_links_name_files_whatever_they_are_called(tmp_path):
-    assert page.address("a b/c#d?e%f.html") == "a%20b/c%23d%3Fe%25f.html"
-    assert page.address("\udcff/x") == "%FF/x" and page.address("a:b") == "a%3Ab"
-    runs = [make_run(tmp_path / name, 1) for name in ("a#1?", "50% b")]
-    for run in runs:
-        write_report(run)
-    path = tmp_path / "both.html"
-    assert cli.main(["report", *(str(run.path) for run in runs), "--output", str(path)]) == 0
-    text = path.read_text()
-    assert 'href="a%231%3F/report.html"' in text and 'href="50%25%20b/report.html"' in text
 
 
 def test_a_comparison_replaces_pages_alone(tmp_path, capsys):

@@ -107,13 +107,6 @@ def test_every_flag_that_is_named_exists(path):
     } == set()
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_every_command_that_is_named_exists(path):
-    known = {*command().commands, "unslothrl"}
-    named = set(re.findall(r"(?:^ {4}|`)unslothrl ([a-z]+)\b", path.read_text(), re.MULTILINE))
-    assert named <= known
-
-
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 

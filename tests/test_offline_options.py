@@ -297,16 +297,14 @@ def resolved(command, given):
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "was"),
+    ("command", "given"),
     [
-        ("rm", {"recipe": "mine.toml"}, None),
-        ("train", {"max_lora_rank": "64"}, None),
-        ("sft", {"backend": "auto"}, "backend"),
+        ("rm", {"recipe": "mine.toml"}),
+        ("train", {"max_lora_rank": "64"}),
+        ("sft", {"backend": "auto"}),
     ],
 )
-def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
-    command, given, was, adapter, here
-):
+def test_a_run_goes_on_with_what_it_has_made_of_its_options(command, given, adapter, here):
     """The same command again, though the adapter's shape, or the machine, has decided otherwise."""
     folder, rank = adapter
     (here / "rows.jsonl").write_text('{"problem": "1?", "answer": "1"}')

@@ -8,16 +8,13 @@ from adapters import SETTINGS, write
 from unslothrl.config import rules
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import RECIPES, command_of, to_toml
-from unslothrl.data.tasks import Data
 from unslothrl.errors import UserError
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
-from unslothrl.training.trial import header
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
-DATA = Data(train=None, evals={})
 ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
 
 
@@ -243,15 +240,3 @@ def test_rollouts_of_older_versions_are_corrected_for(tmp_path):
     correction, (note,) = resolved(max_staleness="1", correction="none")
     assert correction == "none" and note.startswith("warning: correction none, ")
     assert resolved(max_staleness="1", correction="masked") == ("masked", [])
-
-
-def test_the_header_says_how_old_rollouts_may_be():
-    flags = {"learner": "grpo", "max_staleness": "2", "partial_rollouts": True}
-    config = resolve(flags, CPU).config
-    (line,) = [line for line in header(config, DATA, 1, []) if "rollouts may be" in line]
-    assert line == (
-        "rollouts may be 2 versions old: correction truncated; learners generate nothing, "
-        "completions continue under new versions"
-    )
-    config = resolve({"learner": "grpo"}, CPU).config
-    assert not any("rollouts may be" in line for line in header(config, DATA, 1, []))

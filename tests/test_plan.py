@@ -8,7 +8,6 @@ import pytest
 from few_cases import few
 
 from unslothrl.commands.cli import main
-from unslothrl.commands.plan import table
 from unslothrl.config.options import Config
 from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
@@ -270,20 +269,6 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     assert "under 3 policy versions, vllm" in capsys.readouterr().out
 
 
-def test_without_a_model_known_models_are_listed(capsys):
-    assert main(["plan", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["models"]) == set(KNOWN)
-    assert main(["plan", "--card", "12"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("a GPU of 12 GB: GB by context") and "qwen2.5-3b " in text
-    fitting, _, too_large = text.partition("too large:")
-    assert fitting.count("qwen2.5-7b ") == 1 and "qwen2.5-72b" not in fitting
-    assert "qwen2.5-72b" in too_large
-    row = table(cards(24))["models"]["qwen2.5-7b"].values()
-    row = [value for value in row if value is not None]
-    assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
-
-
 def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
     flags = ["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", "--fit", "off",
              "--engine", "transformers", "--backend", "peft", "--max_num_seqs", "8"]  # fmt: skip
@@ -304,11 +289,6 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
 # How long a step takes
 
 
-def seconds(config: Config, *sizes: float):
-    resources = Resources.of_machine(config, cards(*sizes))
-    return forecast.step_seconds(config, SEVEN, place(config, resources, shape=SEVEN))
-
-
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     found = sum(forecast.parts(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0))
@@ -319,14 +299,3 @@ def test_a_step_by_hand():
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
     slow = sum(forecast.parts(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0))
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
-
-
-def test_the_range_goes_up_and_is_shorter_on_larger_cards():
-    config = replace(MAIN, max_num_seqs=16)
-    by_size = [seconds(config, gb) for gb in (12, 24, 80)]
-    assert all(low < high for low, high in by_size)
-    assert [low for low, _ in by_size] == sorted((low for low, _ in by_size), reverse=True)
-    longer = seconds(replace(config, max_new_tokens=2400), 24)
-    assert longer[0] > by_size[1][0] and longer[1] > by_size[1][1]
-    assert seconds(replace(config, engine="transformers", backend="peft"), 24)[1] > by_size[1][1]
-    assert seconds(config) is None

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from few_cases import few
@@ -291,26 +290,6 @@ def test_rows_fit_the_models_context():
 
 
 # The commands
-
-
-@pytest.fixture
-def small_card(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Machine, "detect", classmethod(lambda cls: cards(6)))
-    row = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
-    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("command", few(TABLES))
-def test_a_card_that_is_too_small_is_refused_before_anything_is_loaded(command, small_card, capsys):
-    words = [command, "--model", MODEL, "--dataset", "rows.jsonl", "--max_length", "4096"]
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert f"model {MODEL} needs about" in line and "are usable on card0" in line
-    assert line.endswith("or start all the same with --fit off") and not out
-    assert not Path("runs").exists()
 
 
 def test_a_run_takes_the_micro_batch_that_fits():

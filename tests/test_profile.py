@@ -1,13 +1,12 @@
 """`--profile`: real traces of real steps, and no effect on what is trained."""
 
 import gzip
-import json
 from dataclasses import replace
 
 import pytest
 
 from unslothrl.errors import ProcessLost
-from unslothrl.tracking.profiler import Operator, Profiler, Recording
+from unslothrl.tracking.profiler import Operator, Recording
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.profile import Profile, operator_lines, table
 
@@ -109,30 +108,6 @@ def test_operators_are_ranked_by_the_device_where_there_is_one():
     )
     lines = operator_lines("actor-0, generation", [on_card])
     assert "device ms" in lines[1] and lines[2].split() == ["gemm", "1", "40.0", "100.0%"]
-
-
-@pytest.mark.real
-def test_a_part_is_recorded_once_and_none_without_being_asked():
-    import torch
-
-    def work(ticks):
-        with one.part("update"):
-            torch.ones(8) @ torch.ones(8)
-            for _ in range(ticks):
-                one.tick()
-
-    one = Profiler("learner-0")
-    work(1)
-    assert one.take() == []
-    one.arm()
-    work(0)  # nothing was done in it: the next call is recorded
-    work(1)
-    work(1)
-    (recording,) = one.take()
-    assert (recording.process, recording.part) == ("learner-0", "update")
-    assert any(operator.name == "aten::dot" for operator in recording.operators)
-    events = json.loads(gzip.decompress(recording.trace))["traceEvents"]
-    assert any(event["name"] == "aten::dot" for event in events)
 
 
 def test_a_process_that_dies_costs_a_note(tmp_path):

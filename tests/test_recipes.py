@@ -230,16 +230,6 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
 STAGES = [name for name in RECIPES if command_of(name) in TABLES]
 
 
-def test_every_stage_has_recipes_with_and_without_a_card():
-    for command in TABLES:
-        names = [name for name in STAGES if command_of(name) == command]
-        assert f"{command}-cpu" in names and len(names) >= 2
-        for name in names:
-            assert (
-                f"# Command    unslothrl {command} --recipe {name}\n" in RECIPES[name].read_text()
-            )
-
-
 @pytest.mark.parametrize("name", STAGES)
 def test_rows_of_a_recipes_data_are_read(name, tmp_path):
     """Every one: in the columns of the data set that the recipe names."""

@@ -418,19 +418,6 @@ def test_a_fault_of_the_report_ends_no_run(folder):
         raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "labels"),
-    [
-        (0, 1, ["0.0", "0.5", "1.0"]),
-        (3.00e-6, 3.05e-6, ["3.00e-06", "3.02e-06", "3.04e-06", "3.06e-06"]),
-        (5000, 5003, ["4,000", "6,000", "8,000", "10,000"]),  # which are all but equal
-    ],
-)
-def test_the_labels_of_ticks_differ(low, high, labels):
-    ticks = charts.nice_ticks(low, high)
-    assert [charts.tick_text(tick, ticks) for tick in ticks] == labels
-
-
 def test_a_figure_carries_its_values():
     curves = [
         charts.Curve("a<b", [(1, 0.25), (3, 0.75)], band=[(0.0, 0.5), (0.5, 1.0)]),

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import chromium
 import pytest
-from report_runs import HOSTILE, make_run, make_stage
+from report_runs import HOSTILE, make_run
 
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.history import read_all
-from unslothrl.tracking.report.page import write_page, write_report
+from unslothrl.tracking.report.page import write_report
 
 pytestmark = pytest.mark.slow
 
@@ -108,21 +107,6 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     assert texts(browser, "figure .at")[0].startswith("step 12")
     browser.move_to(1, 1)
     assert texts(browser, "figure:first-of-type .legend")[0] == last
-
-
-def test_the_page_of_a_stage_has_charts_and_nothing_to_browse(page, tmp_path):
-    folder = make_stage(tmp_path / "preferred", "dpo")
-    write_report(folder)
-    browser = page(report(folder))
-    assert browser.evaluate(DRAWN) and len(texts(browser, "figure")) == 10
-    at = box(browser, "figure .plot")
-    browser.move_to(at["x"] + at["width"] - 1, at["y"] + 5)
-    assert texts(browser, "figure .at")[0].strip() == "step 12"  # no link to rollouts
-    browser.click(at["x"] + at["width"] - 1, at["y"] + 5)
-    assert texts(browser, "#rollouts") == [] and browser.evaluate("location.hash") == ""
-    for width in (390, 1280):
-        browser.look(width, 900)
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
@@ -250,15 +234,6 @@ def test_tokens_are_coloured_on_demand(page, run):
     ]
 
 
-def test_evaluations_are_browsed_too(page, run):
-    browser = page(report(run), "#eval=000005")
-    browser.wait_for(READY)
-    assert browser.evaluate("document.getElementById('where').textContent") == "step 5, 2 of 4"
-    assert texts(browser, ".prompt h3")[0].startswith("held_out: held-0 ")
-    set_value(browser, "order", "improved")
-    browser.wait_for("document.querySelector('.prompt h3').textContent.includes('since')")
-
-
 @pytest.mark.parametrize("has_turns", [False, True])
 def test_hostile_completions_stay_text(page, tmp_path, has_turns):
     write = lambda draw, length: HOSTILE  # noqa: E731
@@ -327,15 +302,6 @@ def test_no_other_script_runs(browser, run, tmp_path):
         browser.evaluate("document.body.innerHTML = '<b>x</b>'")
     assert len([each for each in browser.problems if "Content Security Policy" in each]) >= 2
     browser.problems.clear()
-
-
-def test_a_comparison_has_no_browser_and_no_problem(page, run, tmp_path):
-    other = make_run(tmp_path / "other", 8, lr=1e-4)
-    browser = page(write_page(read_all([run.path, other.path]), tmp_path / "both.html"))
-    at = box(browser, "figure .plot")
-    browser.move_to(at["x"] + 2, at["y"] + 9)
-    assert texts(browser, "figure .at")[0].strip() == "step 1"
-    assert len(texts(browser, ".figures:first-of-type figure:first-of-type .legend b")) == 2
 
 
 LOOKS = {

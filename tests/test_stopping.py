@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 from few_cases import few
 
@@ -118,32 +117,3 @@ def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
         assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
     text = (tmp_path / "log").read_text()
     assert text.startswith("ready\n") and text.endswith("end\n")
-
-
-FIRST = """
-import sys, time
-from unslothrl.commands import cli
-cli.answer = lambda arguments: (print('ready', flush=True), time.sleep(60))
-sys.exit(cli.main([]))
-"""
-
-
-@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGHUP]))
-def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
-    """The kernel gives it no signal that it does nothing about."""
-    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces here")
-    process = subprocess.Popen(
-        [*unshare, sys.executable, "-c", FIRST],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup make quick` ignores it
-    )
-    try:
-        assert process.stdout.readline() == "ready\n"
-        (first,) = psutil.Process(process.pid).children()
-        first.send_signal(number)
-        assert process.wait(20) == 128 + number
-    finally:
-        process.kill()

@@ -102,14 +102,6 @@ def test_a_sample_is_text_and_stays_inside_the_terminal(width, encoding, of_turn
         assert "[bold]2[/bold]" in output and "sample, reward 1: " in output
 
 
-def test_a_plain_sample_is_one_line_with_its_beginning_and_end():
-    terminal, _, written = view(live=False)
-    terminal.sample([group((0.25, "begin " + "x" * 10_000 + "\n\tend"))])
-    (line,) = written().splitlines()
-    assert line.startswith("sample, reward 0.25: 1 + 1? -> begin xxx") and line.endswith("x end")
-    assert len(line) < 500
-
-
 def test_samples_come_with_the_first_step_and_then_now_and_then():
     terminal, clock, written = view(live=False)
     for minutes in range(6):
