@@ -299,3 +299,9 @@ def test_a_step_by_hand():
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
     slow = sum(forecast.parts(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0))
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
+
+
+def test_a_run_says_that_an_unknown_model_was_not_fitted():
+    notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
+    assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
+    assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes

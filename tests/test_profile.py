@@ -1,12 +1,13 @@
 """`--profile`: real traces of real steps, and no effect on what is trained."""
 
 import gzip
+import json
 from dataclasses import replace
 
 import pytest
 
 from unslothrl.errors import ProcessLost
-from unslothrl.tracking.profiler import Operator, Recording
+from unslothrl.tracking.profiler import Operator, Profiler, Recording
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.profile import Profile, operator_lines, table
 
@@ -114,3 +115,27 @@ def test_a_process_that_dies_costs_a_note(tmp_path):
     lost = ProcessLost("actor-0", "actor-0 has died")
     view, _ = profiled(tmp_path, 1, 3, Processes(Process(), error=lost))
     assert view.notes == ["a step is not profiled: actor-0 has died"] * 2
+
+
+@pytest.mark.real
+def test_a_part_is_recorded_once_and_none_without_being_asked():
+    import torch
+
+    def work(ticks):
+        with one.part("update"):
+            torch.ones(8) @ torch.ones(8)
+            for _ in range(ticks):
+                one.tick()
+
+    one = Profiler("learner-0")
+    work(1)
+    assert one.take() == []
+    one.arm()
+    work(0)  # nothing was done in it: the next call is recorded
+    work(1)
+    work(1)
+    (recording,) = one.take()
+    assert (recording.process, recording.part) == ("learner-0", "update")
+    assert any(operator.name == "aten::dot" for operator in recording.operators)
+    events = json.loads(gzip.decompress(recording.trace))["traceEvents"]
+    assert any(event["name"] == "aten::dot" for event in events)

@@ -54,3 +54,11 @@ def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
     assert cli.main(["score", str(file), "--reward", "boxed"]) == cli.USAGE
     (line,) = capsys.readouterr().err.splitlines()
     assert line.isprintable() and "owned" in line
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    assert cli.main(["recipes"]) == cli.FAILED
+    assert capsys.readouterr() == ("", "unslothrl: No such file or directory\n")

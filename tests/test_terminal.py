@@ -22,6 +22,7 @@ from unslothrl.errors import RunError
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
+from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import (
     Schedule,
@@ -442,3 +443,26 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     assert any(line.startswith("step 1/2: ") for line in lines)
     assert any(line.startswith("finished: 2 steps in") for line in lines)
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
+
+
+def test_others_may_draw_while_the_area_is_suspended():
+    terminal, _, written = view(live=True)
+    with terminal:
+        terminal.stage("downloading x")
+        with terminal.suspended():
+            assert terminal.live is None
+        assert terminal.live is not None
+    assert terminal.live is None and "downloading x" in written()
+    with terminal.suspended():
+        assert terminal.live is None
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's, by its name."""
+
+
+def test_what_fills_a_card_says_what_to_lower(tmp_path):
+    folder = RunFolder.create(tmp_path, "x", "")
+    said = str(unexpected(OutOfMemoryError("CUDA out of memory. Tried to allocate"), folder))
+    assert "lower --train_batch_size" in said and "error.txt" in said
+    assert f"bundle {folder.path}` makes an archive" in said
