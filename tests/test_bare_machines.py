@@ -120,13 +120,6 @@ def test_doctor_names_what_a_machine_lacks(inside, tmp_path):
     assert said.startswith("problem  compiler")
 
 
-def test_an_old_driver(inside):
-    (line,) = lines(inside("", *CHECK, gpu=("NVIDIA GeForce RTX 4090", "550.54.15")), "driver")
-    assert line.endswith("sudo apt install nvidia-driver-580 and restart, or SET=cpu")
-    (line,) = lines(inside("", *CHECK, gpu=("Tesla T4", "550.54.15")), "driver")
-    assert ": sudo apt install cuda-compat-13-0, from NVIDIA's repository" in line
-
-
 COMPAT = """
 import ctypes, os
 from unslothrl.system import cuda_compat

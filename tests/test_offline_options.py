@@ -38,15 +38,6 @@ def run_of(command, **flags):
     return folder, stage.options
 
 
-def test_the_defaults_are_of_the_command():
-    assert resolve("sft", {}).options.lr == 2e-4
-    assert resolve("dpo", {}).options.lr == 1e-5
-    assert resolve("rm", {}).options.lr == 1e-4
-    options = resolve("sft", {}).options
-    assert (options.model, options.dataset) == ("embedded", "embedded")
-    assert options.run_name.startswith("sft-") and options.assistant_only_loss
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_config_toml_reads_back_as_the_same_options(command, here):
     data = here / "rows.jsonl"

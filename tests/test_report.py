@@ -207,18 +207,6 @@ def test_resumes_are_recorded_and_marked(run, tmp_path):
     assert page.source.count('class="mark"') == 2 * page.tags.count("svg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["/x/bin/unslothrl", "train", "--lr", "1e-5"], "unslothrl train --lr 1e-5"),
-        (["train_distributed.py", "--data", "a b"], "python train_distributed.py --data 'a b'"),
-        (["/x/unslothrl/__main__.py", "--seed", "1"], "python -m unslothrl --seed 1"),
-    ],
-)  # fmt: skip
-def test_the_command_can_be_typed_again(arguments, shown):
-    assert origin.command_line(arguments) == shown
-
-
 @pytest.mark.parametrize("text", ["", '{"resumes": [[1]]}', '{"x": ' + "[" * 9999])
 def test_a_damaged_origin_is_as_none(tmp_path, text):
     (tmp_path / "run.json").write_text(text)

@@ -5,9 +5,7 @@ import pytest
 from unslothrl.algorithms import objectives
 from unslothrl.config.toml_files import read_recipe
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
-from unslothrl.offline import examples
 from unslothrl.rewards import choose, functions
 from unslothrl.rewards.custom import signature_of
 from unslothrl.tracking.run_folder import SUMMARY, RunFolder
@@ -52,18 +50,6 @@ def test_a_base_that_is_none(model, fix, tmp_path, monkeypatch):
 def test_a_source_that_names_nothing_is_not_the_current_folder(text):
     with pytest.raises(UserError, match=r"must be NAME|set owner/name"):
         sources.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("row", "flags"),
-    [
-        ({"prompt": "1", "completion": "2"}, "set --chosen_column and --rejected_column"),
-        ({"prompt": "1", "chosen": "2"}, "set --rejected_column"),
-    ],
-)
-def test_both_columns_of_a_pair_are_named(row, flags):
-    with pytest.raises(UnusableRow, match=flags):
-        examples.pair(row)
 
 
 def test_files_may_begin_with_the_mark_of_windows(tmp_path):
