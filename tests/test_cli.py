@@ -126,15 +126,15 @@ def written(name: str, text: str) -> bool:
 
 
 def test_the_whole_help_names_every_option_with_its_default(monkeypatch, capfd):
-    for line, columns in (("--help-all", "200"), ("plan --help_all", "40")):
+    for line, columns in (("plan --help_all", "40"), ("--help-all", "200")):
         monkeypatch.setenv("COLUMNS", columns)
         assert cli.main(line.split()) == 0
         out, err = capfd.readouterr()
         assert err == "" and [name for name in OPTIONS if not written(name, out)] == []
-        words = " ".join(out.split())
-        assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
-        assert "one of none, truncated, masked, geometric" in words
-        assert "over 0 and at most 1" in words
+    words = " ".join(out.split())
+    assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
+    assert "one of none, truncated, masked, geometric" in words
+    assert "over 0 and at most 1" in words
 
 
 def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeypatch, capfd):
