@@ -167,6 +167,7 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
         ("reward", '["{run}/mine.py:mine"]'),
         ("reward", '["{run}/../{run}/./mine.py:mine=0.5"]'),
         ("reward", '["{here}/{run}/link.py:mine"]'),
+        ("reward", '["{here}/to-{run}.py:mine"]'),
         ("reward", '["beside.py:mine"]'),
         ("reward", '["{run}/../beside.py:mine"]'),
         ("learner", '"{run}/mine.py"'),
@@ -176,7 +177,7 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
     ],
 )
 def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, monkeypatch, capsys):
-    """Nor by a folder with .py in its name, a link out of the run, or a relative path."""
+    """Nor by a folder with .py in its name, a link out of the run or into it, a relative path."""
     monkeypatch.chdir(tmp_path)
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
     (tmp_path / "beside.py").write_text(code)
@@ -185,6 +186,7 @@ def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, mon
         write(run / "adapters" / "v000001")
         (run / "mine.py").write_text(code)
         (run / "link.py").symlink_to(tmp_path / "beside.py")
+        (tmp_path / f"to-{name}.py").symlink_to(run / "mine.py")
         text = value.format(run=name, here=tmp_path)
         (run / "config.toml").write_text(f'model = "embedded"\n{option} = {text}\n')
         for adapter in (name, f"{name}/adapters/v000001"):
