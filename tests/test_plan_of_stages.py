@@ -12,6 +12,8 @@ from test_reward_model import head
 
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
+from unslothrl.errors import UserError
+from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
 from unslothrl.planning import forecast, stages
 from unslothrl.planning.engine_memory import usable_mb
@@ -379,3 +381,14 @@ def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
     found = on_first_card(stage, cards(8, 8))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == first
     assert found.notes[-1] == "sft trains on one GPU: the first of 2 is used"
+
+
+def test_a_run_takes_the_micro_batch_that_fits():
+    flags = {"model": "unsloth/Qwen2.5-3B-bnb-4bit", "dataset": "a/b", "max_length": "4096"}
+    stage = resolving.fitted(resolve("sft", flags), cards(8))
+    assert stage.options.train_batch_size == 2
+    assert "train_batch_size 4 -> 2: fits 8 GB" in stage.notes
+    with pytest.raises(UserError, match="set --train_batch_size 2, or"):
+        resolving.fitted(resolve("sft", {**flags, "train_batch_size": "4"}), cards(8))
+    whole = resolving.fitted(resolve("sft", {**flags, "fit": "off"}), cards(8))
+    assert whole.options.train_batch_size == 4 and not whole.notes
