@@ -1,6 +1,5 @@
 """The archive for a bug report: what is in it, and what is not."""
 
-import io
 import json
 import os
 import tarfile
@@ -54,7 +53,7 @@ FILES = ("config.toml", "run.json", "summary.json", "metrics.jsonl", "error.txt"
 LINE = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=15)
 
 
-@settings(max_examples=20)  # of several files each
+@settings(max_examples=8)  # of several files each
 @given(
     st.dictionaries(st.sampled_from(FILES), st.tuples(LINE, GUESSED, LINE), min_size=1),
     st.sampled_from((".tar.gz", ".zip")),
@@ -155,13 +154,6 @@ def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeyp
         capsys.readouterr()
         assert cli.main(["bundle", *arguments]) == 2
         assert said in capsys.readouterr().err
-
-
-def test_an_archive_names_no_user(tmp_path):
-    bundle.write(tmp_path / "b.tar.gz", "b", {"a": "text"})
-    with tarfile.open(fileobj=io.BytesIO((tmp_path / "b.tar.gz").read_bytes())) as file:
-        (member,) = file.getmembers()
-    assert (member.uid, member.uname, member.gname) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", ["../../etc/x", "a b\n", "...", ""])

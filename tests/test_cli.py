@@ -1,5 +1,6 @@
 """The program as it is started: one line and exit code 2 for every bad input, nothing heavy."""
 
+import io
 import re
 import subprocess
 import sys
@@ -8,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import __version__
 from unslothrl.algorithms import objectives
 from unslothrl.commands import cli
 from unslothrl.commands.flags import EVERYDAY
@@ -43,45 +43,27 @@ THIS = __file__.replace(" ", SPACE)
 FILE = THIS.removesuffix(".py")
 BAD = [
     ("--lr abc", ["lr", "a number", "'abc'", "--lr 2e-05"]),
-    ("--lr nan", ["lr", "over 0 and at most 1", "nan", "--lr 2e-05"]),
     ("--lr", ["--lr"]),
-    ("--temperature 0", ["temperature", "over 0", "0.0", "--temperature 1.2"]),
     ("--top_p 1.5", ["top_p", "at most 1", "1.5", "--top_p 1"]),
-    ("--batch_size 0", ["batch_size", "at least 1", "0", "--batch_size 30"]),
     ("--batch_size 2.5", ["batch_size", "a whole number", "'2.5'", "--batch_size 30"]),
-    ("--number_of_actors -1", ["number_of_actors", "at least 0", "-1", "--number_of_actors 2"]),
-    ("--max_lora_rank 600", ["max_lora_rank", "at most 512", "600", "--max_lora_rank 32"]),
-    ("--topk 16 --num_candidates 8", ["topk", "(8)", "16", "--topk 8 or --num_candidates 16"]),
     ("--topk 9", ["topk", "num_candidates (8)", "9", "--topk 8"]),
     ("--learner grpo --num-candidates 1", ["num_candidates", "grpo", "1", "--num_candidates 8"]),
     ("--learner grop", ["learner", "gspo, pg", "'grop'", "--learner grpo"]),
-    ("--engine sglang", ["engine", "vllm", "'sglang'", "--engine"]),
     ("--num_candidate 8", ["--num_candidate is not an option", "--num_candidates"]),
-    ("--top_k 5", ["--top_k is not an option", "--topk", "--sampling_top_k"]),
     ("--qqq 1", ["--qqq is not an option", "--help"]),
-    ("--larning_rate 1", ["did you mean --learning_rate"]),
     ("--kl loss", ["--kl is not an option", "set --objective.kl"]),
-    ("--objective.clip_low 2", ["clip_low", "--objective.clip_low 0.2"]),
     ("--Batch_Size 1", ["--Batch_Size is not an option", "set --batch_size"]),
     ("plan --crad 8", ["--crad is not an option", "did you mean --card?"]),
-    ("eval --adapter x --num_generations 1", ["not an option of eval", "eval --help"]),
     ("eval --adapter x --max_response_length 1", ["not an option of eval: set --max_new_tokens"]),
-    ("train data.train_batch_size=8", ["data.train_batch_size=8"]),
     ("train lr=1e-5", ["lr=1e-5", "--NAME VALUE"]),
-    ("train grpo", ["grpo"]),
     ("--reward acuracy", ["reward", "'acuracy'", "set --reward accuracy"]),
     ("trian --lr 1e-3", ["'trian'", "Did you mean 'train'"]),
-    ("resume runs/x", ["'resume'"]),
-    ("qqq", ["'qqq'", "--help"]),
-    ("--learner GRPO", ["learner", "'GRPO'", "set --learner grpo"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--no_shuffle_rewards"]),
     ("--learner grpo \u2014lr 1e-5", ["two hyphens"]),
     ("--reward boxed format", ["format", "repeat"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl", "folder"]),
     ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
     ("chat x What is 1", ["What is 1", "between quotes"]),
-    ("plan --vram 12", ["--vram is not an option of plan: set --card"]),
-    ("doctor --format json", ["--format is not an option of doctor: set --json"]),
     ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),
     (f"--reward {FILE}:reward", ["set --reward", "test_cli.py:reward"]),
     ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
@@ -89,15 +71,11 @@ BAD = [
     (f"--lora_save_path {Path(THIS).parent}", ["lora_save_path", "holds other files"]),
     ("--model ./not-there", ["model ", "/not-there", "no such", "check the path"]),
     ("--dataset not-there.jsonl", ["dataset ", "/not-there.jsonl", "no such", "check the path"]),
-    ("--adapter not-there", ["adapter ", "/not-there", "no such folder", "check the path"]),
     ("--adapter .", ["adapter ", "adapter_config.json", "PEFT"]),
     (f"--output_dir {THIS}", ["output_dir", "is a file", "--output_dir to a folder"]),
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
-    ("--run_name a/b", ["run_name", "'a/b'", "--output_dir"]),
     ("--max_new_tokens 999999", ["max_new_tokens 999999", "context", "--max_new_tokens"]),
-    ("--max_new_tokens 9999999", ["max_new_tokens", "at most 1048576", "--max_new_tokens 1200"]),
-    ("--batch_size 1000000000000", ["batch_size", "at most 65536", "--batch_size 30"]),
     ("--batch_size 65536 --num_candidates 1024", ["67108864 completions", "--batch_size 1024"]),
 ]
 
@@ -127,19 +105,6 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     assert first.lr == second.lr
 
 
-def test_what_the_trainer_refuses_is_printed_the_same_way(runs, capfd, monkeypatch):
-    from unslothrl.errors import UserError
-
-    def refuse(resolved):
-        raise UserError("dataset x.jsonl: it is empty: give a file with at least 2 rows")
-
-    monkeypatch.setattr(sys.modules["unslothrl.runs.rl"], "run", refuse)
-    assert cli.main(["train"]) == 2
-    assert capfd.readouterr().err == (
-        "unslothrl: dataset x.jsonl: it is empty: give a file with at least 2 rows\n"
-    )
-
-
 def test_the_trainers_exit_code_is_the_programs_and_ctrl_c_is_quiet(runs, monkeypatch, capfd):
     def interrupt(resolved):
         raise KeyboardInterrupt
@@ -161,15 +126,15 @@ def written(name: str, text: str) -> bool:
 
 
 def test_the_whole_help_names_every_option_with_its_default(monkeypatch, capfd):
-    monkeypatch.setenv("COLUMNS", "200")
-    for line in ("train --help_all", "--help-all", "plan --help_all"):
+    for line, columns in (("plan --help_all", "40"), ("--help-all", "200")):
+        monkeypatch.setenv("COLUMNS", columns)
         assert cli.main(line.split()) == 0
         out, err = capfd.readouterr()
         assert err == "" and [name for name in OPTIONS if not written(name, out)] == []
-        words = " ".join(out.split())
-        assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
-        assert "one of none, truncated, masked, geometric" in words
-        assert "over 0 and at most 1" in words
+    words = " ".join(out.split())
+    assert "default 2e-05" in words and "HuggingFaceH4/MATH-500" in words
+    assert "one of none, truncated, masked, geometric" in words
+    assert "over 0 and at most 1" in words
 
 
 def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeypatch, capfd):
@@ -186,29 +151,6 @@ def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeyp
 
 
 @pytest.mark.real
-def test_help_is_quick():
-    done, seconds = start("train_distributed.py", "--help")
-    assert done.returncode == 0 and done.stderr == "" and "--help_all" in done.stdout
-    assert seconds < 3  # 0.5 s on an idle machine
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("command", [["train_distributed.py"], ["-m", "unslothrl"]])
-def test_both_ways_to_start_are_the_same_program(command):
-    done, _ = start(*command, "--topk", "16", "--num-candidates", "8")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "unslothrl: topk must be at most num_candidates (8), got 16: "
-        "set --topk 8 or --num_candidates 16\n"
-    )
-
-
-def test_version(capfd):
-    assert cli.main(["--version"]) == 0
-    assert capfd.readouterr().out == f"unslothrl {__version__}\n"
-
-
-@pytest.mark.real
 @pytest.mark.parametrize(("arguments", "more"), [(["--lr", "x"], []), (["--help"], ["numpy"])])
 def test_neither_a_wrong_flag_nor_help_costs_a_heavy_import(arguments, more):
     heavy = {"torch", "ray", "vllm", "transformers", "peft", *more}
@@ -220,7 +162,7 @@ def test_neither_a_wrong_flag_nor_help_costs_a_heavy_import(arguments, more):
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+@pytest.mark.parametrize("arguments", [[], ["-h"]])
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
@@ -232,36 +174,15 @@ def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert "--learner grpo" in out and not runs
 
 
-@pytest.mark.parametrize("command", ["train", "plan"])
-@pytest.mark.parametrize("columns", ["40", "60", "80"])
-def test_no_flag_is_cut_in_a_narrow_terminal(command, columns, capfd, monkeypatch):
-    monkeypatch.setenv("COLUMNS", columns)
-    assert cli.main([command, "--help_all"]) == 0
-    out = capfd.readouterr().out
-    words = out.split()
-    assert [name for name in OPTIONS if not written(name, out)] == []
-    assert "…" not in words
-
-
 @pytest.mark.real
-def test_data_writes_to_a_terminal_without_unicode(tmp_path):
-    """The tiny base's prompts need no network either."""
-    import os
-
+def test_data_writes_to_a_terminal_without_unicode(tmp_path, monkeypatch):
     (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
-    code = (
-        "from unslothrl.commands.cli import main\n"
-        "for source in ('p.jsonl', 'embedded'):\n"
-        "    assert main(['data', source, '--model', 'embedded']) == 0"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=tmp_path, capture_output=True, text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    for text in ("p.jsonl", "\\xe91+1?", "#####", "embedded: 2,000 rows", "What is"):
-        assert text in done.stdout
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert cli.main(["data", str(tmp_path / "p.jsonl"), "--model", "embedded"]) == 0
+    out.seek(0)
+    text = out.read()
+    assert "\\xe91+1?" in text and "#####" in text
 
 
 # Completion, as Typer's script for bash asks for it
@@ -287,14 +208,11 @@ def completed(line: str) -> list[str]:
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("unslothrl tr", ["train"]),
         ("unslothrl train --num_c", ["--num_candidates"]),
         ("unslothrl train --objective.clip_", ["--objective.clip_low", "--objective.clip_high",
                                                "--objective.clip_dual"]),
         ("unslothrl train --learner ", list(objectives.names())),
-        ("unslothrl train --recipe tiny", ["tiny-cpu"]),
         ("unslothrl data --model ", ["embedded"]),
-        ("unslothrl train --run_name ", []),
     ],
 )  # fmt: skip
 def test_commands_options_and_values_are_completed(line, expected):

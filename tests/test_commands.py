@@ -48,7 +48,8 @@ NOT_RUN = {
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 ROWS = 24
-WITH_A_MODEL = ("train", "sft", "dpo", "rm", "eval", "ask", "chat", "export", "--resume")
+WITH_A_MODEL = ("train", "eval", "ask", "chat", "export", "--resume")
+STAGES = ("sft", "dpo", "rm")  # which tests/test_offline_*.py run
 
 
 def documented() -> list[str]:
@@ -85,8 +86,9 @@ def folder(tmp_path_factory):
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        flags = f"--learner grpo {SMALL} --eval_every 1 --eval_problems 4 --run_name first"
-        assert cli.main([*flags.split(), "--save_every", "1"]) == 0
+        flags = f"--learner grpo {SMALL} --eval_every 1 --eval_problems 4"
+        flags += " --eval_candidates 2 --save_every 1 --run_name first"
+        assert cli.main(flags.split()) == 0
         for name in ("a", "b"):
             shutil.copytree(folder / "runs" / "first", folder / "runs" / name)
         (folder / "mine.toml").write_text((ROOT / "recipes" / "tiny-cpu.toml").read_text())
@@ -102,7 +104,7 @@ def arguments(command: str) -> list[str]:
     runs = "--resume" in words and "auto" not in words
     if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
-    if words[0] in ("sft", "dpo", "rm") and "--resume" not in words:
+    if words[0] in STAGES and "--resume" not in words:
         words += ["--max_steps", "2", "--batch_size", "2", "--eval_problems", "4"]
         words += ["--reference", "adapter"] if words[0] == "dpo" else []
     if words[0] == "eval":
@@ -122,7 +124,11 @@ def often() -> list[str]:
     found = []
     for command in documented():
         kind = arguments(command)[0]
-        if is_run(command) and (kind not in WITH_A_MODEL or kind not in seen):
+        if (
+            is_run(command)
+            and kind not in STAGES
+            and (kind not in WITH_A_MODEL or kind not in seen)
+        ):
             found.append(command)
             seen.add(kind)
     return found

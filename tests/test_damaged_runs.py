@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,6 @@ from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.config.values import RUN
 from unslothrl.runs.earlier_run import EarlierRun
-from unslothrl.tracking import metrics
-from unslothrl.tracking.report import page, rollout_data, signs
-from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -31,8 +27,6 @@ def rows_of(path: Path) -> list[dict]:
     [
         ("[1]", "metrics.jsonl, line 1 is no object"),
         ('{"reward/mean": 1}', "metrics.jsonl, line 1 has no step"),
-        ('{"step": NaN}', "metrics.jsonl, line 1 has no step"),
-        ('{"step": "1"}', "metrics.jsonl, line 1 has no step"),
         ("[" * 5000, "metrics.jsonl, line 1 is not JSON"),
         ("\udcff", "metrics.jsonl, line 1 is not JSON"),
     ],
@@ -46,7 +40,7 @@ def test_a_line_of_metrics_that_is_none_is_named(tmp_path, capsys, line, said):
     assert said in line
 
 
-@pytest.mark.parametrize("value", [10**400, LARGEST, -LARGEST, 1e-320, float("inf")])
+@pytest.mark.parametrize("value", [10**400, -LARGEST, float("inf")])
 def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp_path, value):
     run = make_run(tmp_path / "run", 3)
     rows = [{**row, "reward/mean": value, "timing/step_s": value} for row in run.read_metrics()]
@@ -57,12 +51,6 @@ def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp
     text = write_report(run).read_text()
     carried = re.findall("<figure data-values='(.*?)'", text)
     assert carried and all("Infinity" not in values and "NaN" not in values for values in carried)
-
-
-def test_numbers_are_finite_and_can_be_summed():
-    assert not metrics.is_number(10**400) and not metrics.is_number(float("nan"))
-    assert metrics.is_number(10**300) and metrics.is_number(True)
-    assert not metrics.is_number(LARGEST)
 
 
 def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
@@ -113,33 +101,7 @@ def test_tokens_that_are_not_a_runs_stay_data(tmp_path):
     assert "</script><b>" not in text and "<i>" not in text and "<u>" not in text
 
 
-def test_a_fifo_is_not_waited_for(tmp_path):
-    import os
-
-    run = make_run(tmp_path / "run", 1)
-    (run.path / "metrics.jsonl").unlink()
-    os.mkfifo(run.path / "metrics.jsonl")
-    assert run.read_metrics() == []
-
-
-@pytest.mark.parametrize("content", ["[1]", "{", "[" * 100_000, None])
-def test_a_summary_that_is_none_is_said_and_a_resume_goes_on_without_it(tmp_path, capsys, content):
-    """None: a pipe, which nothing waits for."""
-    import os
-
-    run = make_run(tmp_path / "run", 1)
-    summary = run.path / "summary.json"
-    summary.unlink(missing_ok=True)
-    if content is None:
-        os.mkfifo(summary)
-    else:
-        summary.write_text(content)
-    assert cli.main(["report", str(run.path)]) == 2
-    assert "a file of the run is damaged" in capsys.readouterr().err
-    assert EarlierRun(run, None, RUN, (), ()).has_finished(Config()) is False
-
-
-@pytest.mark.parametrize("status", [5, ["x"], {"a": 1}, "\x1b[31mred", None])
+@pytest.mark.parametrize("status", [["x"], "\x1b[31mred", None])
 def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
     run = make_run(tmp_path / "bad\x1b]0;x\x07", 1)
     run.write_summary({"status": status})
@@ -149,18 +111,7 @@ def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
     assert cli.main(["report", str(tmp_path)]) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 3 and all(line.isprintable() for line in lines)
-
-
-def test_links_name_files_whatever_they_are_called(tmp_path):
-    assert page.address("a b/c#d?e%f.html") == "a%20b/c%23d%3Fe%25f.html"
-    assert page.address("\udcff/x") == "%FF/x" and page.address("a:b") == "a%3Ab"
-    runs = [make_run(tmp_path / name, 1) for name in ("a#1?", "50% b")]
-    for run in runs:
-        write_report(run)
-    path = tmp_path / "both.html"
-    assert cli.main(["report", *(str(run.path) for run in runs), "--output", str(path)]) == 0
-    text = path.read_text()
-    assert 'href="a%231%3F/report.html"' in text and 'href="50%25%20b/report.html"' in text
+    assert {"killed", "damaged"} <= {line.split()[1] for line in lines if line[0] != "b"}
 
 
 def test_a_comparison_replaces_pages_alone(tmp_path, capsys):
@@ -175,53 +126,16 @@ def test_a_comparison_replaces_pages_alone(tmp_path, capsys):
         assert cli.main(["report", *runs, "--output", str(page_file)]) == 0
 
 
-def test_runs_with_long_names_in_other_scripts_are_compared(tmp_path, capsys):
-    runs = [str(make_run(tmp_path / (sign * 60), 1).path) for sign in "漢字"]
-    assert cli.main(["report", *runs]) == 0
-    name = Path(capsys.readouterr().out.strip()).name
-    assert name.startswith("漢漢") and len(name.encode()) <= 105
-
-
-def test_an_evaluation_is_read_once_however_many_sets_it_has(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("config.toml", "lr = ٣\n"), ("summary.json", "[" * 100_000), ("metrics.jsonl", "{\n")],
+)
+def test_nothing_is_written_of_a_run_with_a_damaged_file(name, text, tmp_path, capsys):
     run = make_run(tmp_path / "run", 1)
-    (row, *_) = rows_of(run.path / "evals/step_000000.jsonl")
-    names = [f"set{i}" for i in range(300)]
-    for step in (0, 1):
-        run.write_evaluation(f"step_{step:06d}", [{**row, "set": name} for name in names])
-        run.log({"step": step, **{f"eval/{name}/pass@1": step / 2 for name in names}})
-    reads = []
-    real = rollout_data.read_jsonl
-    monkeypatch.setattr(rollout_data, "read_jsonl", lambda path: reads.append(path) or real(path))
-    evaluations = RunHistory.read(run).evaluations
-    assert len(reads) == 2 and all(name in evaluations[1] for name in names)
-    started = time.perf_counter()
-    text = write_report(run).read_text()
-    assert all(f"<small>{name}</small>" in text for name in names)
-    assert time.perf_counter() - started < 30
-
-
-def test_the_name_of_a_set_cannot_reverse_its_chart():
-    drawn = page.markup("<b>{}</b>{}", "a\u202eb<i>", page.markup("<i>{}</i>", "&"))
-    assert drawn == "<b>a⟨202e⟩b&lt;i&gt;</b><i>&amp;</i>"
-
-
-def test_a_very_long_run_is_judged_at_once():
-    """Means over a tenth of its steps, at every step, would take minutes."""
-    count = 100_000
-    rising = [{"step": i, "reward/mean": i / count} for i in range(count)]
-    started = time.process_time()
-    assert signs.collapse(RunHistory(rising)) is None
-    fallen = [*rising, *({"step": count + i, "reward/mean": 0.1} for i in range(count // 4))]
-    found = signs.collapse(RunHistory(fallen))
-    assert time.process_time() - started < 10
-    assert 99_000 <= found["step"] < 100_000 and found["last"] == "0.100"
-
-
-@pytest.mark.parametrize("name", ["config.toml", "summary.json", "metrics.jsonl"])
-def test_nothing_is_written_of_a_run_with_a_damaged_file(name, tmp_path, capsys):
-    run = make_run(tmp_path / "run", 1)
-    (run.path / name).write_text("lr = ٣\n" if name == "config.toml" else "{\n")
+    (run.path / name).write_text(text)
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
     assert cli.main(["report", str(run.path)]) == 2
     assert "damaged" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+    if name == "summary.json":  # a resume continues without it
+        assert EarlierRun(run, None, RUN, (), ()).has_finished(Config()) is False

@@ -1,12 +1,10 @@
 """`unslothrl data sft`, `data dpo` and `data rm`: rows as they are trained on."""
 
 import json
-import shutil
 
 import pytest
 
-from unslothrl.commands import cli, data
-from unslothrl.weights import base_model
+from unslothrl.commands import cli
 
 pytestmark = pytest.mark.real
 
@@ -68,15 +66,6 @@ def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown)
     assert "chosen, read | <|im_start|>user" in text
 
 
-def test_rows_for_a_base_without_a_chat_template_are_shown(shown, tmp_path):
-    base = tmp_path / "plain"
-    shutil.copytree(base_model.find("embedded", weights=False), base)
-    (base / "chat_template.jinja").unlink()
-    code, found, text = shown("sft", [{"text": "once"}], "--model", str(base))
-    assert code == 0 and "no chat template" in text
-    assert found["examples"][0]["parts"][0][0] == "learnt"
-
-
 @pytest.mark.parametrize(
     ("command", "row", "columns", "parts"),
     [
@@ -117,29 +106,13 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
     assert "so a run would be refused: set --max_length higher" in text
 
 
-def test_data_that_a_run_would_refuse_is_refused(shown):
-    code, said, _ = shown("rm", [{"prompt": "1?", "completion": "a"}])
-    assert code == 2 and "set --chosen_column" in said
-    code, said, _ = shown("sft", [])
-    assert code == 2
-
-
 def test_text_of_the_data_does_not_steer_the_terminal(shown):
     _, _, text = shown("sft", [{"prompt": "1?\x1b[2J\r\nlearnt | no", "completion": "\x9b2Jb"}])
     assert "\x1b" not in text and "\x9b" not in text and "\r" not in text
     assert "read   | learnt | no<|im_end|>" in text
 
 
-def test_a_long_text_is_cut_in_what_is_shown():
-    shown = data.shortened("x" * 5000, 3000)
-    assert shown == "x" * 3000 + " [... 2,000 characters more]"
-    assert data.shortened("x" * 3000, 3000) == "x" * 3000
-
-
-def test_the_embedded_rows_and_a_share_that_is_held_out(capsys, tmp_path):
-    assert cli.main(["data", "rm", "embedded"]) == 0
-    text = capsys.readouterr().out
-    assert "2,000 rows\nevaluated on   200 rows (held_out)" in text
+def test_a_share_of_the_rows_is_held_out(capsys, tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "a"}) + "\n"
                             for n in range(40)))  # fmt: skip

@@ -68,12 +68,13 @@ def test_the_project_is_that_of_the_flag_then_of_the_trackers_variable(tmp_path,
 def test_a_job_runs_with_all_of_them(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     rows = [{"problem": f"What is 1{i}0 + 2{i}5?", "answer": str(305 + 20 * i)} for i in range(4)]
-    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 3))
-    assert cli.main([*command_line(SMALL), "--cluster", "local", "--engine", "transformers"]) == 0
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 2))
+    more = "--cluster local --engine transformers --eval_candidates 1"
+    assert cli.main([*command_line(SMALL), *more.split()]) == 0
     folder = tmp_path / "runs" / "x"
     metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     steps = [row for row in metrics if "rollout/tokens" in row]
-    assert len(steps) == 6  # 2 episodes of the 9 rows that are not held out, 4 a step
+    assert len(steps) == 4  # 2 episodes of the 5 rows that are not held out, 4 a step
     trained = [row["train/selected_completions"] for row in steps if "train/loss" in row]
     assert trained and max(trained) <= 8  # the best 2 candidates of 4 prompts
     saved = read_toml(folder / "config.toml")

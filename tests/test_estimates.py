@@ -38,15 +38,6 @@ def test_the_best_of_k_is_the_mean_over_all_choices(k):
         assert best_of(binary, k) == pytest.approx(pass_at_k(right, 5, k))
 
 
-def test_the_best_of_very_many_is_a_number():
-    # one right among 2,048: half of the choices of 1,024 have it
-    assert best_of([1.0] + [0.0] * 2047, 1024) == 0.5
-    assert best_of([1.0] * 49, 1) == 1 and best_of([0.3] * 3, 2) == 0.3
-    for k in (0, 4):
-        with pytest.raises(ValueError, match=f"best of {k} among 3"):
-            best_of([1.0, 0.0, 0.0], k)
-
-
 def test_quantiles_are_those_of_the_tables():
     by_freedom = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045, 199: 1.972}
     for freedom, expected in by_freedom.items():
@@ -101,26 +92,13 @@ def test_scores_on_a_scale_of_their_own_have_students_interval():
 @pytest.mark.parametrize("n", few([1, 4, 8]))
 @pytest.mark.parametrize(("a", "b"), few([(0.5, 0.5), (2, 1), (8, 0.5), (0.3, 4)]))
 def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
-    """2,000 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
+    """500 sets of 200 problems, whose difficulties are drawn from Beta(a, b)."""
     draw = np.random.default_rng(0)
     truth = a / (a + b)
-    right = draw.binomial(n, draw.beta(a, b, (2000, 200))) / n
+    right = draw.binomial(n, draw.beta(a, b, (500, 200))) / n
     found = [estimate(values.tolist()) for values in right]
     share = statistics.fmean(each.low <= truth <= each.high for each in found)
     assert 0.93 <= share <= 0.97
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_intervals_of_pass_at_k_cover():
-    """pass@4 of 8 completions each."""
-    draw = np.random.default_rng(1)
-    chances = draw.beta(0.5, 2, (2000, 200))
-    truth = statistics.fmean(1 - (1 - draw.beta(0.5, 2, 1_000_000)) ** 4)
-    table = [pass_at_k(c, 8, 4) for c in range(9)]
-    sets = np.array(table)[draw.binomial(8, chances)]
-    found = [estimate(values.tolist()) for values in sets]
-    assert 0.93 <= statistics.fmean(e.low <= truth <= e.high for e in found) <= 0.97
 
 
 def test_a_difference_by_hand():
@@ -137,14 +115,8 @@ def test_a_difference_by_hand():
 def test_signs_are_random_where_nothing_differs():
     assert sign_test([0.0, 0.0]) == 1 and paired([0.5] * 5, [0.5] * 5).p == 1
     draw = np.random.default_rng(2)
-    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(300)]
+    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(100)]
     assert statistics.fmean(share < 0.1 for share in shares) == pytest.approx(0.1, abs=0.05)
-
-
-def test_differences_that_cancel_but_for_rounding_cancel():
-    differences = [0.9 - 0.3, 0.3 - 0.0, 0.1 - 0.8, 0.7 - 0.9]
-    assert math.fsum(differences) != 0 and sign_test(differences) == 1
-    assert sign_test(differences * 5) == 1  # drawn
 
 
 def test_many_differences_are_drawn_and_few_are_counted():

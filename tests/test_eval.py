@@ -1,9 +1,6 @@
 """`unslothrl eval`: a run's own figures come out again, beside the base's, and every completion."""
 
 import json
-import operator
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,7 @@ from fakes import completion, task
 from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.commands.adapters import Found, find
-from unslothrl.commands.eval import config_of, table, written_to
+from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.evaluation.evaluator import engine_of
@@ -65,26 +62,11 @@ def test_figures_by_hand():
     assert row.difference.mean == 0.125
 
 
-def test_figures_of_any_size_stand_in_columns():
-    def estimate(mean: float) -> dict:
-        return {"mean": mean, "low": mean - 1, "high": mean + 1}
-
-    figure = {"estimates": [estimate(-1234.5), estimate(0.5)], "difference": None}
-    result = {"problems": 2, "candidates": 1, "policies": ["base", "adapter"],
-              "figures": {"pass@1": figure}, "mean_length": [3.0, 4.0]}  # fmt: skip
-    _, _, head, row, lengths = table({"s": result})
-    begins = head.index("adapter")
-    assert row[begins:] == "0.500 (-0.500 to 1.500)" and row[begins - 2 : begins] == "  "
-    assert lengths[begins:] == "4 tokens"
-
-
 @pytest.mark.parametrize(
-    ("name", "said"),
-    [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet"), ("folder", "folder")],
+    ("name", "said"), [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet")]
 )
 def test_what_is_no_adapter_is_refused_in_a_line(tmp_path, name, said):
     (tmp_path / "empty-run" / "adapters").mkdir(parents=True)
-    (tmp_path / "folder").mkdir()
     with pytest.raises(UserError, match=said):
         find(str(tmp_path / name))
 
@@ -145,27 +127,6 @@ def completions(rows: list[dict]) -> list[tuple]:
     ]
 
 
-@pytest.mark.slow
-def test_with_vllm_nearly_every_completion_comes_out_again(tmp_path):
-    """Batches change bits there."""
-    options = ["--number_of_actors", "1", "--output_dir", str(tmp_path), "--eval_problems", "100"]
-    run = [*RUN.replace("local --engine transformers", "ray --engine vllm").split(), *options]
-    for command in (run, ["eval", "--adapter", str(tmp_path / "run")]):
-        done = subprocess.run([sys.executable, "-m", "unslothrl", *command], timeout=600)
-        assert done.returncode == 0
-    rows = read(tmp_path / "run" / "evals" / "v000003.jsonl")
-    same = {}
-    for policy, step in (("base", 0), ("adapter", 3)):
-        again = [drawn[1:] for drawn in completions(rows) if drawn[0] == policy]
-        before = [
-            drawn[1:] for drawn in completions(read(tmp_path / f"run/evals/step_{step:06d}.jsonl"))
-        ]
-        assert len(again) == len(before) == 200
-        same[policy] = sum(map(operator.eq, again, before))
-    print(f"identical, of 200 each: {same}")
-    assert sum(same.values()) >= 0.995 * 400
-
-
 def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, monkeypatch):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
@@ -200,45 +161,36 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
     assert config.eval_dataset == ("embedded",) and config.model == "embedded"
 
 
-def test_code_that_comes_with_an_adapter_is_not_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("reward", '["{run}/mine.py:mine"]'),
+        ("reward", '["{run}/../{run}/./mine.py:mine=0.5"]'),
+        ("reward", '["{here}/{run}/link.py:mine"]'),
+        ("reward", '["{here}/to-{run}.py:mine"]'),
+        ("reward", '["beside.py:mine"]'),
+        ("reward", '["{run}/../beside.py:mine"]'),
+        ("learner", '"{run}/mine.py"'),
+        ("environment", '"{run}/mine.py:mine"'),
+        ("tools", '["{run}/mine.py"]'),
+        ("environment_python", '"./{run}/mine.py"'),
+    ],
+)
+def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, monkeypatch, capsys):
+    """Nor by a folder with .py in its name, a link out of the run or into it, a relative path."""
     monkeypatch.chdir(tmp_path)
-    write(tmp_path / "got" / "adapters" / "v000001")
-    code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
-    (tmp_path / "got" / "mine.py").write_text(code)
-    for name, value in (
-        ("reward", '["got/mine.py:mine"]'),
-        ("reward", '["got/../got/./mine.py:mine=0.5"]'),
-        ("learner", '"got/mine.py"'),
-        ("environment", '"got/mine.py:mine"'),
-        ("tools", '["got/mine.py"]'),
-        ("environment_python", '"got/mine.py"'),
-        ("environment_python", '"./got/mine.py"'),
-    ):
-        (tmp_path / "got" / "config.toml").write_text(f'model = "embedded"\n{name} = {value}\n')
-        for adapter in ("got", "got/adapters/v000001"):
-            assert cli.main(["eval", "--adapter", adapter]) == 2
-            (line,) = capsys.readouterr().err.splitlines()
-            assert line.startswith((f"unslothrl: {name} got/", f"unslothrl: {name} ./got/"))
-            assert "mine.py: code in the adapter's own folder, or by" in line
-    assert not (tmp_path / "ran").exists()
-
-
-def test_no_name_hides_where_code_lies(tmp_path, monkeypatch, capsys):
-    """A folder with .py in its name, a link out of the run, and a file beside it."""
-    monkeypatch.chdir(tmp_path)
-    run = tmp_path / "a.python"
-    write(run / "adapters" / "v000001")
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
     (tmp_path / "beside.py").write_text(code)
-    (run / "mine.py").write_text(code)
-    (run / "link.py").symlink_to(tmp_path / "beside.py")
-    for text, said in (
-        (f"{run}/mine.py:mine", "code in the adapter's own folder, or by"),
-        (f"{run}/link.py:mine", "code in the adapter's own folder, or by"),
-        ("beside.py:mine", "or by a relative path, is not run"),
-        ("a.python/../beside.py:mine", "or by a relative path, is not run"),
-    ):
-        (run / "config.toml").write_text(f'model = "embedded"\nreward = ["{text}"]\n')
-        assert cli.main(["eval", "--adapter", "a.python"]) == 2
-        assert said in capsys.readouterr().err
+    for name in ("got", "a.python"):
+        run = tmp_path / name
+        write(run / "adapters" / "v000001")
+        (run / "mine.py").write_text(code)
+        (run / "link.py").symlink_to(tmp_path / "beside.py")
+        (tmp_path / f"to-{name}.py").symlink_to(run / "mine.py")
+        text = value.format(run=name, here=tmp_path)
+        (run / "config.toml").write_text(f'model = "embedded"\n{option} = {text}\n')
+        for adapter in (name, f"{name}/adapters/v000001"):
+            assert cli.main(["eval", "--adapter", adapter]) == 2
+            (line,) = capsys.readouterr().err.splitlines()
+            assert line.startswith(f"unslothrl: {option} ") and "is not run" in line
     assert not (tmp_path / "ran").exists()

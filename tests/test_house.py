@@ -1,7 +1,6 @@
 """The structure of the package: small files, no import cycle, layers, one door to each library.
 
-Every rule has a dict of known exceptions, each with its reason. An exception that is no longer
-needed fails too: the lists only shrink. Nothing of the package is imported here, files are parsed.
+Nothing of the package is imported here, files are parsed.
 """
 
 import ast
@@ -10,6 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -38,23 +38,17 @@ LAYERS = (
     ("commands",),
     ("__main__",),
 )
-LIBRARIES = {  # library -> the only modules that import it
-    "ray": ("cluster",),
-    "vllm": ("engines",),
-    "unsloth": ("backends.unsloth",),
-    "unsloth_zoo": ("backends.unsloth",),
+LIBRARIES = {  # library -> the only package or module that imports it
+    "ray": "cluster",
+    "vllm": "engines",
+    "unsloth": "backends.unsloth",
+    "unsloth_zoo": "backends.unsloth",
 }
 
-# Known exceptions, to be removed one by one.
-LONG_FILES: dict[str, str] = {}
-LONG_FUNCTIONS: dict[str, str] = {}
-CYCLIC_IMPORTS: dict[tuple[str, str], str] = {}  # without these imports there is no cycle
-TYPING_CYCLES: dict[tuple[str, str], str] = {}  # under TYPE_CHECKING alone
-LAYER_BREAKS: dict[tuple[str, str], str] = {}
-LIBRARY_BREAKS: dict[tuple[str, str], str] = {
+# (importer, library) -> why that is an exception to LIBRARIES
+LIBRARY_BREAKS = {
     ("backends.unsloth", "vllm"): "asks vLLM's allocator which memory it holds",
 }
-NOT_NAMED: dict[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -65,10 +59,6 @@ class Import:
     imported: str  # a module of ours, or a library
     is_ours: bool
     is_typing: bool  # under `if TYPE_CHECKING`
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        return self.importer, self.imported
 
 
 @cache
@@ -133,116 +123,39 @@ def resolved(module: str) -> tuple[str, bool]:
     return module.partition(".")[0], False
 
 
-def compare(found: Iterable, known: Iterable, advice: str) -> None:
-    found, known = set(found), set(known)
-    assert not found - known, f"{sorted(found - known)}: {advice}"
-    assert not known - found, f"{sorted(known - found)}: no longer an exception, remove it here"
+def check_acyclic(edges: Iterable[tuple[str, str]]) -> None:
+    sorter: TopologicalSorter[str] = TopologicalSorter()
+    for importer, imported in edges:
+        if importer != imported:
+            sorter.add(importer, imported)
+    sorter.prepare()  # it raises a CycleError, which names the cycle
 
 
-def cycles(edges: set[tuple[str, str]]) -> list[list[str]]:
-    """Groups of modules that reach one another (Tarjan 1972)."""
-    following: dict[str, list[str]] = {}
-    for importer, imported in sorted(edges):
-        following.setdefault(importer, []).append(imported)
-    number: dict[str, int] = {}
-    lowest: dict[str, int] = {}
-    stack: list[str] = []
-    groups: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        number[module] = lowest[module] = len(number)
-        stack.append(module)
-        for other in following.get(module, ()):
-            if other not in number:
-                visit(other)
-                lowest[module] = min(lowest[module], lowest[other])
-            elif other in stack:
-                lowest[module] = min(lowest[module], number[other])
-        if lowest[module] == number[module]:
-            at = stack.index(module)
-            if len(stack) - at > 1:
-                groups.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for module in sorted(following):
-        if module not in number:
-            visit(module)
-    return groups
-
-
-def check_acyclic(edges: set[tuple[str, str]], known: dict[tuple[str, str], str]) -> None:
-    left = edges - known.keys()
-    assert cycles(left) == [], "these modules import one another: let a third hold what they share"
-    needless = {pair for pair in known if pair not in edges or not cycles(left | {pair})}
-    assert not needless, f"{sorted(needless)}: no longer an exception, remove it here"
-
-
-IMPORTS = """
-import os.path
-from typing import TYPE_CHECKING
-from unslothrl import __version__, files
-if TYPE_CHECKING:
-    from unslothrl.records import Task
-def function():
-    from unslothrl.rewards.builtin import boxed
-    importlib.import_module("vllm.config")
-"""
-
-
-def test_imports_are_seen():
-    seen = [
-        (*target, is_typing)
-        for node, is_typing in statements(ast.parse(IMPORTS))
-        for target in targets(node)
-    ]
-    assert sorted(seen) == [
-        ("", True, False),
-        ("files", True, False),
-        ("os", False, False),
-        ("records", True, True),
-        ("rewards.builtin.boxed", True, False),
-        ("typing", False, False),
-        ("vllm", False, False),
-    ]
-
-
-def test_cycles_are_seen():
-    assert cycles({("a", "b"), ("b", "c"), ("c", "d")}) == []
-    assert cycles({("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")}) == [["a", "b", "c"]]
-
-
-def test_no_file_is_long():
-    lengths = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in files()}
-    long = [path for path, lines in lengths.items() if lines > MAX_LINES]
-    compare(long, LONG_FILES, f"over {MAX_LINES} lines: split by what belongs together")
-
-
-def test_no_function_is_long():
-    long = [
+def test_no_file_or_function_is_long():
+    """Split by what belongs together; give parts names."""
+    assert [path for path in files() if path.read_text().count("\n") > MAX_LINES] == []
+    assert [
         f"{module}:{node.name}"
         for module, tree in modules().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno >= MAX_FUNCTION_LINES
-    ]
-    compare(long, LONG_FUNCTIONS, f"over {MAX_FUNCTION_LINES} lines: give its parts names")
+    ] == []
 
 
 def test_no_import_cycle():
-    edges = {each.pair for each in imports() if each.is_ours and not each.is_typing}
-    check_acyclic(edges, CYCLIC_IMPORTS)
-
-
-def test_no_cycle_of_packages():
-    pairs = [each.pair for each in imports() if each.is_ours and not each.is_typing]
-    edges = {(a.partition(".")[0], b.partition(".")[0]) for a, b in pairs if a and b}
-    assert cycles({(a, b) for a, b in edges if a != b}) == []
-
-
-def test_no_import_cycle_under_type_checking():
-    edges = {each.pair for each in imports() if each.is_ours} - CYCLIC_IMPORTS.keys()
-    check_acyclic(edges, TYPING_CYCLES)
+    """Neither of modules, those under `if TYPE_CHECKING` included, nor of packages."""
+    ours = [each for each in imports() if each.is_ours]
+    check_acyclic((each.importer, each.imported) for each in ours)
+    packages = [
+        (each.importer.partition(".")[0], each.imported.partition(".")[0])
+        for each in ours
+        if not each.is_typing and each.importer and each.imported
+    ]
+    check_acyclic(packages)
+    with pytest.raises(CycleError):
+        check_acyclic([("a", "b"), ("b", "c"), ("c", "a")])
 
 
 def layer_of(module: str) -> int | None:
@@ -261,26 +174,22 @@ def test_every_module_has_a_layer():
 
 
 def test_a_layer_imports_none_above_it():
-    breaks = [
-        each.pair
+    assert [
+        each
         for each in imports()
         if each.is_ours and (layer_of(each.imported) or 0) > (layer_of(each.importer) or 0)
-    ]
-    compare(breaks, LAYER_BREAKS, "a lower layer imports a higher one")
+    ] == []
 
 
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_a_library_is_imported_in_one_place(library):
-    homes = LIBRARIES[library]
-    breaks = {
-        each.pair
+def test_a_library_is_imported_in_one_place():
+    found = {
+        (each.importer, each.imported)
         for each in imports()
         if not each.is_ours
-        and each.imported == library
-        and not any(f"{each.importer}.".startswith(f"{home}.") for home in homes)
+        and each.imported in LIBRARIES
+        and not f"{each.importer}.".startswith(f"{LIBRARIES[each.imported]}.")
     }
-    known = {pair for pair in LIBRARY_BREAKS if pair[1] == library}
-    compare(breaks, known, f"{library} is imported in {', '.join(homes)} alone")
+    assert found == LIBRARY_BREAKS.keys()
 
 
 def test_the_architecture_shows_the_layers():
@@ -299,7 +208,7 @@ def test_the_architecture_names_every_module_and_package():
         for child in (ROOT / PACKAGE).iterdir()
         if child.suffix == ".py" or (child.is_dir() and any(child.rglob("*.py")))
     } - {"__init__.py", "__main__.py"}
-    compare(present - named, NOT_NAMED, "name it in docs/architecture.md under What is where")
+    assert present - named == set()
 
 
 def _side(node, sign):
@@ -317,13 +226,18 @@ def test_cells_of_a_line_are_separated_where_they_are_wider_than_planned():
     `"".join(f"{value:>9}" for value in values)`."""
     for module, tree in modules().items():
         for node in ast.walk(tree):
-            where = f"{module} line {getattr(node, 'lineno', 0)}"
             if isinstance(node, ast.JoinedStr):
                 for left, right in itertools.pairwise(node.values):
-                    assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), where
-                    assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), where
+                    assert not (isinstance(right, ast.FormattedValue) and _side(left, "<")), (
+                        module,
+                        node.lineno,
+                    )
+                    assert not (isinstance(left, ast.FormattedValue) and _side(right, ">")), (
+                        module,
+                        node.lineno,
+                    )
             elif isinstance(node, ast.Call) and last_name(node.func) == "join":
                 for said in (getattr(part, "elt", None) for part in node.args):
                     if isinstance(said, ast.JoinedStr) and ast.unparse(node.func) == "''.join":
-                        assert not _side(said.values[0], ">"), where
-                        assert not _side(said.values[-1], "<"), where
+                        assert not _side(said.values[0], ">"), (module, node.lineno)
+                        assert not _side(said.values[-1], "<"), (module, node.lineno)

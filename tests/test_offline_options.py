@@ -1,6 +1,5 @@
 """The options of `unslothrl sft`, `dpo` and `rm`: flags, recipes, the run that is resumed."""
 
-import contextlib
 import json
 import shutil
 import tomllib
@@ -39,15 +38,6 @@ def run_of(command, **flags):
     return folder, stage.options
 
 
-def test_the_defaults_are_of_the_command():
-    assert resolve("sft", {}).options.lr == 2e-4
-    assert resolve("dpo", {}).options.lr == 1e-5
-    assert resolve("rm", {}).options.lr == 1e-4
-    options = resolve("sft", {}).options
-    assert (options.model, options.dataset) == ("embedded", "embedded")
-    assert options.run_name.startswith("sft-") and options.assistant_only_loss
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_config_toml_reads_back_as_the_same_options(command, here):
     data = here / "rows.jsonl"
@@ -77,20 +67,14 @@ def test_a_resume_goes_on_with_the_same_options(command):
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"lr": "1e-3"}, ["lr 0.001", "has 0.0002", "leave --lr out", "--adapter"]),
-        ({"packing": True}, ["packing True", "has False", "leave --packing out"]),
-        ({"system_prompt": "x"}, ["system_prompt x", "has none", "leave --system_prompt out"]),
-        ({"trl": ["adam_beta1=0.5"]}, ["trl", "leave --trl out"]),
-        ({"seed": "3"}, ["seed 3", "leave --seed out"]),
-    ],
+    "flags",
+    [{"lr": "1e-3"}, {"packing": True}, {"system_prompt": "x"}, {"trl": ["adam_beta1=0.5"]}],
 )
-def test_a_resume_with_another_training_is_refused_by_name(flags, words):
+def test_a_resume_with_another_training_is_refused_by_name(flags):
     run_of("sft")
-    with pytest.raises(UserError) as caught:
+    (name,) = flags
+    with pytest.raises(UserError, match=f"^{name} .*leave --{name} out"):
         resolve("sft", {"resume": "runs/first", **flags})
-    assert [word for word in words if word not in str(caught.value)] == []
 
 
 def test_what_a_resume_may_change(here):
@@ -101,37 +85,26 @@ def test_what_a_resume_may_change(here):
     assert {"max_steps", "keep_checkpoints", "train_batch_size", "fit"} <= FREE_OF_STAGES
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("other", COMMANDS)
-def test_a_run_of_another_command_is_not_resumed(command, other):
+@pytest.mark.parametrize(("command", "other"), [("sft", "rm"), ("rm", "dpo"), ("sft", "train")])
+def test_a_run_of_another_command_is_not_resumed(command, other, here):
     """Though `sft` knows every option that a run of `rm` usually has."""
-    run_of(other)
-    if command != other:
-        with pytest.raises(UserError) as caught:
-            resolve(command, {"resume": "runs/first"})
-        assert f"is for unslothrl {other}, not for {command}: " in str(caught.value)
+    if other == "train":
+        (here / "runs" / "first").mkdir(parents=True)
+        (here / "runs" / "first" / "config.toml").write_text('learner = "grpo"\n')
     else:
+        run_of(other)
+    with pytest.raises(UserError, match=f"is for unslothrl {other}, not for {command}"):
         resolve(command, {"resume": "runs/first"})
-
-
-def test_a_run_of_train_is_not_resumed_and_no_folder_without_a_run(here):
-    (here / "runs" / "rl").mkdir(parents=True)
-    (here / "runs" / "rl" / "config.toml").write_text('learner = "grpo"\n')
-    with pytest.raises(UserError, match="is for unslothrl train, not for sft"):
-        resolve("sft", {"resume": "runs/rl"})
     with pytest.raises(UserError, match="resume must be a run's folder, got nowhere"):
-        resolve("sft", {"resume": "nowhere"})
+        resolve(command, {"resume": "nowhere"})
 
 
 BAD = [
     ("sft", {"lr": "abc"}, ["lr must be a number", "set --lr 0.0002"]),
-    ("dpo", {"beta": "0"}, ["beta must be over 0", "--beta 0.1"]),
     ("dpo", {"loss_type": "sigmod"}, ["one of sigmoid, hinge", "--loss_type sigmoid"]),
-    ("sft", {"dataset": "no.jsonl"}, ["dataset", "no.jsonl", "no such file"]),
     ("sft", {"eval_dataset": ["a=embedded", "b=embedded"]}, ["give one source"]),
     ("sft", {"model": "org/model"}, ["dataset embedded: these problems are for its own model"]),
     ("sft", {"model": "./nowhere", "dataset": "a/b"}, ["nowhere", "no such file or folder"]),
-    ("sft", {"adapter": "nowhere"}, ["adapter", "nowhere", "no such folder"]),
     ("sft", {"learner": "grpo"}, ["--learner is not an option of sft"]),
     ("rm", {"run_name": "a/b"}, ["run_name", "--output_dir"]),
 ]
@@ -167,34 +140,22 @@ def test_fields_of_trl_are_set(options):
 @pytest.mark.real
 @pytest.mark.parametrize(
     "given",
-    [
-        "adam_bata1=1", "zzz=1", "learning_rate=1", "lr_scheduler_kwargs={}", "warmup_steps=1",
-        "packing=true", "save_strategy=steps", "push_to_hub=true", "dataset_text_field=x",
-        "optim_args=x", "hub_strategy=abc", "trust_remote_code=true", "adam_beta1",
-        "sync_ref_model=true",
-    ],
-)  # fmt: skip
+    ["adam_bata1=1", "learning_rate=1", "lr_scheduler_kwargs={}", "packing=true", "adam_beta1"],
+)
 def test_a_field_of_trls_that_cannot_be(given):
     with pytest.raises(UserError, match=given.partition("=")[0]):
         config_of(SftOptions(), given)
-    with pytest.raises(UserError, match="use --packing"):
-        config_of(SftOptions(), "packing=true")
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("loss", "given", "is_read"),
-    [
-        ("robust", (), False),
-        ("robust", ("label_smoothing=0.1",), True),
-        ("sigmoid", ("label_smoothing=0.1",), False),
-        ("sigmoid", ("f_divergence_type=js_divergence",), True),
-    ],
-)
-def test_a_loss_on_pairs_is_told_only_what_it_reads(loss, given, is_read):
-    options = replace(DpoOptions(), loss_type=loss)
-    with contextlib.nullcontext() if is_read else pytest.raises(UserError):
-        config_of(options, *given)
+def test_a_loss_on_pairs_is_told_only_what_it_reads():
+    robust, sigmoid = (replace(DpoOptions(), loss_type=name) for name in ("robust", "sigmoid"))
+    assert config_of(robust, "label_smoothing=0.1") and config_of(
+        sigmoid, "f_divergence_type=js_divergence"
+    )
+    for options, given in ((robust, ()), (sigmoid, ("label_smoothing=0.1",))):
+        with pytest.raises(UserError, match="label_smoothing"):
+            config_of(options, *given)
 
 
 @pytest.mark.real
@@ -225,32 +186,14 @@ def test_an_adapter_keeps_its_shape(command, adapter):
     stage = resolve(command, {"adapter": str(folder)})
     found = stage.options
     assert (found.max_lora_rank, found.lora_alpha, found.lora_dropout) == (rank, 24, 0.05)
-    assert (
-        f"max_lora_rank {default.max_lora_rank} -> {rank}, as adapter {folder} has" in stage.notes
-    )
     assert len([note for note in stage.notes if "as adapter" in note]) == 3
-    same = resolve(command, {"adapter": str(folder), "lora_alpha": "24"})
-    assert same.options.lora_alpha == 24
     with pytest.raises(UserError, match="max_lora_rank 3: adapter"):
         resolve(command, {"adapter": str(folder), "max_lora_rank": "3"})
-    other = resolve(command, {"adapter": str(folder), "lora_alpha": "16"})
+    given = {"adapter": str(folder), "lora_alpha": "16", "lora_dropout": "0.2"}
+    other = resolve(command, given)
     assert other.options.lora_alpha == 24
     assert any(note.startswith("lora_alpha 16 -> 24") for note in other.notes)
-
-
-def test_dropout_is_the_adapters_but_for_a_reward_model(adapter):
-    given = {"adapter": str(adapter[0]), "lora_dropout": "0.2"}
-    assert resolve("rm", given).options.lora_dropout == 0.2
-    assert resolve("sft", given).options.lora_dropout == 0.05
-
-
-def test_a_resume_keeps_the_shape_that_it_began_with(adapter):
-    """Also one of an earlier version, whose alpha need not be the adapter's."""
-    folder, first = run_of("rm", adapter=str(adapter[0]))
-    config = folder / "config.toml"
-    config.write_text(config.read_text().replace("lora_alpha = 24", "lora_alpha = 16"))
-    found = resolve("rm", {"resume": str(folder)}).options
-    assert (found.lora_alpha, found.max_lora_rank) == (16, first.max_lora_rank)
+    assert other.options.lora_dropout == (0.2 if command == "rm" else 0.05)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -308,17 +251,10 @@ def test_auto_finds_a_run_whose_adapter_and_rewards_are_named_by_runs(command, h
     assert Path(again["resume"]).absolute() == folder and again["adapter"] == first["adapter"]
     assert again["reward"] == first["reward"]
     if command == "train":  # unless its adapter is named; an option that changes does not matter
-        newer = "rm:runs/judge/adapters/v000004=0.5"
-        changed = resolved(command, {**given, "reward": (newer,), "resume": str(folder)})
-        assert changed["reward"] == (f"rm:{here}/runs/judge/adapters/v000004=0.5",)
         changed = resolved(
             command, {**given, "reward": ("rm:runs/judge=2",), "resume": str(folder)}
         )
         assert changed["reward"] == (f"rm:{here}/runs/judge/adapters/v000002=2",)
-        origin.record(folder, {**first["recipe"], "reward": [newer]})  # begun with a version
-        changed = resolved(command, {**given, "resume": str(folder)})
-        assert changed["reward"][0] == f"rm:{here}/runs/judge/adapters/v000004=0.5"
-        origin.record(folder, first["recipe"])
         shutil.move(here / "runs/judge/adapters/v000002", here / "gone")
         changed = resolved(command, {**given, "resume": str(folder)})
         assert changed["reward"][0] == f"rm:{here}/runs/judge/adapters/v000004=0.5"
@@ -326,8 +262,6 @@ def test_auto_finds_a_run_whose_adapter_and_rewards_are_named_by_runs(command, h
     shutil.rmtree(here / "runs/taught")
     again = resolved(command, {**given, "resume": "auto"})
     assert Path(again["resume"]).absolute() == folder
-    named = resolved(command, {**given, "resume": "auto", "run_name": folder.name})
-    assert Path(named["resume"]).absolute() == folder
     with pytest.raises(UserError, match=r"no such folder|the run that is resumed has"):
         resolved(command, {**given, "adapter": "runs/other", "resume": str(folder)})
 
@@ -354,18 +288,14 @@ def resolved(command, given):
 
 
 @pytest.mark.parametrize(
-    ("command", "given", "was"),
+    ("command", "given"),
     [
-        ("dpo", {"recipe": "dpo-12"}, None),
-        ("rm", {"recipe": "mine.toml"}, None),
-        ("train", {"max_lora_rank": "64"}, None),
-        ("train", {"recipe": "gsm8k-12"}, None),
-        ("sft", {"backend": "auto"}, "backend"),
+        ("rm", {"recipe": "mine.toml"}),
+        ("train", {"max_lora_rank": "64"}),
+        ("sft", {"backend": "auto"}),
     ],
 )
-def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
-    command, given, was, adapter, here
-):
+def test_a_run_goes_on_with_what_it_has_made_of_its_options(command, given, adapter, here):
     """The same command again, though the adapter's shape, or the machine, has decided otherwise."""
     folder, rank = adapter
     (here / "rows.jsonl").write_text('{"problem": "1?", "answer": "1"}')
@@ -377,9 +307,6 @@ def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
     (run / "config.toml").write_text(first["toml"].replace('backend = "auto"', 'backend = "peft"'))
     origin.record(run, first["recipe"])
     shutil.copytree(folder, run / "start")
-    origin.record(run, {**first["recipe"], "seed": None, "lora_dropout": {}})  # of somebody
-    assert resolved(command, {**given, "resume": str(run)})["max_lora_rank"] == rank
-    origin.record(run, first["recipe"])
     for resume in ("auto", str(run)):
         again = resolved(command, {**given, "resume": resume})
         assert Path(again["resume"]).absolute() == run and again["max_lora_rank"] == rank
@@ -388,23 +315,15 @@ def test_what_a_run_has_made_of_its_options_is_what_it_goes_on_with(
         resolved(command, {**given, "max_lora_rank": "48", "resume": str(run)})
 
 
-@pytest.mark.parametrize(
-    ("base", "words"),
-    [
-        ("", ["set --model"]),
-        ("/old/machine/base", ["no base '/old/machine/base' here: set --model"]),
-        ("a\x1b[31m/b", ["set --model"]),
-    ],
-)
-@pytest.mark.parametrize("command", ["train", "sft"])
-def test_a_base_that_an_adapter_cannot_have(command, base, words, adapter, here):
+@pytest.mark.parametrize("base", ["", "/old/machine/base", "a\x1b[31m/b"])
+def test_a_base_that_an_adapter_cannot_have(base, adapter, here):
     folder, _ = adapter
     (here / "rows.jsonl").write_text("{}")
     (folder / "unslothrl.json").write_text(adapter_use.to_json(adapter_use.Use(base, "")))
-    with pytest.raises(UserError) as caught:
-        resolved(command, {"adapter": str(folder), "dataset": "rows.jsonl"})
-    said = str(caught.value)
-    assert all(word in said for word in words) and len(said) < 500 and said.isprintable()
+    for command in ("train", "sft"):
+        with pytest.raises(UserError, match="set --model") as caught:
+            resolved(command, {"adapter": str(folder), "dataset": "rows.jsonl"})
+        assert str(caught.value).isprintable()
 
 
 def test_the_base_of_an_adapter_is_that_of_its_settings_and_another_model_is_noted(adapter, here):
@@ -418,19 +337,17 @@ def test_the_base_of_an_adapter_is_that_of_its_settings_and_another_model_is_not
     assert resolve("sft", given).options.model == "me/base"
     notes = resolve("sft", {**given, "model": "me/other"}).notes
     assert f"adapter {folder} was trained on 'me/base', and the model is me/other" in notes
-    for model in ("me/base", "unsloth/base-bnb-4bit", "unsloth/Base-unsloth-bnb-4bit"):
+    for model in ("me/base", "unsloth/Base-unsloth-bnb-4bit"):
         notes = resolve("sft", {**given, "model": model}).notes
         assert not any("was trained on" in note for note in notes)
 
 
 def test_dropout_that_trl_turns_off_is_noted():
-    for command, trl, words in (
-        ("sft", (), None),
-        ("dpo", (), "lora_dropout 0.2 has no effect: TRL trains pairs without it"),
-        ("rm", (), "unless you set --trl disable_dropout=false"),
-        ("rm", ("disable_dropout=false",), None),
+    for command, trl, is_noted in (
+        ("sft", (), False),
+        ("dpo", (), True),
+        ("rm", (), True),
+        ("rm", ("disable_dropout=false",), False),
     ):
         notes = resolve(command, {"lora_dropout": "0.2", "trl": trl}).notes
-        found = [note for note in notes if "has no effect" in note]
-        assert (words in found[0]) if words else not found
-        assert not any("has no effect" in note for note in resolve(command, {}).notes)
+        assert any("lora_dropout 0.2 has no effect" in note for note in notes) == is_noted

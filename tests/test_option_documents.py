@@ -9,7 +9,6 @@ from pathlib import Path
 import option_documents
 import pytest
 
-from unslothrl.commands.flags import EVERYDAY
 from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
@@ -27,24 +26,14 @@ def test_the_page_is_up_to_date():
     assert option_documents.PAGE.read_text() == option_documents.page()
 
 
-def test_every_option_has_a_row_with_its_default_and_what_is_allowed():
+def test_every_option_has_a_row():
     text = option_documents.options()
     for name in OPTIONS:
         spelled = RUN.spellings(name)[0]
         assert len(re.findall(rf"^\| (?:\*\*)?`--{spelled}`", text, re.MULTILINE)) == 1
-    assert "| **`--max_new_tokens`** | longest completion (tokens) | `1200` | at least 1" in text
-    assert "| **`--save_every`** | steps between saved adapters | `100` | at least 1" in text
-    assert "| `--objective.kl` | where the KL against the reference is added; default:" in text
-    assert text.count("**`--") == len(EVERYDAY)
-
-
-def test_every_option_of_a_stage_has_a_row():
     text = option_documents.stage_options()
     for name in {name for table in TABLES.values() for name in table.options}:
         assert len(re.findall(rf"^\| `--{name}`", text, re.MULTILINE)) == 1
-    assert "`sft `" not in text and "| sft `0.0002`, dpo `1e-05`, rm `0.0001` |" in text
-    assert re.search(r"^\| `--beta` \| .*; dpo only \| `0.1` \| over 0", text, re.MULTILINE)
-    assert re.search(r"^\| `--chosen_column` \| .*; dpo and rm only \|", text, re.MULTILINE)
 
 
 @pytest.mark.real
@@ -90,12 +79,11 @@ def quoted() -> list[str]:
 
 @pytest.mark.real
 def test_every_message_that_is_quoted_is_one_of_ours():
-    texts, named = messages(), quoted()
+    texts, named = "\n".join(messages()), quoted()
     assert len(named) > 20
     for message in named:
         parts = [re.escape(" ".join(part.split())) for part in message.split("...")]
-        pattern = re.compile(".*".join(parts).removesuffix(".*"))
-        assert any(map(pattern.search, texts)), message
+        assert re.search(".*".join(parts).removesuffix(".*"), texts), message
 
 
 FLAGS = re.compile(r"`(--[^`]+)`")
@@ -124,8 +112,3 @@ def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, monkeypatch):
     assert given.keys() <= OPTIONS.keys()
     config = resolve(given, CPU).config
     assert all(getattr(config, name) is not None for name in given)
-
-
-def test_flags_without_a_value_that_the_page_names_exist():
-    alone = {text.removeprefix("--") for text in FLAGS.findall(TROUBLES) if " " not in text}
-    assert alone <= {*RUN.flags, "help_all"} and len(alone) > 10

@@ -8,16 +8,13 @@ from adapters import SETTINGS, write
 from unslothrl.config import rules
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import RECIPES, command_of, to_toml
-from unslothrl.data.tasks import Data
 from unslothrl.errors import UserError
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
-from unslothrl.training.trial import header
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
-DATA = Data(train=None, evals={})
 ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
 
 
@@ -32,16 +29,10 @@ def here(monkeypatch, tmp_path):
 def notes(line: str) -> list[str]:
     words = line.split()
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
-    for name in ("environment_options", "tools"):
-        if name in flags:
-            flags[name] = (flags[name],)
-    for name in (
-        "allow_unsandboxed_code",
-        "shuffle_rewards",
-        "partial_rollouts",
-        "normalize_reward_model",
-    ):
-        if name in flags:
+    for name, value in flags.items():
+        if name in ("environment_options", "tools"):
+            flags[name] = (value,)
+        elif value == "yes":
             flags[name] = True
     found = resolve({"learner": "grpo", **flags}, CPU).notes
     return [note for note in found if "has no effect" in note]
@@ -95,23 +86,18 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
 ]  # fmt: skip
 
 WITH_EFFECT = (
-    "--dataset a.jsonl --holdout 0.2 --prompt_column problem --answer_column answer --episodes 3",
-    "--reward boxed --reward_timeout 9",
-    "--environment e.py:E --max_turns 3 --turn_rewards discounted --turn_discount 0.5",
-    "--environment e.py:E --environment_options a=1",
-    "--reward code --allow_unsandboxed_code yes",
-    "--select max_variance --num_candidates 8 --topk 4",
-    "--lr_schedule cosine --lr_floor 0.1",
-    "--advantage_std sample --advantage_epsilon 1e-4",
-    "--updates_per_rollout 2 --clip_low 0.1 --clip_high 0.3 --clip_dual 3 --skip_threshold 2",
-    "--kl loss --kl_coefficient 0.1 --kl_estimator k1",
-    "--correction masked --correction_low 0.5 --correction_high 3",
+    "--dataset a.jsonl --holdout 0.2 --prompt_column problem --answer_column answer --episodes 3 "
+    "--reward code --allow_unsandboxed_code yes --reward_timeout 9 --select max_variance "
+    "--num_candidates 8 --topk 4 --lr_schedule cosine --lr_floor 0.1 --advantage_std sample "
+    "--advantage_epsilon 1e-4 --updates_per_rollout 2 --clip_low 0.1 --clip_high 0.3 "
+    "--clip_dual 3 --skip_threshold 2 --kl loss --kl_coefficient 0.1 --kl_estimator k1 "
+    "--correction masked --correction_low 0.5 --correction_high 3 --eval_problems 5 "
+    "--eval_candidates 2 --eval_top_p 1 --eval_temperature 1 --max_lora_rank 8 --lora_alpha 9 "
+    "--lora_dropout 0.1 --learner_chunk_size 4 --kv_cache_mb 64 --engine vllm --min_actors 1",
+    "--environment e.py:E --environment_options a=1 --max_turns 3 --turn_rewards discounted "
+    "--turn_discount 0.5 --max_staleness 1 --partial_rollouts yes --adapter adapter "
+    "--max_lora_rank 4 --lora_alpha 8 --lora_dropout 0",
     "--learner ppo --gamma 0.9 --gae_lambda 1 --critic_lr 1e-5 --value_clip 0.1",
-    "--eval_problems 5 --eval_candidates 2 --eval_top_p 1 --eval_temperature 1",
-    "--max_lora_rank 8 --lora_alpha 9 --lora_dropout 0.1",
-    "--adapter adapter --max_lora_rank 4 --lora_alpha 8 --lora_dropout 0",
-    "--learner_chunk_size 4 --kv_cache_mb 64 --engine vllm --min_actors 1",
-    "--max_staleness 1 --partial_rollouts yes",
     "",
 )
 
@@ -140,10 +126,6 @@ def test_every_condition_names_an_option_or_a_fact():
     for entry in OPTIONS.values():
         for condition in entry.metadata["unused"]:
             assert condition in rules.FACTS or condition.split()[1] in OPTIONS, condition
-
-
-def test_the_line_names_the_other_option():
-    assert notes("--gamma 0.9") == ["gamma 0.9 has no effect without advantage gae"]
 
 
 def test_a_recipes_own_options_count_as_given_and_a_runs_config_does_not(tmp_path):
@@ -194,41 +176,20 @@ def test_a_runs_newest_adapter_is_meant_by_its_folder(tmp_path):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (
-            "max_staleness 1, cluster local",
-            "max_staleness 1 is not possible with cluster local: change --cluster, or leave "
-            "--max_staleness out",
-        ),
-        (
-            "max_staleness 2, number_of_actors 0",
-            "max_staleness 2 is not possible without number_of_actors: change --number_of_actors, "
-            "or leave --max_staleness out",
-        ),
-        (
-            "min_actors 3, number_of_actors 2",
-            "min_actors must be at most number_of_actors (2), got 3: set --min_actors 2 or "
-            "--number_of_actors 3",
-        ),
-        (
-            "min_actors 0, learner_chunk_size 0",
-            "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without "
-            "actors would wait forever: set --min_actors 1",
-        ),
-        (
-            "min_actors 0, max_staleness 1",
-            "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without "
-            "actors would wait forever: set --min_actors 1",
-        ),
+        ("max_staleness 1, cluster local", "change --cluster, or leave --max_staleness out"),
+        ("max_staleness 2, number_of_actors 0", "change --number_of_actors, or leave --max_stale"),
+        ("min_actors 3, number_of_actors 2", "set --min_actors 2 or --number_of_actors 3"),
+        ("min_actors 0, learner_chunk_size 0", "set --min_actors 1"),
+        ("min_actors 0, max_staleness 1", "set --min_actors 1"),
     ],
 )
 def test_overlap_that_cannot_be_is_refused_with_the_reason(flags, message):
     given = dict(pair.split() for pair in flags.split(", "))
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=message):
         resolve(given, CPU)
-    assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("actors", [None, 0, 1, 2])
+@pytest.mark.parametrize("actors", [None, 0, 1])
 def test_overlap_on_one_card_is_refused_however_many_actors(actors):
     """Without it they take turns there."""
     gpu = Gpu("a card", 24_576, 24_576, (8, 6))
@@ -237,17 +198,11 @@ def test_overlap_on_one_card_is_refused_however_many_actors(actors):
     given |= {} if actors is None else {"number_of_actors": str(actors)}
     one = Machine(cpus=8, ram_mb=64_000, gpus=(gpu,), packages=packages, online=False)
     assert resolve(given, one).config.max_staleness == 0
-    message = (
-        "max_staleness 2: on 1 GPU actors and learner take turns, so nothing is generated while it "
-        "updates: set --max_staleness 0, or add a GPU"
-    )
     given |= {"max_staleness": "2"}
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="max_staleness 2: on 1 GPU"):
         resolve(given, one)
-    assert str(caught.value) == message
-    with pytest.raises(UserError) as caught:  # a cluster that was joined, by its count of cards
+    with pytest.raises(UserError, match="max_staleness 2: on 1 GPU"):  # of a cluster, by its count
         place(Config(max_staleness=2, number_of_actors=1), Resources((None,), 64_000))
-    assert str(caught.value) == message
     two = dataclasses.replace(one, gpus=(gpu, gpu))
     if actors != 0:
         assert resolve(given, two).config.max_staleness == 2
@@ -280,29 +235,8 @@ def test_rollouts_of_older_versions_are_corrected_for(tmp_path):
         return found.config.correction, [note for note in found.notes if "correction" in note]
 
     assert resolved() == ("none", [])
-    assert resolved(max_staleness="1") == (
-        "truncated",
-        ["correction none -> truncated: rollouts may be older than the policy (max_staleness 1)"],
-    )
-    assert resolved(max_staleness="1", correction="none") == (
-        "none",
-        [
-            "warning: correction none, and rollouts may be older than the policy (max_staleness "
-            "1): the gradient is biased"
-        ],
-    )
+    correction, (note,) = resolved(max_staleness="1")
+    assert correction == "truncated" and note.startswith("correction none -> truncated: ")
+    correction, (note,) = resolved(max_staleness="1", correction="none")
+    assert correction == "none" and note.startswith("warning: correction none, ")
     assert resolved(max_staleness="1", correction="masked") == ("masked", [])
-
-
-@pytest.mark.parametrize("partial", [False, True])
-def test_the_header_says_how_old_rollouts_may_be(partial):
-    config = resolve(
-        {"learner": "grpo", "max_staleness": "2", "partial_rollouts": partial}, CPU
-    ).config
-    (line,) = [line for line in header(config, DATA, 1, []) if "rollouts may be" in line]
-    assert line == (
-        "rollouts may be 2 versions old: correction truncated; learners generate nothing"
-        + (", completions continue under new versions" if partial else "")
-    )
-    config = resolve({"learner": "grpo"}, CPU).config
-    assert not any("rollouts may be" in line for line in header(config, DATA, 1, []))

@@ -8,7 +8,6 @@ import pytest
 from few_cases import few
 
 from unslothrl.commands.cli import main
-from unslothrl.commands.plan import duration, table
 from unslothrl.config.options import Config
 from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
@@ -38,18 +37,6 @@ def placed(config: Config, machine: Machine, *given: str) -> Placement:
     resources = Resources.of_machine(config, machine)
     config = with_engines(config, frozenset(given), SEVEN, resources)
     return place(config, resources, shape=SEVEN)
-
-
-def test_a_run_says_that_an_unknown_model_was_not_fitted():
-    notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
-    assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
-    assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes
-
-
-@pytest.mark.parametrize(("given", "near"), [("fast", "fastest"), ("larges", "largest")])
-def test_a_wrong_fit_is_refused_with_the_nearest(given, near, capsys):
-    assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", "--fit", given]) == 2
-    assert f"--fit {near}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("gb", [8, 12, 16])
@@ -168,24 +155,18 @@ def test_processes_on_one_card_take_turns():
     config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
     (card,) = placed(config, cards(24)).cards
     learner, actor = card.processes
-    assert (learner.name, actor.name) == ("learner-0", "actor-0")
     assert set(actor.needs.updating) == {"CUDA context", "CUDA graphs"}  # it sleeps
     assert actor.needs.host["weights, asleep"] == actor.needs.generating["weights"]
     assert card.needed_mb() >= learner.needs.generating_mb() + actor.needs.generating_mb()
     first, second = placed(config, cards(24, 24)).cards
     assert [p.name for p in (*first.processes, *second.processes)] == ["learner-0", "actor-0"]
     assert second.processes[0].needs.updating == second.processes[0].needs.generating
-
-
-def test_a_model_that_is_offloaded_leaves_the_card_to_the_actor():
-    config = replace(MAIN, number_of_actors=1, max_num_seqs=8, learner_chunk_size=0)
-    (stays,) = placed(config, cards(24)).cards
-    (goes,) = placed(replace(config, offload="model"), cards(24)).cards
-    learner = goes.processes[0]
+    (offloaded,) = placed(replace(config, offload="model"), cards(24)).cards
+    learner = offloaded.processes[0]
     assert set(learner.needs.generating) == {"CUDA context"}
-    assert goes.needed_mb() < stays.needed_mb()
+    assert offloaded.needed_mb() < card.needed_mb()
     assert learner.needs.host["model, between updates"] * 2**20 == SEVEN.weight_bytes()
-    assert goes.processes[1].share > stays.processes[1].share
+    assert offloaded.processes[1].share > card.processes[1].share
 
 
 def test_more_of_anything_never_takes_less():
@@ -203,7 +184,7 @@ def test_more_of_anything_never_takes_less():
     )
 
 
-@pytest.mark.parametrize("gb", [12, 16, 24, 48])
+@pytest.mark.parametrize("gb", [12, 24])
 def test_searches_give_what_fits_and_no_more_would(gb):
     def fits(config: Config) -> bool:
         resources = Resources.of_machine(config, cards(gb))
@@ -218,11 +199,6 @@ def test_searches_give_what_fits_and_no_more_would(gb):
     assert fast.train_batch_size == 64 or not fits(
         replace(fast, train_batch_size=2 * fast.train_batch_size)
     )
-
-
-def test_nothing_fits_a_card_that_is_too_small():
-    assert search.largest(MAIN, lambda config: False, None) is None
-    assert search.fastest(MAIN, lambda config: False) is None
 
 
 def test_the_command_says_what_fits_and_what_to_paste(capsys):
@@ -244,16 +220,9 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
                           "engine's adapter", "activations", "logits chunk"}  # fmt: skip
 
 
-def test_given_options_stay_in_the_settings(capsys):
-    assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", "--max_lora_rank", "16",
-                 "--train_batch_size", "4", "--json"]) == 0  # fmt: skip
-    for best in json.loads(capsys.readouterr().out)["settings"].values():
-        assert best["train_batch_size"] == 4
-        assert "--max_lora_rank 16" in best["command"] and "--train_batch_size 4" in best["command"]
-
-
 def test_commands_can_be_pasted(capsys):
-    told = ["--system_prompt", "Think; don't guess", "--reward", "boxed", "--reward", "format=0.5"]
+    told = ["--system_prompt", "Think; don't guess", "--reward", "boxed", "--reward", "format=0.5",
+            "--max_lora_rank", "16", "--train_batch_size", "4"]  # fmt: skip
     assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", *told, "--json"]) == 0
     best = json.loads(capsys.readouterr().out)["settings"]["fastest"]
     program, _, flags = best["command"].partition(" train ")
@@ -262,7 +231,8 @@ def test_commands_can_be_pasted(capsys):
     assert words[words.index("--system_prompt") + 1] == "Think; don't guess"
     assert words.count("--reward") == 2 and words[-2:] == ["--fit", "off"]
     resolved = resolve(config_of(words), cards(24)).config
-    assert resolved.train_batch_size == best["train_batch_size"]
+    assert resolved.train_batch_size == best["train_batch_size"] == 4
+    assert resolved.max_lora_rank == 16
 
 
 def config_of(words: list[str]) -> dict:
@@ -280,53 +250,23 @@ def test_a_small_shm_is_reported_and_does_not_stop_a_run():
 
 def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
     """By hand: rank 33 is rounded to 64 on the card, and stays 33 in the host's memory."""
-    machine = cards(24, 24)
-
-    def actor(**changes) -> footprint.Needs:
+    card, host = SEVEN.lora_weights(64) * 2 / 2**20, SEVEN.lora_weights(33) * 2 / 2**20
+    for changes, versions, engine_mb in (
+        ({}, 1, card),
+        ({"max_staleness": 2}, 3, card),
+        ({"max_staleness": 2, "partial_rollouts": True}, 1, card),
+        ({"max_staleness": 2, "dtype": "float32"}, 3, 2 * card),
+        ({"max_staleness": 2, "engine": "transformers"}, 3, 2 * host),
+    ):
         config = replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_num_seqs=8,
                          max_lora_rank=33, **changes)  # fmt: skip
-        return placed(config, machine).actors[0].needs
-
-    card, host = SEVEN.lora_weights(64) * 2 / 2**20, SEVEN.lora_weights(33) * 2 / 2**20
-    for changes, versions in (
-        ({}, 1),
-        ({"max_staleness": 2}, 3),
-        ({"max_staleness": 2, "partial_rollouts": True}, 1),
-    ):
-        needs = actor(**changes)
-        assert needs.generating["adapter"] == pytest.approx(versions * card)
-        assert needs.host["policy versions"] == pytest.approx(versions * host)
-    whole = actor(max_staleness=2, dtype="float32")
-    assert whole.generating["adapter"] == pytest.approx(2 * 3 * card)
-    fixed = [actor(max_staleness=n, kv_cache_mb=512).generating_mb() for n in (0, 2)]
-    assert fixed[1] - fixed[0] == pytest.approx(2 * card)  # what is left for a cache is less
-    peft = actor(max_staleness=2, engine="transformers")
-    assert peft.generating["adapter"] == pytest.approx(3 * SEVEN.lora_weights(33) * 4 / 2**20)
-    stores = [
-        forecast_of(replace(MAIN, number_of_actors=1, learner_chunk_size=0, max_staleness=n),
-                    SEVEN, machine).stores[1].needed_mb for n in (0, 2)
-    ]  # fmt: skip
-    assert stores[1] - stores[0] == pytest.approx(2 * SEVEN.lora_weights(32) * 2 / 2**20)
+        needs = placed(config, cards(24, 24)).actors[0].needs
+        assert needs.generating["adapter"] == pytest.approx(versions * engine_mb)
+        if "dtype" not in changes and "engine" not in changes:
+            assert needs.host["policy versions"] == pytest.approx(versions * host)
     flags = ["plan", "--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
     assert main(flags) == 0
-    assert "sequences generated at once under 3 policy versions, vllm" in capsys.readouterr().out
-    assert main([*flags, "--card", "24"]) == 2
-    assert "max_staleness 2: on 1 GPU" in capsys.readouterr().err
-
-
-def test_without_a_model_known_models_are_listed(capsys):
-    assert main(["plan", "--json"]) == 0
-    assert set(json.loads(capsys.readouterr().out)["models"]) == set(KNOWN)
-    assert main(["plan", "--card", "12"]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("a GPU of 12 GB: GB by context") and "qwen2.5-3b " in text
-    fitting, _, too_large = text.partition("too large:")
-    assert fitting.count("qwen2.5-7b ") == 1 and "qwen2.5-72b" not in fitting
-    assert "qwen2.5-72b" in too_large
-    found = table(cards(24))
-    row = [value for value in found["models"]["qwen2.5-7b"].values() if value is not None]
-    assert row == sorted(row) and row[0] > 5.2 and row[-1] <= 24
-    assert found["models"]["qwen2.5-72b"] == dict.fromkeys(found["models"]["qwen2.5-72b"])
+    assert "under 3 policy versions, vllm" in capsys.readouterr().out
 
 
 def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
@@ -349,11 +289,6 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
 # How long a step takes
 
 
-def seconds(config: Config, *sizes: float):
-    resources = Resources.of_machine(config, cards(*sizes))
-    return forecast.step_seconds(config, SEVEN, place(config, resources, shape=SEVEN))
-
-
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     found = sum(forecast.parts(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0))
@@ -366,19 +301,7 @@ def test_a_step_by_hand():
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
 
 
-def test_the_range_goes_up_and_is_shorter_on_larger_cards():
-    config = replace(MAIN, max_num_seqs=16)
-    by_size = [seconds(config, gb) for gb in (12, 24, 80)]
-    assert all(low < high for low, high in by_size)
-    assert [low for low, _ in by_size] == sorted((low for low, _ in by_size), reverse=True)
-    longer = seconds(replace(config, max_new_tokens=2400), 24)
-    assert longer[0] > by_size[1][0] and longer[1] > by_size[1][1]
-    assert seconds(replace(config, engine="transformers", backend="peft"), 24)[1] > by_size[1][1]
-    assert seconds(config) is None
-
-
-@pytest.mark.parametrize(
-    ("of", "shown"), [(0.2, "1 s"), (89, "89 s"), (91, "2 min"), (5400, "2 h"), (36_000, "10 h")]
-)
-def test_durations_are_short(of, shown):
-    assert duration(of) == shown
+def test_a_run_says_that_an_unknown_model_was_not_fitted():
+    notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
+    assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
+    assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes

@@ -4,7 +4,6 @@ import json
 import os
 import shlex
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from few_cases import few
@@ -130,7 +129,6 @@ def test_a_stage_holds_what_is_planned(command, flags, kind, held):
     pairs = (len(WORDS), len(WORDS))
     planned = {name: mb * MB for name, mb in needs(options, shape, None, pairs).card.items()}
     check_saved(command, batch, saved, planned, shape)
-    check_weights(trainer.model, planned)
     check_trained(trainer, planned)
     if command == "dpo":
         check_reference(flags["reference"], trainer, planned)
@@ -149,16 +147,6 @@ def check_saved(command, batch, saved, planned, shape):
         assert learnt < batch["input_ids"].numel()
         expected += planned["logits"] / 2 * learnt / batch["input_ids"].numel()
     assert saved == pytest.approx(expected, rel=0.01)
-
-
-def check_weights(model, planned):
-    found = 0
-    for name, parameter in model.named_parameters():
-        if "lora_" not in name and ".score." not in name:
-            found += sum(
-                t.numel() * t.element_size() for t in [parameter, *scales_of(parameter)[::2]]
-            )
-    assert found == pytest.approx(planned["weights"], rel=0.01)
 
 
 def check_trained(trainer, planned):
@@ -219,11 +207,8 @@ def test_a_run_that_ends_before_it_has_read_half_of_its_pairs_keeps_a_copy():
     assert not found.is_cached and "3201 pairs, of which the run reads 1600; a" in found.line()
     evaluated = Reference.of(replace(options, eval_every=50), 10**8, 3191, 10)
     assert evaluated.read == 1630 and evaluated.is_cached  # before, and after 50 and 100
-    for all_read in (
-        Reference.of(options, 10**8, 1600, 10),
-        Reference.of(DpoOptions(), 10**8, 9999, 1),
-    ):
-        assert all_read.is_cached and "reads" not in all_read.line()
+    assert Reference.of(options, 10**8, 1600, 10).is_cached  # all are read
+    assert Reference.of(DpoOptions(), 10**8, 9999, 1).is_cached
 
 
 # By hand
@@ -262,24 +247,14 @@ def test_pairs_are_two_rows_and_a_reward_model_has_no_logits():
     assert rm["score head"] * MB == 3584 * 18 + 8 * 1024 * 3584 * 4
 
 
-def test_more_of_anything_never_takes_less():
-    for kind in (SftOptions, DpoOptions, RmOptions):
-        base = stages.needs(options_of(kind), SEVEN, GPU).needed_mb()
-        for changes in ({"max_length": 2048}, {"max_lora_rank": 64}, {"train_batch_size": 8}):
-            assert needs(options_of(kind, **changes), SEVEN, GPU).needed_mb() > base
-    auto = options_of(DpoOptions)
-    few, many = (needs(auto, SEVEN, GPU, (pairs, 0)).needed_mb() for pairs in (100, 10**9))
-    assert few < many  # the copy is the smaller then
-
-
 # What fits
 
 KINDS = [SftOptions, DpoOptions, RmOptions]
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("gb", [4, 6, 8, 12, 16, 24])
-@pytest.mark.parametrize("length", [512, 1024, 4096])
+@pytest.mark.parametrize("gb", [4, 6, 12, 24])
+@pytest.mark.parametrize("length", [512, 4096])
 def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
     machine = cards(gb)
     gpu, options = machine.gpus[0], options_of(kind, max_length=length)
@@ -304,15 +279,6 @@ def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
     assert off == stages.Fitted(replace(options, fit="off"))
 
 
-def test_the_longest_rows_are_the_longest():
-    for gb in (8, 12, 24):
-        gpu = cards(gb).gpus[0]
-        found = stages.longest(options_of(DpoOptions), SEVEN, gpu)
-        assert stages.fits(found, SEVEN, gpu) and found.micro_batch == 1
-        assert not stages.fits(replace(found, max_length=found.max_length + 64), SEVEN, gpu)
-    assert stages.longest(options_of(), SEVEN, cards(4).gpus[0]) is None
-
-
 def test_rows_fit_the_models_context():
     machine, short = Machine(2, 8000), options_of(model="Qwen/Qwen2.5-Math-7B", max_length=5000)
     found = stages.fit(short, frozenset(), machine)
@@ -324,37 +290,6 @@ def test_rows_fit_the_models_context():
 
 
 # The commands
-
-
-@pytest.fixture
-def small_card(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Machine, "detect", classmethod(lambda cls: cards(6)))
-    row = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
-    Path("rows.jsonl").write_text(json.dumps(row) + "\n")
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("command", few(TABLES))
-def test_a_card_that_is_too_small_is_refused_before_anything_is_loaded(command, small_card, capsys):
-    words = [command, "--model", MODEL, "--dataset", "rows.jsonl", "--max_length", "4096"]
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    (line,) = err.splitlines()
-    assert f"model {MODEL} needs about" in line and "are usable on card0" in line
-    assert line.endswith("or start all the same with --fit off") and not out
-    assert not Path("runs").exists()
-
-
-def test_a_run_takes_the_micro_batch_that_fits():
-    flags = {"model": "unsloth/Qwen2.5-3B-bnb-4bit", "dataset": "a/b", "max_length": "4096"}
-    stage = resolving.fitted(resolve("sft", flags), cards(8))
-    assert stage.options.train_batch_size == 2
-    assert "train_batch_size 4 -> 2: fits 8 GB" in stage.notes
-    with pytest.raises(UserError, match="set --train_batch_size 2, or"):
-        resolving.fitted(resolve("sft", {**flags, "train_batch_size": "4"}), cards(8))
-    whole = resolving.fitted(resolve("sft", {**flags, "fit": "off"}), cards(8))
-    assert whole.options.train_batch_size == 4 and not whole.notes
 
 
 @pytest.mark.parametrize("command", list(TABLES))
@@ -378,20 +313,18 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
         assert again.options.train_batch_size == best["train_batch_size"]
     assert cli.main([*flags, "--card", "4"]) == 0
     assert "DOES NOT FIT" in capsys.readouterr().out
-    assert cli.main([*flags, "--card", "8", "--max_length", "4096", "--train_batch_size", "4"]) == 0
-    text = capsys.readouterr().out
-    assert "would fit with --train_batch_size 1" in text or "fits: " in text
 
 
-def test_what_cannot_be_planned_is_refused(capsys):
-    for words, said in (
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
         (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
         (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
-        (["--learner", "grpo"], "--learner is not an option of plan dpo"),
-        (["--card", "x"], "card x is not a known GPU"),
-    ):
-        assert cli.main(["plan", "dpo", *words]) == 2
-        assert said in capsys.readouterr().err
+    ],
+)
+def test_what_cannot_be_planned_is_refused(words, said, capsys):
+    assert cli.main(["plan", "dpo", *words]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_the_embedded_run_is_planned_without_a_card(capsys):
@@ -429,16 +362,12 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
     assert forecast.judging_seconds(config, SEVEN, found[config.reward]) is None
     judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
-    words = ["plan", "--model", MODEL, "--card", "24", "--reward", "accuracy"]
-    assert cli.main([*words, "--reward", f"rm:{judge}"]) == 0
-    assert " s of it for the reward model" in capsys.readouterr().out
+    words = ["plan", "--model", MODEL, "--card", "24", "--reward", f"rm:{judge}"]
     assert cli.main(words) == 0
-    assert "reward model" not in capsys.readouterr().out
+    assert " s of it for the reward model" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("visible", "first"), [(None, "0"), ("2,3", "2"), ("GPU-aa,GPU-bb", "GPU-aa")]
-)
+@pytest.mark.parametrize(("visible", "first"), [(None, "0"), ("GPU-aa,GPU-bb", "GPU-aa")])
 def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
     from unslothrl.offline.run import on_first_card
 
@@ -452,3 +381,14 @@ def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
     found = on_first_card(stage, cards(8, 8))
     assert os.environ["CUDA_VISIBLE_DEVICES"] == first
     assert found.notes[-1] == "sft trains on one GPU: the first of 2 is used"
+
+
+def test_a_run_takes_the_micro_batch_that_fits():
+    flags = {"model": "unsloth/Qwen2.5-3B-bnb-4bit", "dataset": "a/b", "max_length": "4096"}
+    stage = resolving.fitted(resolve("sft", flags), cards(8))
+    assert stage.options.train_batch_size == 2
+    assert "train_batch_size 4 -> 2: fits 8 GB" in stage.notes
+    with pytest.raises(UserError, match="set --train_batch_size 2, or"):
+        resolving.fitted(resolve("sft", {**flags, "train_batch_size": "4"}), cards(8))
+    whole = resolving.fitted(resolve("sft", {**flags, "fit": "off"}), cards(8))
+    assert whole.options.train_batch_size == 4 and not whole.notes

@@ -5,14 +5,11 @@ import base64
 import hashlib
 import json
 import math
-import os
 import re
-import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import numpy as np
 import pytest
 from fakes import completion, group
 from hypothesis import given
@@ -20,7 +17,7 @@ from hypothesis import strategies as st
 from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
-from unslothrl.records import Call, Group, Transcript, Turn
+from unslothrl.records import Group
 from unslothrl.tracking import origin
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
@@ -89,19 +86,10 @@ def shown(run) -> Page:
 
 def test_the_page_says_what_the_run_is(shown):
     for part in (
-        "example",
-        "running",
-        "model embedded",
-        "data set embedded",
-        "learner grpo",
-        "reward accuracy, format",
-        "started 2026-11-22 08:15",
-        "Started by unslothrl --learner grpo",
-        "steps12",
-        "torch2.13.0",
-        "shuffle_rewardsfalse",
-    ):
-        assert part.replace(" ", "") in shown.words.replace(" ", ""), part
+        "running", "modelembedded", "learnergrpo", "rewardaccuracy,format", "torch2.13.0",
+        "started2026-11-2208:15", "Startedbyunslothrl--learnergrpo", "shuffle_rewardsfalse",
+    ):  # fmt: skip
+        assert part in shown.words.replace(" ", ""), part
 
 
 def test_every_chart_of_the_issue_is_there(shown):
@@ -196,18 +184,6 @@ def test_the_turns_of_an_episode():
     assert found["turns"][-1]["text"] == ["end"]
 
 
-@pytest.mark.real
-def test_a_step_of_long_episodes_is_bounded(folder):
-    turns = tuple(Turn("\x00" * 2000, "\x00" * 9000, 0.1, 9, 9, (Call("n" * 900, "1" * 900),) * 9)
-                  for _ in range(40))  # fmt: skip
-    made = group("a", [1.0] * 96)
-    completions = tuple(replace(one, transcript=Transcript(turns), text="\x00" * 440_000)
-                        for one in made.completions)  # fmt: skip
-    rows = list(rollout_rows([replace(made, completions=completions)]))
-    folder.write_rollouts(1, rows)
-    assert write_report(folder).stat().st_size < rollout_data.MOST_BYTES_OF_STEP + 200_000
-
-
 @pytest.mark.parametrize("number_of_steps", [0, 1])
 def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     if number_of_steps:
@@ -217,16 +193,6 @@ def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     page = page_of(folder)
     assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
     assert (("id", "rollouts") in page.attributes) == number_of_steps
-
-
-def test_a_run_of_an_older_version_has_a_report(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.log({"step": 1, "reward/mean": 0.5})
-    rows = list(rollout_rows([group("a", [1.0, 0.0])]))
-    folder.write_rollouts(1, [{k: v for k, v in row.items() if k != "answer"} for row in rows])
-    page = page_of(folder)
-    (step,) = page.data["steps"]
-    assert step["name"] == "1" and not step["traced"]
 
 
 def test_resumes_are_recorded_and_marked(run, tmp_path):
@@ -241,19 +207,7 @@ def test_resumes_are_recorded_and_marked(run, tmp_path):
     assert page.source.count('class="mark"') == 2 * page.tags.count("svg")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "shown"),
-    [
-        (["/x/bin/unslothrl", "train", "--lr", "1e-5"], "unslothrl train --lr 1e-5"),
-        (["train_distributed.py", "--data", "a b"], "python train_distributed.py --data 'a b'"),
-        (["/x/unslothrl/__main__.py", "--seed", "1"], "python -m unslothrl --seed 1"),
-    ],
-)  # fmt: skip
-def test_the_command_can_be_typed_again(arguments, shown):
-    assert origin.command_line(arguments) == shown
-
-
-@pytest.mark.parametrize("text", ["", "[1]", '{"resumes": [[1]]}', '{"versions": 3}', "{" * 9])
+@pytest.mark.parametrize("text", ["", '{"resumes": [[1]]}', '{"x": ' + "[" * 9999])
 def test_a_damaged_origin_is_as_none(tmp_path, text):
     (tmp_path / "run.json").write_text(text)
     assert origin.read(tmp_path) == origin.Origin()
@@ -269,23 +223,6 @@ def rows_of(**curves) -> list[dict]:
         {"step": i + 1, **{name.replace("_", "/", 1): v[i] for name, v in curves.items()}}
         for i in range(count)
     ]
-
-
-HEALTHY = {
-    "reward_mean": [0.3 + 0.05 * i for i in range(12)],
-    "reward_accuracy": [0.2 + 0.05 * i for i in range(12)],
-    "reward_format": [0.1] * 12,
-    "reward_failed": [0] * 12,
-    "reward_zero_signal_groups": [2, 1, 3] * 4,
-    "rollout_score": [0.2 + 0.05 * i for i in range(12)],
-    "rollout_mean_length": [100 + i for i in range(12)],
-    "rollout_truncated": [0.05] * 12,
-    "train_entropy": [0.9 - 0.04 * i for i in range(12)],
-    "train_sampler_gap": [0.002] * 12,
-    "train_skipped_updates": [0] * 12,
-    "train_ess": [0.99] * 12,
-    "eval_s/pass@1": [None] * 11 + [0.5],
-}
 
 
 UP = [0.1 * i for i in range(10)]
@@ -333,24 +270,14 @@ def test_a_sign_is_seen(title):
     assert seen in found[title].seen and found[title].rule.advice
 
 
-def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign():
+def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
     assert set(FOUND) == {rule.title for rule in signs.rules_of("train")}
-    assert signs_of(HEALTHY, batch_size=10) == []
+    assert signs.found(RunHistory.read(run)) == []
     assert [sign.rule.title for sign in signs.found(RunHistory(()))] == ["Too early to say"]
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_share():
     assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
-
-
-def test_warnings_come_first_and_are_on_the_page(folder):
-    for step in range(1, 8):
-        folder.log({"step": step, "reward/mean": 0.0, "rollout/score": 0.0,
-                    "rollout/mean_length": 10.0 * step})  # fmt: skip
-    page = page_of(folder)
-    assert page.words.index("No completion was ever right") < page.words.index("became longer")
-    found = signs.found(RunHistory.read(folder))
-    assert [sign.rule.level for sign in found] == ["warning", "note"]
 
 
 # The rollouts in the page
@@ -378,14 +305,6 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     }  # fmt: skip
 
 
-def test_numbers_that_json_lacks_are_none(folder):
-    (row,) = rollout_rows([group("a", [1.0])])
-    row |= {"rewards": {"accuracy": math.nan, "b": np.float32(0.5)}, "score": math.inf}
-    folder.write_rollouts(1, [row])
-    (shown,) = shown_step(folder, 1)["prompts"][0]["candidates"]
-    assert shown["rewards"] == [None, 0.5] and shown["score"] is None
-
-
 def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
     texts = [("x" * 50_000) + f"end {i}" for i in range(40)]
     made = Group(
@@ -407,26 +326,6 @@ def test_of_a_large_step_some_prompts_are_shown(folder):
     step = shown_step(folder, 1)
     assert (step["completions"], step["shown"]) == (800, 96)
     assert [prompt["name"] for prompt in step["prompts"]][::5] == ["0", "41", "83"]
-
-
-@pytest.mark.parametrize(
-    ("sizes", "most", "shown"),
-    [([], 4, []), ([2, 2], 4, [0, 1]), ([2] * 5, 4, [0, 2]), ([9], 4, [0]), ([1, 9], 4, [0])],
-)
-def test_the_groups_that_are_shown(sizes, most, shown):
-    assert rollout_data.chosen_groups(sizes, most) == shown
-
-
-@pytest.mark.parametrize(
-    ("count", "preferred", "shown"),
-    [
-        (8, (), [0, 1, 2, 3, 4, 5, 6, 7]),
-        (100, (), [0, 19, 38, 58, 77, 97, 98, 99]),
-        (100, (5, 50), [5, 50, 98, 99]),
-    ],
-)
-def test_the_steps_of_a_long_run_that_are_shown(count, preferred, shown):
-    assert rollout_data.spread(range(count), 8, preferred) == shown
 
 
 def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
@@ -479,12 +378,6 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
 # Charts
 
 
-def test_ticks_enclose_the_values():
-    assert charts.nice_ticks(0.0, 1.0) == [0.0, 0.5, 1.0]
-    assert charts.nice_ticks(3.0, 3.0) == [3.0, 4.0, 5.0, 6.0]
-    assert charts.nice_ticks(-0.3, 0.9) == pytest.approx([-0.5, 0.0, 0.5, 1.0])
-
-
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=4))
 def test_any_values_can_be_drawn(values):
     points = list(enumerate(values))
@@ -513,31 +406,6 @@ def test_a_fault_of_the_report_ends_no_run(folder):
         raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "labels"),
-    [
-        (0, 1, ["0.0", "0.5", "1.0"]),
-        (0, 5e-4, ["0.0000", "0.0002", "0.0004", "0.0006"]),
-        (0, 5e-6, ["0", "2e-06", "4e-06", "6e-06"]),
-        (3.00e-6, 3.05e-6, ["3.00e-06", "3.02e-06", "3.04e-06", "3.06e-06"]),
-        (5000, 5003, ["4,000", "6,000", "8,000", "10,000"]),  # which are all but equal
-        (0, 9e7, ["0", "5.0e+07", "1.0e+08"]),
-    ],
-)
-def test_the_labels_of_ticks_differ(low, high, labels):
-    ticks = charts.nice_ticks(low, high)
-    assert [charts.tick_text(tick, ticks) for tick in ticks] == labels
-
-
-def values_of(figure: str) -> dict:
-    (carried,) = [v for k, v in Page(figure).attributes if k == "data-values"]
-    return json.loads(carried)
-
-
-def kinds_of(figure: charts.Figure) -> list[str]:
-    return [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
-
-
 def test_a_figure_carries_its_values():
     curves = [
         charts.Curve("a<b", [(1, 0.25), (3, 0.75)], band=[(0.0, 0.5), (0.5, 1.0)]),
@@ -549,8 +417,8 @@ def test_a_figure_carries_its_values():
         "values": [[0.25, None, 0.75], [None, 1.0, 2.0]],
         "bands": [[[0.0, 0.5], None, [0.5, 1.0]], None],
     }
-    assert kinds_of(figure) == ["mark", "band", "line", "line"]
-    assert kinds_of(charts.figure("t", [charts.Curve("a", [(1, 2.0)])])) == ["dot"]
+    kinds = [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
+    assert kinds == ["mark", "band", "line", "line"]
 
 
 def test_the_report_of_a_long_run_stays_small():
@@ -558,15 +426,6 @@ def test_the_report_of_a_long_run_stays_small():
     assert len(curve.thinned) == charts.MOST_POINTS
     assert curve.thinned[-1][0] == 10_000
     assert len(charts.figure("time", [curve, curve]).values) < 20_000
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a\tb\nc", "a\tb\nc"), ("\r\x7f\x9f", "␍⟨007f⟩⟨009f⟩"), ("\u200bx\ufeff", "⟨200b⟩x⟨feff⟩"),
-     ("<&\"'", "&lt;&amp;&#34;&#39;"), (True, "true")],
-)  # fmt: skip
-def test_text_is_escaped_and_every_character_is_seen(text, shown):
-    assert page.text(text) == shown
 
 
 # Several runs
@@ -587,8 +446,8 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
     cells = re.findall("<t[hd]>([^<]+)", differing)
     assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
-    for figure in re.findall("<figure.*?</figure>", page.source, re.DOTALL):
-        assert len(values_of(figure)["values"]) == 2
+    carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
+    assert carried and all(len(figure["values"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
     assert 'href="a/report.html"' not in page.source  # it has none yet
     write_report(pair[0])
@@ -614,35 +473,6 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
         folder.close()
 
 
-def test_a_run_that_writes_nothing_any_more_may_be_stopped(tmp_path, capsys):
-    make_run(tmp_path / "a", 1)
-    (tmp_path / "a" / ".lock").write_text('{"pid": 1, "host": "elsewhere", "started": "1"}')
-    files = [tmp_path / "a", *(tmp_path / "a").rglob("*")]
-    for age, status in ((500, "running"), (700, "stopped?")):
-        for path in files:
-            os.utime(path, (time.time() - age,) * 2)
-        assert cli.main(["report", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[1] == status
-    files[-1].touch()
-    assert cli.main(["report", str(tmp_path)]) == 0
-    assert "running" in capsys.readouterr().out
-
-
-def test_a_damaged_run_does_not_hide_the_others(tmp_path, capsys):
-    make_run(tmp_path / "good", 1)
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad" / "metrics.jsonl").write_text("rubbish\n{}\n")
-    assert cli.main(["report", str(tmp_path)]) == 0
-    lines = capsys.readouterr().out.splitlines()[1:]
-    assert {tuple(line.split()[:2]) for line in lines} == {("good", "killed"), ("bad", "damaged")}
-
-
-def test_the_report_of_a_run_is_written_by_its_folder_or_a_file_in_it(pair, capsys):
-    for name in (pair[0], pair[0] / "metrics.jsonl"):
-        assert cli.main(["report", str(name)]) == 0
-        assert capsys.readouterr().out.strip() == str(pair[0] / "report.html")
-
-
 def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [make_run(tmp_path / parent / "same", 1).path for parent in ("x", "y")]
     assert [run.name for run in read_all(runs)] == [str(path) for path in runs]
@@ -656,26 +486,16 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["run", "empty"], "empty is no run"),
         (["run", "--output", "x.html"], "output is for comparisons"),
         (["run", "broken"], "broken/metrics.jsonl, line 1 is not JSON"),
-        (["broken"], "broken/metrics.jsonl, line 1 is not JSON"),
-        (["odd"], "a file of the run is damaged"),
-        (["toml"], "a file of the run is damaged"),
         (["rows"], "a file of the run is damaged"),
         (["run", "other", "--output", "empty"], "is a folder"),
     ],
 )
 def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "other"):
+    for name in ("run", "other", "broken", "rows"):
         make_run(tmp_path / name, 1)
-    for name, file, text in (
-        ("broken", "metrics.jsonl", "rubbish\n{}\n"),
-        ("odd", "metrics.jsonl", '{"reward/mean": 1}\n[1]\n'),
-        ("toml", "config.toml", "= 3"),
-        ("rows", "config.toml", ""),
-        ("rows", "rollouts/step_000001.jsonl", '{"task": 1}\n'),
-    ):
-        (tmp_path / name / file).parent.mkdir(exist_ok=True, parents=True)
-        (tmp_path / name / file).write_text(text)
+    (tmp_path / "broken" / "metrics.jsonl").write_text("rubbish\n{}\n")
+    (tmp_path / "rows" / "rollouts" / "step_000001.jsonl").write_text('{"task": 1}\n')
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()

@@ -3,20 +3,16 @@
 With UNSLOTHRL_SCREENSHOTS=docs/images the pictures of docs/report.md are written there.
 """
 
-import functools
-import http.server
 import json
 import os
-import threading
 from pathlib import Path
 
 import chromium
 import pytest
-from report_runs import HOSTILE, make_run, make_stage
+from report_runs import HOSTILE, make_run
 
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.history import read_all
-from unslothrl.tracking.report.page import write_page, write_report
+from unslothrl.tracking.report.page import write_report
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +88,15 @@ def rows(folder, step: int) -> list[dict]:
     return folder.read_rollouts(step)
 
 
+DRAWN = (
+    "[...document.querySelectorAll('figure path.line')]"
+    ".every((e) => e.getBoundingClientRect().width > 0)"
+)
+
+
 def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     browser = page(report(run))
-    drawn = browser.evaluate(
-        "[...document.querySelectorAll('figure path.line')]"
-        ".every((e) => e.getBoundingClientRect().width > 0)"
-    )
-    assert drawn and len(texts(browser, "figure")) >= 14
+    assert browser.evaluate(DRAWN) and len(texts(browser, "figure")) >= 14
     at = box(browser, "figure .plot")
     last = texts(browser, "figure:first-of-type .legend")[0]
     browser.move_to(at["x"] + 1, at["y"] + at["height"] / 2)
@@ -111,40 +109,17 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     assert texts(browser, "figure:first-of-type .legend")[0] == last
 
 
-def test_the_page_of_a_stage_has_charts_and_nothing_to_browse(page, tmp_path):
-    folder = make_stage(tmp_path / "preferred", "dpo")
-    write_report(folder)
-    browser = page(report(folder))
-    drawn = browser.evaluate(
-        "[...document.querySelectorAll('figure path.line')]"
-        ".every((e) => e.getBoundingClientRect().width > 0)"
-    )
-    assert drawn and len(texts(browser, "figure")) == 10
-    at = box(browser, "figure .plot")
-    browser.move_to(at["x"] + at["width"] - 1, at["y"] + 5)
-    assert texts(browser, "figure .at")[0].strip() == "step 12"  # no link to rollouts
-    browser.click(at["x"] + at["width"] - 1, at["y"] + 5)
-    assert texts(browser, "#rollouts") == [] and browser.evaluate("location.hash") == ""
-    for width in (390, 1280):
-        browser.look(width, 900)
-        assert browser.evaluate("document.documentElement.scrollWidth") <= width
-
-
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
     browser = page(report(run))
     browser.wait_for(READY)
-    at = box(browser, "figure .plot")
-    x, y = at["x"] + at["width"] * 4 / 11, at["y"] + at["height"] / 2
     for _ in range(2):  # also when it is chosen again, after another step
         at = box(browser, "figure .plot")
-        browser.move_to(x, at["y"] + 20)
-        browser.click(x, at["y"] + 20)
+        browser.move_to(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
+        browser.click(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
         wait_for_step(browser, "step=5")
-        prompts = texts(browser, ".prompt h3")
-        assert prompts[0].startswith(rows(run, 5)[0]["task"] + " ")
+        assert texts(browser, ".prompt h3")[0].startswith(rows(run, 5)[0]["task"] + " ")
         browser.evaluate("document.getElementById('next').click()")
         wait_for_step(browser, "step=6")
-    assert y and box(browser, "#rollouts")["width"] > 0
 
 
 def test_the_keyboard_reads_charts_too(page, run):
@@ -240,21 +215,16 @@ def test_tokens_are_coloured_on_demand(page, run):
     browser = page(report(run), "#step=4")
     browser.wait_for(READY)
     assert texts(browser, ".t") == []
-    for colour in ("gap", "logprob"):
-        set_value(browser, "colour", colour)
-        assert (
-            "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
-            == (rows(run, 4)[0]["completion"])
-        )
-        colours = browser.evaluate(
-            "[...new Set([...document.querySelectorAll('.t')]"
-            ".map((e) => getComputedStyle(e).backgroundColor))].length"
-        )
-        assert colours > 5
+    set_value(browser, "colour", "gap")
+    first = "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
+    assert first == rows(run, 4)[0]["completion"]
+    colours = browser.evaluate(
+        "[...new Set([...document.querySelectorAll('.t')]"
+        ".map((e) => getComputedStyle(e).backgroundColor))].length"
+    )
+    assert colours > 5
     title = browser.evaluate("document.querySelector('.t').title")
     assert title.startswith("log-probability -") and ", learner " in title
-    browser.evaluate("document.querySelector('.t').click()")
-    assert texts(browser, "#token")[0].endswith(title)
     set_value(browser, "colour", "advantage")
     whole = browser.evaluate(
         "[...document.querySelectorAll('.candidate pre')].map((e) => e.style.backgroundImage)"
@@ -264,41 +234,14 @@ def test_tokens_are_coloured_on_demand(page, run):
     ]
 
 
-def test_evaluations_are_browsed_too(page, run):
-    browser = page(report(run), "#eval=000005")
-    browser.wait_for(READY)
-    assert browser.evaluate("document.getElementById('where').textContent") == "step 5, 2 of 4"
-    assert texts(browser, ".prompt h3")[0].startswith("held_out: held-0 ")
-    set_value(browser, "order", "improved")
-    browser.wait_for("document.querySelector('.prompt h3').textContent.includes('since')")
-
-
-@pytest.mark.parametrize("hash", ["#eval=50%25%20%231%3F", "#eval=%E0%A4%A"])
-def test_an_evaluation_is_found_whatever_its_file_is_called(page, tmp_path, hash):
-    folder = make_run(tmp_path / "run", 1, eval_every=100)
-    drawn = folder.step_file("evals", 0)
-    drawn.rename(drawn.with_name("50% #1?.jsonl"))
-    browser = page(write_report(folder), hash)
-    browser.wait_for(READY)  # also by a hash that is no text
-    set_value(browser, "kind", "eval")
-    set_value(browser, "slider", 0, "input")
-    wait_for_step(browser, "eval=50% #1?")
-    link = "document.querySelector('#said a').getAttribute('href')"
-    assert browser.evaluate(link) == "evals/50%25%20%231%3F.jsonl"
-    set_value(browser, "everywhere", True)
-    browser.wait_for("document.querySelectorAll('#hits a').length > 0")
-    hashes = browser.evaluate("[...document.querySelectorAll('#hits a')].map((a) => a.hash)")
-    assert "#eval=50%25%20%231%3F" in hashes
-    browser.evaluate("document.querySelector('#hits a').click()")
-    wait_for_step(browser, "eval=50% #1?")
-
-
-def test_hostile_completions_stay_text(page, tmp_path):
-    folder = make_run(tmp_path / "hostile", 2, write=lambda draw, length: HOSTILE)
+@pytest.mark.parametrize("has_turns", [False, True])
+def test_hostile_completions_stay_text(page, tmp_path, has_turns):
+    write = lambda draw, length: HOSTILE  # noqa: E731
+    folder = make_run(tmp_path / "hostile", 2, write=write, has_turns=has_turns)
     folder.write_summary({"status": "finished", "command": HOSTILE, "adapter": HOSTILE})
     browser = page(write_report(folder))
     browser.wait_for(READY)
-    seen = browser.evaluate("document.querySelector('.candidate pre').textContent")
+    seen = texts(browser, ".candidate pre.said" if has_turns else ".candidate pre")[0]
     assert "</script><script>window.hacked=1</script><img src=x" in seen
     assert "␀␛[2J⟨202e⟩reversed⟨202c⟩ ⟨2028⟩" in seen
     for colour in ("gap", "advantage", "logprob"):
@@ -321,8 +264,7 @@ def episodes(tmp_path_factory):
 def test_episodes_are_browsed_turn_by_turn(page, episodes):
     browser = page(report(episodes), "#step=4")
     wait_for_step(browser, "step=4")
-    known = rows(episodes, 4)
-    turns = [turn for row in known for turn in row["turns"]]
+    turns = [turn for row in rows(episodes, 4) for turn in row["turns"]]
     written = texts(browser, ".candidate pre:not(.said)")
     assert written == [turn["reply"] for turn in turns]
     said = [turn["observation"] for turn in turns if turn["observation"]]
@@ -330,13 +272,6 @@ def test_episodes_are_browsed_turn_by_turn(page, episodes):
     calls = texts(browser, ".candidate .call code")
     assert calls[0] == "multiply " + turns[0]["tool_calls"][0]["arguments"]
     assert len(calls) == sum(len(turn["tool_calls"]) for turn in turns)
-    colours = browser.evaluate(
-        "['pre:not(.said)', 'pre.said'].map((s) => getComputedStyle("
-        "document.querySelector('.candidate ' + s)).backgroundColor)"
-    )
-    assert colours[0] != colours[1]
-    everyone = [row for step in range(1, 7) for row in rows(episodes, step)]
-    assert any("lost" in row for row in everyone)
     step = next(step for step in range(1, 7) if any("lost" in row for row in rows(episodes, step)))
     browser.evaluate(f"location.hash = 'step={step}'")
     wait_for_step(browser, f"step={step}")
@@ -347,35 +282,6 @@ def test_episodes_are_browsed_turn_by_turn(page, episodes):
     set_value(browser, "search", sought, "input")
     browser.wait_for("document.querySelectorAll('mark').length > 0")
     assert sought in texts(browser, ".said mark")
-    set_value(browser, "search", "", "input")
-    set_value(browser, "colour", "advantage")
-    browser.wait_for("document.querySelector('.candidate pre').style.backgroundImage !== ''")
-    assert texts(browser, ".candidate pre.said")
-
-
-def test_what_an_environment_said_stays_text(page, tmp_path):
-    write = lambda draw, length: HOSTILE  # noqa: E731
-    browser = page(write_report(make_run(tmp_path / "hostile", 2, write=write, has_turns=True)))
-    browser.wait_for(READY)
-    assert "</script><script>window.hacked=1" in texts(browser, ".candidate pre.said")[0]
-    set_value(browser, "search", "<script>", "input")
-    browser.wait_for("document.querySelectorAll('mark').length > 0")
-    assert browser.evaluate("typeof window.hacked") == "undefined"
-    assert browser.evaluate("document.querySelectorAll('img, iframe').length") == 0
-
-
-@pytest.mark.parametrize("look", ["light", "phone"])
-def test_pictures_of_episodes(page, episodes, tmp_path, look):
-    browser = page(report(episodes), "#step=4")
-    browser.look(**LOOKS[f"report-{look}"])
-    browser.wait_for(READY)
-    wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    assert browser.evaluate(wide) <= 0
-    folder = (
-        Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path)) if look == "light" else tmp_path
-    )
-    browser.screenshot(folder / f"report-{look}-episodes.png")
-    assert (folder / f"report-{look}-episodes.png").stat().st_size < MOST_PICTURE
 
 
 def test_no_other_script_runs(browser, run, tmp_path):
@@ -398,52 +304,29 @@ def test_no_other_script_runs(browser, run, tmp_path):
     browser.problems.clear()
 
 
-def test_the_page_works_from_a_server_too(browser, run):
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_):
-            pass
-
-    handler = functools.partial(Quiet, directory=run.path)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.open(f"http://127.0.0.1:{server.server_port}/report.html")
-        browser.wait_for(READY)
-        server.shutdown()
-    browser.problems.clear()  # it asks for an icon
-
-
-def test_a_comparison_has_no_browser_and_no_problem(page, run, tmp_path):
-    other = make_run(tmp_path / "other", 8, lr=1e-4)
-    browser = page(write_page(read_all([run.path, other.path]), tmp_path / "both.html"))
-    at = box(browser, "figure .plot")
-    browser.move_to(at["x"] + 2, at["y"] + 9)
-    assert texts(browser, "figure .at")[0].strip() == "step 1"
-    assert len(texts(browser, ".figures:first-of-type figure:first-of-type .legend b")) == 2
-
-
 LOOKS = {
     "report-light": {"width": 1280, "height": 1000},
     "report-dark": {"width": 1280, "height": 1000, "dark": True},
     "report-phone": {"width": 390, "height": 844, "phone": True},
 }
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_pictures(page, run, tmp_path, name):
+def test_pictures(page, run, episodes, tmp_path, name):
     """Nothing is wider than the window, and the pictures are as small as the documents want."""
-    browser = page(report(run), "#step=9")
-    browser.look(**LOOKS[name])
-    browser.wait_for(READY)
-    wide = browser.evaluate(
-        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-    )
-    assert wide <= 0
     folder = Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path))
-    folder.mkdir(parents=True, exist_ok=True)
-    set_value(browser, "colour", "gap")
-    browser.screenshot(folder / f"{name}-rollouts.png")
-    browser.evaluate("scrollTo(0, 0)")
-    browser.evaluate("new Promise(requestAnimationFrame)")
-    browser.screenshot(folder / f"{name}.png")
-    for picture in (f"{name}.png", f"{name}-rollouts.png"):
-        assert 10_000 < (folder / picture).stat().st_size < MOST_PICTURE
+    for kind, shown in (("", run), ("-rollouts", run), ("-episodes", episodes)):
+        browser = page(report(shown), "" if not kind else "#step=4")
+        browser.look(**LOOKS[name])
+        browser.wait_for(READY)
+        assert browser.evaluate(WIDER) <= 0
+        if kind == "-rollouts":
+            set_value(browser, "colour", "gap")
+        elif not kind:
+            browser.evaluate("scrollTo(0, 0)")
+            browser.evaluate("new Promise(requestAnimationFrame)")
+        is_shown = kind != "-episodes" or name == "report-light"  # in docs/report.md
+        picture = (folder if is_shown else tmp_path) / f"{name}{kind}.png"
+        browser.screenshot(picture)
+        assert 10_000 < picture.stat().st_size < MOST_PICTURE

@@ -35,11 +35,6 @@ def test_whatever_a_run_prints_is_without_secrets(live, monkeypatch):
     assert text.count(HIDDEN) >= 15
 
 
-def test_a_message_is_without_secrets(capsys):
-    assert cli.refuse(f"dataset {WITH_PASSWORD}: no such file: check the path") == cli.USAGE
-    assert capsys.readouterr().err == f"unslothrl: dataset {SHOWN}: no such file: check the path\n"
-
-
 def test_a_traceback_is_without_the_secrets_of_the_shell_that_it_came_from(tmp_path, monkeypatch):
     """Who makes an archive of it later may not have the variable any more."""
     monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")

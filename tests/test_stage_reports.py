@@ -134,14 +134,3 @@ def test_a_sign(title, tmp_path):
     (sign,) = found(rows(command, changes), options)
     assert sign.rule.title == title and seen in sign.seen and sign.rule.advice
     assert found(rows(command), options) == []
-
-
-def test_what_is_missing_is_said():
-    options = {"trl": [], "assistant_only_loss": True}
-
-    def of(given):
-        return [sign.rule.title for sign in found(given, options)]
-
-    assert of(rows("sft", steps=3)) == ["Too early to say"]
-    without = [{k: v for k, v in row.items() if not k.startswith("eval/")} for row in rows("sft")]
-    assert of(without) == ["Nothing was evaluated"]

@@ -1,12 +1,9 @@
 """Orderly stops: signals and lost outputs, in processes of their own."""
 
-import os
-import pty
 import signal
 import subprocess
 import sys
 
-import psutil
 import pytest
 from few_cases import few
 
@@ -107,28 +104,6 @@ def test_a_closed_pipe_stops_it():
     assert process.stderr.read() == "stopped: its output was closed\n"
 
 
-def test_a_pipe_that_another_thread_finds_closed_stops_it_too():
-    body = (
-        "import threading; out.write('ready\\n'); out.flush(); sys.stdin.readline(); "
-        "threading.Thread(target=lambda: [out.write('x\\n'), out.flush()]).start(); time.sleep(60)"
-    )
-    process = started(body)
-    process.stdout.readline()
-    process.stdout.close()
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    assert process.wait(20) == 128 + signal.SIGPIPE
-
-
-def test_a_terminal_that_is_lost_stops_it():
-    main, side = pty.openpty()
-    process = started("while True: out.write('line\\n'); out.flush()", stdout=side)
-    os.close(side)
-    os.read(main, 4)
-    os.close(main)
-    assert process.wait(20) == 128 + signal.SIGPIPE
-
-
 def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
     """Nothing is said of it until the end, and what fits again is written."""
     body = (
@@ -142,51 +117,3 @@ def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
         assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
     text = (tmp_path / "log").read_text()
     assert text.startswith("ready\n") and text.endswith("end\n")
-
-
-FIRST = """
-import sys, time
-from unslothrl.commands import cli
-cli.answer = lambda arguments: (print('ready', flush=True), time.sleep(60))
-sys.exit(cli.main([]))
-"""
-
-
-@pytest.mark.parametrize("number", few([signal.SIGTERM, signal.SIGHUP]))
-def test_the_first_process_of_a_container_is_ended_before_it_listens(number):
-    """The kernel gives it no signal that it does nothing about."""
-    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    if subprocess.run([*unshare, "true"], capture_output=True).returncode:
-        pytest.skip("no namespaces here")
-    process = subprocess.Popen(
-        [*unshare, sys.executable, "-c", FIRST],
-        stdout=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # `nohup make quick` ignores it
-    )
-    try:
-        assert process.stdout.readline() == "ready\n"
-        (first,) = psutil.Process(process.pid).children()
-        first.send_signal(number)
-        assert process.wait(20) == 128 + number
-    finally:
-        process.kill()
-
-
-LAST = """
-import atexit, os
-import unslothrl.__main__ as entry
-class Library:
-    def __del__(self):
-        os.abort()
-library = Library()
-atexit.register(print, "saved", end="")
-entry.main = lambda arguments: {code}
-entry.program([])
-"""
-
-
-@pytest.mark.parametrize(("code", "ended"), few([(143, 143), (0, -signal.SIGABRT)]))
-def test_a_library_that_crashes_when_it_is_destroyed_does_not_hide_a_stop(code, ended):
-    done = subprocess.run([sys.executable, "-c", LAST.format(code=code)], capture_output=True)
-    assert (done.returncode, done.stdout) == (ended, b"saved")

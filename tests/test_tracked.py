@@ -11,10 +11,9 @@ import pytest
 from fakes import completion, group
 
 from unslothrl.commands import cli
-from unslothrl.config.options import OPTIONS
 from unslothrl.errors import UserError
 from unslothrl.tracking import trackers
-from unslothrl.tracking.trackers import MOST_TEXT, Trackers, sample_rows, tensorboard
+from unslothrl.tracking.trackers import MOST_TEXT, Trackers, sample_rows
 
 
 class Kept:
@@ -113,24 +112,6 @@ def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
     assert run.made["good"].told[-1] == ("close", "finished")
 
 
-def test_what_a_tracker_does_not_take_does_not_grow_for_ever(folder, monkeypatch):
-    monkeypatch.setattr(trackers, "MOST_WAITING", 3)
-    never = threading.Event()
-
-    class Hangs(Kept):
-        def __init__(self, run):
-            never.wait(60)
-
-    run = Started(folder, hangs=Hangs)
-    run.trackers.start()
-    for step in range(5):
-        run.trackers.log(step, {"reward/mean": 1.0})
-    assert run.notes == ["track hangs: it has not taken the last 3 calls: nothing more is logged "
-                         "there"]  # fmt: skip
-    assert run.trackers.threads == []
-    never.set()
-
-
 def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
     first = Started(folder, one=Kept, two=Kept)
     first.trackers.start()
@@ -145,11 +126,6 @@ def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
     assert json.loads((folder / "trackers.json").read_text()).keys() == {"one", "two", "three"}
 
 
-def test_a_damaged_file_of_ids_is_written_anew(folder):
-    (folder / "trackers.json").write_text('["one"')
-    assert trackers.run_ids(folder, ["one"]) == json.loads((folder / "trackers.json").read_text())
-
-
 def test_samples_are_few_and_cut(folder):
     drawn = {
         "a": [group(str(i), [1.0, 0.0]) for i in range(9)],
@@ -161,11 +137,6 @@ def test_samples_are_few_and_cut(folder):
     assert rows[0].keys() >= {"set", "prompt", "answer", "completion", "score", "finish_reason"}
 
 
-def test_the_choices_are_the_files():
-    assert OPTIONS["track"].metadata["choices"] == (*trackers.names(), trackers.NONE)
-    assert trackers.wanted(["wandb", "none", "wandb"]) == ("wandb",)
-
-
 def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(trackers, "is_installed", lambda package: False)
     with pytest.raises(UserError, match=r"track wandb: the package wandb is not installed: run "):
@@ -175,25 +146,3 @@ def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "-m pip install tensorboard" in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_folder_that_a_tracker_has_left_is_not_its_package(monkeypatch, tmp_path):
-    (tmp_path / "wandb_like" / "run-1").mkdir(parents=True)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert not trackers.is_installed("wandb_like")
-    (tmp_path / "wandb_like" / "__init__.py").touch()
-    assert trackers.is_installed("wandb_like")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [("wanbd", "--track wandb"), ("TensorBoard", "--track tensorboard"), ("", "a list of text")],
-)
-def test_a_name_that_is_none_is_answered_with_the_nearest(given, said, capsys):
-    assert cli.main(["--track", "wandb", "--track", given]) == 2
-    assert said in capsys.readouterr().err
-
-
-def test_text_stays_text_in_markdown():
-    text = "```\n<script>alert(1)</script>\n# title"
-    assert all(line.startswith("    ") for line in tensorboard.verbatim(text).splitlines())

@@ -22,11 +22,10 @@ from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Call, Failure, Transcript, Turn
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
-from unslothrl.tracking import metrics, origin
+from unslothrl.tracking import metrics
 from unslothrl.tracking.rows import rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights.adapter import Adapter
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 
@@ -44,13 +43,6 @@ def test_create_writes_the_config_and_refuses_a_folder_with_a_run(folder):
     folder.close()
     with pytest.raises(UserError, match=r"run_name first: .* set another --run_name"):
         RunFolder.create(folder.path.parent, "first", CONFIG)
-
-
-def test_create_accepts_a_folder_without_a_run(tmp_path):
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "notes.txt").write_text("keep")
-    RunFolder.create(tmp_path, "mine", CONFIG)
-    assert (tmp_path / "mine" / "notes.txt").read_text() == "keep"
 
 
 def test_create_names_an_output_dir_that_cannot_be_written(tmp_path):
@@ -151,13 +143,6 @@ def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
     assert free_name(str(tmp_path), "two") == "two"
 
 
-def test_a_nested_run_json_says_nothing(tmp_path):
-    for depth in (400, 900, 100_000):
-        text = '{"recipe": ' + "[" * depth + "]" * depth + "}"
-        (tmp_path / "run.json").write_text(text)
-        assert origin.read(tmp_path).command == ""
-
-
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 def test_a_beginning_that_is_broken_off_leaves_nothing(error, tmp_path):
     def begin(folder):
@@ -169,13 +154,6 @@ def test_a_beginning_that_is_broken_off_leaves_nothing(error, tmp_path):
     with pytest.raises(UserError if isinstance(error, OSError) else KeyboardInterrupt):
         RunFolder.create(tmp_path, "one", "", begin)
     assert not list(tmp_path.iterdir())
-
-
-def test_reopen_refuses_a_folder_without_a_run(tmp_path, folder):
-    folder.close()
-    assert RunFolder.reopen(folder.path).path == folder.path
-    with pytest.raises(UserError, match=r"it has no config\.toml"):
-        RunFolder.reopen(tmp_path)
 
 
 def test_metrics_are_one_json_object_a_line_with_null_for_what_json_lacks(folder):
@@ -195,12 +173,6 @@ def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
     assert folder.read_metrics() == [{"step": 1}]
     folder.log({"step": 2})
     assert folder.read_metrics() == [{"step": 1}, {"step": 2}]
-
-
-def test_a_broken_line_elsewhere_is_named(folder):
-    (folder.path / "metrics.jsonl").write_text('{"step": 1}\nrubbish\n{"step": 2}\n')
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 2 is not JSON"):
-        folder.read_metrics()
 
 
 def test_resume_deletes_what_came_after_the_step(folder):
@@ -227,18 +199,10 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
     assert path == folder.path / "rollouts" / "step_000010.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows[1] == {
-        "task": "a",
-        "candidate": 1,
-        "prompt": "prompt a",
-        "answer": "7",
-        "completion": "",
-        "finish_reason": "stop",
-        "rewards": {"accuracy": 1.0},
-        "score": 1.0,
-        "advantage": 1.0,
-        "selected": True,
-        "policy_version": 0,
-    }
+        "task": "a", "candidate": 1, "prompt": "prompt a", "answer": "7", "completion": "",
+        "finish_reason": "stop", "rewards": {"accuracy": 1.0}, "score": 1.0, "advantage": 1.0,
+        "selected": True, "policy_version": 0,
+    }  # fmt: skip
     assert [row["selected"] for row in rows] == [False, True, True, True]
 
 
@@ -254,37 +218,16 @@ def test_rollouts_of_episodes_have_their_turns_and_why_they_are_lost():
     made = replace(made, completions=(played, lost), failures=failures)
     first, second = (json.loads(json_line(row)) for row in rollout_rows([made]))
     assert first["prompt"] == "P" and "lost" not in first and second["lost"] == "exits"
-    assert (
-        first["turns"]
-        == second["turns"]
-        == [
-            {
-                "reply": "hi",
-                "observation": "error: not JSON",
-                "reward": 0.5,
-                "calls": 2,
-                "failed_calls": 1,
-                "tool_calls": [
-                    {"name": "add", "arguments": '{"a": 2}', "error": ""},
-                    {"name": "sub", "arguments": "", "error": "not JSON"},
-                ],
-            }
-        ]
-    )
-
-
-def test_rollouts_keep_any_text(folder):
-    hostile = "line\u2028separator \ud83d half \x00 é\n"
-    folder.write_rollouts(1, [{"completion": hostile}])
-    assert folder.read_rollouts(1) == [{"completion": hostile}]
-
-
-def test_an_adapter_is_written_byte_for_byte(folder):
-    path = folder.save_adapter(Adapter.of(10, b"\x00weights", '{"r": 32}'))
-    assert path == folder.path / "adapters" / "v000010"
-    assert (path / "adapter_model.safetensors").read_bytes() == b"\x00weights"
-    assert json.loads((path / "adapter_config.json").read_text()) == {"r": 32}
-    assert sorted(os.listdir(path.parent)) == ["v000010"]
+    assert first["turns"] == second["turns"]
+    (turn,) = first["turns"]
+    assert turn.pop("tool_calls") == [
+        {"name": "add", "arguments": '{"a": 2}', "error": ""},
+        {"name": "sub", "arguments": "", "error": "not JSON"},
+    ]
+    assert turn == {
+        "reply": "hi", "observation": "error: not JSON", "reward": 0.5, "calls": 2,
+        "failed_calls": 1,
+    }  # fmt: skip
 
 
 def test_the_summary_is_json_and_replaced_whole(folder):

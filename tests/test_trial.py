@@ -70,21 +70,6 @@ def test_a_reward_that_fails_whatever_it_reads(function, said, refused, tmp_path
     assert said in line and line.endswith(": fix it")
 
 
-TOOLS = """
-def add(a, b):
-    return a + b
-"""
-LONG = '''
-def add(a: int, b: int) -> int:
-    """
-    %s
-
-    Args:
-        a: One.
-        b: The other.
-    """
-    return a + b
-'''
 ENVIRONMENT = """
 class Mine:
     def __init__(self, level=1):
@@ -94,20 +79,6 @@ class Mine:
     def step(self, action):
         return {"reward": self.levl}
 """
-
-
-def test_tools_that_no_call_could_be_made_of(refused, tmp_path):
-    (tmp_path / "tools.py").write_text(TOOLS)
-    line = refused("--tools", tmp_path / "tools.py")
-    assert "add" in line and "give it types" in line
-
-
-def test_schemas_that_leave_no_room_for_a_prompt(refused, tmp_path):
-    (tmp_path / "tools.py").write_text(LONG % ("word " * 400))
-    line = refused("--tools", tmp_path / "tools.py", "--max_new_tokens", 40)
-    assert "with the schemas of tools" in line and line.endswith(
-        "--max_prompt_tokens is 64: set it higher"
-    )
 
 
 def test_an_environment_that_fails_in_its_first_turn_or_takes_no_such_options(refused, tmp_path):

