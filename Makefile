@@ -63,8 +63,8 @@ files = $(patsubst %,tests/test_%.py,$(1))
 slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 
 run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
-	$(call slow_tests,main_job resume loop start_again starting_adapter mirrored_runs base_parts base_model \
-	    backend learner logprobs tracing export gguf use reward_model plan eval failures coverage \
+	$(call slow_tests,main_job resume loop start_again starting_adapter mirror mirrored_runs base_parts \
+	    base_model backend learner logprobs tracing export gguf use reward_model plan eval failures coverage \
 	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
@@ -75,7 +75,7 @@ engine-test: setup ## both engines: versions in flight, the read-back, false ala
 	$(call slow_tests,engines versions readback canary real_episodes)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
-	$(call slow_tests,moving_nodes starting joining placement exchange several_learners)
+	$(call slow_tests,moving_nodes starting joining placement exchange several_learners cluster)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
 	$(PYTEST) -m slow $(call files,nodes two_hosts hosts) $(ARGS)

@@ -125,9 +125,8 @@ def lose(rank, world_size, address, stores, lost, how):
         return error.name, str(error), seconds
 
 
-@pytest.mark.parametrize(
-    "lost", [0, *(pytest.param(rank, marks=pytest.mark.slow) for rank in (1, 3))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [0, 1, 3])
 def test_a_learner_that_was_killed_is_noticed_at_once(lost):
     """By all of the others, also by those that wait for one that has given up; rank 0 has the
     store."""

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -177,32 +176,11 @@ def test_a_cluster_of_another_ray_is_named(home, head, as_user):
         ("bogus.invalid:1234", "nothing listens there"),
         ("127.0.0.1:1", "nothing listens there (Connection refused): start a cluster with"),
         ("ray://head:10001", "must be HOST:PORT or auto"),
-        ("head", "must be HOST:PORT or auto, got 'head'"),
-        ("head:123456", "must be HOST:PORT or auto"),
     ],
 )
-def test_an_address_without_a_cluster_is_refused_quickly(address, message, as_user, tmp_path):
+def test_an_address_without_a_cluster_is_refused(address, message, as_user, tmp_path):
     as_user(tmp_path)
-    started = time.monotonic()
     assert message in refusal(address)
-    assert time.monotonic() - started < 10
-
-
-def test_a_port_of_another_program_is_refused(as_user, tmp_path, monkeypatch):
-    as_user(tmp_path)
-    monkeypatch.setattr(joining, "JOIN_S", 4.0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert "does not answer as Ray does" in refusal(address)
-
-
-def test_where_the_token_comes_from(tmp_path):
-    file = tmp_path / "token"
-    named = {joining.TOKEN_PATH: str(file)}
-    assert joining.token_source(named) is None
-    file.write_text("a")
-    assert joining.token_source(named) == str(file)
-    assert joining.token_source({joining.TOKEN: "a", **named}) == joining.TOKEN  # as Ray does
 
 
 def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
@@ -213,9 +191,6 @@ def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
     given = {joining.TOKEN: "mine"}
     joining.ensure_token(given)
     assert given == {joining.TOKEN: "mine"}
-    disabled = {joining.MODE: "disabled"}
-    joining.ensure_token(disabled)
-    assert joining.TOKEN not in disabled
 
 
 def test_a_head_is_gone_when_nothing_has_listened_for_long(monkeypatch):

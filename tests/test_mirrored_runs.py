@@ -63,6 +63,7 @@ def hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
+@pytest.mark.slow
 def test_a_target_that_goes_away_costs_notes_and_not_the_run(tmp_path, capsys, monkeypatch):
     """A folder that becomes a file as soon as the run has begun."""
     from unslothrl.mirror import mirror

@@ -1,7 +1,6 @@
 """The checkpoints of a stage: whole or not used, and which are kept."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -94,14 +93,6 @@ def test_a_state_that_is_none_is_damage_even_with_its_sum(checkpoints, state):
     folder = checkpoints.seal(written, 1, False)
     check(folder)
     assert checkpoints.newest() is None
-
-
-def test_a_pipe_in_a_files_place_is_not_opened(checkpoints):
-    folder = write(checkpoints, 1)
-    (folder / "optimizer.pt").unlink()
-    os.mkfifo(folder / "optimizer.pt")
-    with pytest.raises(Damaged, match="is no file"):
-        check(folder)
 
 
 def test_what_is_later_is_deleted(checkpoints):

@@ -16,7 +16,7 @@ from few_cases import few
 from unslothrl import embedded
 from unslothrl.backends import lora, patches
 from unslothrl.commands import cli
-from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
+from unslothrl.config.offline_options import RmOptions, SftOptions
 from unslothrl.errors import RunError
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
@@ -306,10 +306,6 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
     model = models.reward_model(base_model.prepare("embedded"), shape_of)
     (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
     assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)
-
-
-def test_options_have_the_classes():
-    assert set(training.TRAINERS) == {SftOptions, DpoOptions, RmOptions}
 
 
 def test_a_model_without_unsloths_patches_is_refused(base):

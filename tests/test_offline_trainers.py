@@ -110,19 +110,6 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
 
 
-def test_equal_scores_are_half_right(tmp_path, monkeypatch):
-    make = models.reward_model
-
-    def without_preference(base, shape):
-        model = make(base, shape)
-        torch.nn.init.zeros_(model.get_base_model().score.modules_to_save["default"].weight)
-        return model
-
-    monkeypatch.setattr(models, "reward_model", without_preference)
-    before, after = steps_of("rm", tmp_path, 2)
-    assert before["eval/held/accuracy"] == after["train/accuracy"] == 0.5
-
-
 def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
     assert trainers.SftTrainer.weights_of(None, {"labels": labels}) == (3, {})
@@ -147,11 +134,10 @@ def test_weights_are_what_a_figure_is_a_mean_of():
         ({"position_ids": [[0, 1, 0, 1, 0, 0]]}, True, 2),
         (
             {"position_ids": [[0, 1, 0], [0, 1, 2]], "attention_mask": [[1, 1, 0], [1, 1, 1]]},
-            True,
-            2,
+            True, 2,
         ),
     ],
-)
+)  # fmt: skip
 def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}
     trainer = SimpleNamespace(args=SimpleNamespace(pad_to_multiple_of=8 if is_padded else None))

@@ -54,18 +54,6 @@ def test_an_actor_that_leaves_is_emptied_before_it_starts_elsewhere(overlaps):
     assert generators_of(stream.wait(send(stream, 8))) == {"actor-0", "actor-1"}
 
 
-def test_the_only_actor_may_leave_with_work_in_hand():
-    """Between two of its calls it has none pending, and still holds groups."""
-    cluster = FakeCluster(1)
-    stream = stream_of(cluster)
-    indices = send(stream, 20)
-    cluster.next_changes = Changes(leaving=("actor-0",))
-    first = cluster.processes["actor-0"]
-    assert names_of(stream.wait(indices)) == [str(i) for i in range(20)]
-    assert first.target.submitted == []
-    assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == ["actor-0"]
-
-
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
     cluster, notes = FakeCluster(2), []
@@ -177,16 +165,3 @@ def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
     assert {holder(stream, i) for i in indices} == {""}
     cluster.without_room = set()
     assert len(stream.wait(indices)) == 4
-
-
-def test_several_waiting_actors_start_as_there_is_room():
-    cluster = FakeCluster(3)
-    stream = stream_of(cluster)
-    cluster.without_room = {"actor-1", "actor-2"}
-    for name in cluster.without_room:
-        cluster.processes[name].is_dead = True
-    assert len(stream.wait(send(stream, 6))) == 6 and cluster.started == []
-    cluster.without_room = {"actor-2"}
-    while cluster.started != ["actor-1"]:
-        stream.pump()
-    assert stream.pool.waiting == {"actor-2"}

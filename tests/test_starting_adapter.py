@@ -101,7 +101,7 @@ def tree(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    few(["dpo --reference adapter", "dpo --reference cached", "rm"]),
+    few(["dpo --reference adapter", "dpo --reference cached", "rm"], 0),
 )
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
@@ -139,12 +139,3 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
     said = capsys.readouterr().err
     assert "is damaged" in said
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])
-@pytest.mark.parametrize("command", few(["train", "sft", "dpo", "rm"]))
-def test_a_name_that_no_folder_can_have(command, name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([command, "--adapter", name]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "adapter" in said[0] and not list(tmp_path.iterdir())
