@@ -239,20 +239,6 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         check_room(tmp_path / "big", 1e18)
 
 
-def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys):
-    from adapters import write
-
-    write(tmp_path / "run" / "adapters" / "v000001")
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("unslothrl: push me/mine: ")
-    assert "not uploaded" in line and "log in" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 @pytest.mark.real
 def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     import os

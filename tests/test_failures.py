@@ -3,23 +3,18 @@
 import errno
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from unslothrl.algorithms import objectives
 from unslothrl.cluster import causes
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import RunError
 from unslothrl.runs import run
 from unslothrl.tracking import calling
 from unslothrl.tracking.run_folder import RunFolder
 
-ROOT = Path(__file__).parents[1]
 FAST = (
     "--number_of_actors 0 --engine transformers --cluster local --max_steps 1 --batch_size 4 "
     "--num_candidates 4 --topk 4 --eval_every 0 --max_new_tokens 24 --run_name x"
@@ -152,34 +147,6 @@ def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path)
     assert "(process 77) died: SIGSEGV; its log is" in str(here)
 
 
-@pytest.mark.slow
-@pytest.mark.real
-def test_ctrl_c_during_start_up_is_quiet_and_leaves_nothing(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "train_distributed.py", "--number_of_actors", "1",
-         "--engine", "transformers", "--max_steps", "9", "--run_name", "x"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:
-        lines.append(line)
-        if line.startswith("loading 1 learner"):
-            break
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert children, lines
-    started = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)
-    rest = process.stdout.read()
-    assert process.wait(timeout=30) == 130 and time.monotonic() - started < 15
-    saving, interrupted, resume, goes_on, report = rest.splitlines()
-    assert (saving, report) == ("saving and stopping", "report: runs/x/report.html")
-    assert resume.endswith("--resume runs/x") and goes_on == "continues: from its start"
-    assert interrupted.startswith("interrupted: 0 steps in 0 s; ")
-    assert psutil.wait_procs(children, timeout=5)[1] == []
-
-
 @pytest.mark.parametrize(
     ("number", "fix"),
     [(errno.ENOSPC, "free some space"), (errno.EROFS, "make it writable (a disk with errors")],
@@ -210,14 +177,3 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     assert calling.command("chat", "--adapter", Path("my runs/x")).endswith(
         "chat --adapter 'my runs/x'"
     )
-
-
-@pytest.mark.real
-def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path, monkeypatch):
-    from unslothrl import embedded
-    from unslothrl.weights import base_model
-
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(UserError, match=r"cannot be written .*: set the variable XDG_CACHE_HOME"):
-        base_model.quantise(embedded.BASE)

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 from few_cases import few
-from hypothesis import given
-from hypothesis import strategies as st
 from layouts import GB, card
 from ray_nodes import own_token
 
@@ -19,7 +17,7 @@ from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.place import assign_gpus, place
+from unslothrl.planning.place import place
 from unslothrl.planning.placement import (
     ACTOR,
     LEARNER,
@@ -285,8 +283,8 @@ def check_card(processes: tuple[ProcessPlan, ...], gpu: Gpu) -> None:
 @pytest.mark.parametrize("config", [UNSLOTH, PEFT, UNKNOWN], ids=["unsloth", "peft", "unknown"])
 def test_every_placement_keeps_the_rules(sizes, chunk, config):
     resources = cards(*sizes)
-    for learners in range(1, 5):
-        for actors in (*range(9), 12, 16):
+    for learners in (1, 2, 4):
+        for actors in (0, 1, 2, 3, 5, 8, 16):
             usage = (1 - config.learner_gpu_usage) / max(1, actors) if len(sizes) == 1 else 0.91
             more = {"learner_chunk_size": chunk, "actor_gpu_usage": usage}
             if learners + bool(actors) > len(sizes) and (learners > 1 or len(sizes) > 1):
@@ -294,25 +292,6 @@ def test_every_placement_keeps_the_rules(sizes, chunk, config):
                     placed(resources, actors, learners, config, **more)
             else:
                 check(placed(resources, actors, learners, config, **more), resources.gpus)
-
-
-@given(st.lists(st.sampled_from([8, 12, 24, 80]), min_size=2, max_size=6), st.integers(1, 3),
-       st.integers(0, 12))  # fmt: skip
-def test_no_other_way_to_deal_has_a_larger_smallest_share(sizes, learners, actors):
-    gpus = cards(*sizes).gpus
-    if len(gpus) < learners + bool(actors):
-        return
-    own, shared = ([c for (c,) in cards] for cards in assign_gpus(gpus, learners, actors))
-    assert len(set(own)) == learners and len(shared) == actors and not set(own) & set(shared)
-
-    def least(own, shared):
-        count = Counter([*own, *shared])
-        return min(usable_mb(gpus[card]) / number for card, number in count.items())
-
-    in_turn = list(range(learners))
-    left = [card for card in range(len(gpus)) if card >= learners]
-    round_robin = [left[i % len(left)] for i in range(actors)]
-    assert least(own, shared) >= least(in_turn, round_robin) - 1e-6
 
 
 # Ray

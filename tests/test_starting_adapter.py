@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from few_cases import few
 from runs_compared import differences
-from test_main_job import metrics
 from test_mirrored_runs import flags
 
 from unslothrl.commands import cli
@@ -80,17 +79,6 @@ def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, m
     assert cli.main(["--resume", str(second / "one"), "--max_steps", "4"]) == 2
     use = adapter_use.read(second / "one" / "adapters" / "v000003")
     assert use is not None and use.stages[0] == "SFT on x" and len(use.stages) == 2
-
-
-@pytest.mark.slow
-def test_a_folder_of_that_name_is_nothing_to_a_run_without_an_adapter(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    more = {"kl": "loss", "kl_coefficient": 0.1, "run_name": "one", "eval_every": 0}
-    more |= {"max_steps": 1, "max_lora_rank": 32}
-    assert cli.main(["train", *flags(tmp_path, **more)]) == 0
-    start(tmp_path / "one" / starting_adapter.START)
-    assert cli.main(["train", "--resume", "one", "--max_steps", "2"]) == 0
-    assert metrics(tmp_path / "one")[-1]["train/kl_reference"] < 1
 
 
 def tree(folder: Path) -> set[Path]:
