@@ -119,8 +119,8 @@ LISTED = "GPU 0: NVIDIA RTX 4090 (UUID: GPU-0)"
 
 @pytest.fixture
 def driver(monkeypatch):
-    """-> a function that gives this machine a driver, `smi` being the answer of nvidia-smi (None: not
-    there) and the rest that of torch, at every question the next one of `gpus`."""
+    """-> a function that gives this machine a driver: `smi` is what nvidia-smi says (None: it is
+    not there), the rest what torch does, at every question the next one of `gpus`."""
 
     def put(smi: str | None, *gpus: list, cuda: str | None = "13.0", error: str = "") -> None:
         answers = iter(gpus)

@@ -77,16 +77,6 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize(
-    "text", ["[]", "{", '{"status": "finished"}',
-             '{"status": "finished", "steps": 6, "seconds": 1, "first_eval": 3}'],
-)  # fmt: skip
-def test_a_damaged_summary_is_none(run, text):
-    (run / "summary.json").write_text(text)
-    assert go_on(run).step == 4
-    assert not (run / "summary.json").exists()
-
-
 @pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "checkpoints"])
 @pytest.mark.parametrize("kind", ["pipe", "link to nothing"])
 def test_what_has_another_kind_is_named_before_anything_is_loaded(run, name, kind):

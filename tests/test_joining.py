@@ -135,41 +135,6 @@ def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
     assert "RAY_AUTH_MODE is disabled here: unset it" in refusal("auto")
 
 
-REWRITE = """
-import json, ray
-from ray._common.usage import usage_constants as names
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
-ray.init(address="auto", log_to_driver=False)
-key = names.CLUSTER_METADATA_KEY
-space = b"cluster"
-metadata = json.loads(_internal_kv_get(key, namespace=space))
-{change}
-_internal_kv_put(key, json.dumps(metadata).encode(), overwrite=True, namespace=space)
-"""
-
-
-@pytest.mark.slow
-def test_a_cluster_of_another_ray_is_named(home, head, as_user):
-    """The cluster's metadata claims another version, as a cluster of that version would."""
-    import ray
-
-    def rewrite(version: str) -> None:
-        code = REWRITE.format(change=f"metadata['ray_version'] = {version!r}")
-        subprocess.run(
-            [sys.executable, "-c", code], env=environment(home), check=True, capture_output=True
-        )
-
-    as_user(home)
-    rewrite("2.9.9")
-    code = f"import sys; from unslothrl.cluster import joining; joining.check({head!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environment(home), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    last = done.stderr.strip().splitlines()[-1]
-    assert "Ray: 2.9.9" in last and f"Ray: {ray.__version__}" in last and "same on both" in last
-
-
 @pytest.mark.parametrize(
     ("address", "message"),
     [

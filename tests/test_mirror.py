@@ -283,20 +283,6 @@ def wait(copies: Mirror) -> None:
         assert copies.changed.wait_for(lambda: copies.finished == copies.wanted, 20)
 
 
-def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path):
-    target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
-    target.fs.before = go_on.wait
-    copies = Mirror(target, run.path, notes.append)
-    for _ in range(3):
-        copies.update()
-    assert copies.finished == 0 and not go_on.is_set()  # it has returned all the same
-    assert not copies.close(0.05)
-    assert "not done within 0 s" in notes[-1]
-    go_on.set()
-    wait(copies)
-    assert len(notes) == 1
-
-
 def test_a_mirror_that_was_deleted_is_made_again(run, tmp_path):
     notes: list[str] = []
     copies = Mirror(watched(tmp_path / "there"), run.path, notes.append)
@@ -324,7 +310,9 @@ def test_a_target_that_is_deleted_is_not_complete(run):
     assert "FileNotFoundError: the bucket does not exist" in notes[0]
 
 
-def test_a_sigterm_ends_the_waiting_of_a_finished_run(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("ends", "most_s"), [("a signal", 3600), ("time", 0.05)])
+def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeypatch, ends, most_s):
+    """At the end of a run it is waited for, until the time for that is over or a SIGTERM comes."""
     monkeypatch.setattr(stopping, "_stops", stopping.Stops())
     monkeypatch.setattr(mirror, "WAKE_S", 0.01)
     stopping.begin()
@@ -332,15 +320,20 @@ def test_a_sigterm_ends_the_waiting_of_a_finished_run(run, tmp_path, monkeypatch
 
     def hangs():
         target.fs.before = go_on.wait
-        stopping._handle(signal.SIGTERM, None)
+        if ends == "a signal":
+            stopping._handle(signal.SIGTERM, None)
         go_on.wait(20)
 
     target.fs.before = hangs
     copies = Mirror(target, run.path, notes.append)
-    assert not copies.close(3600)
+    for _ in range(3):
+        copies.update()
+    assert copies.finished == 0 and not go_on.is_set()  # it has returned all the same
+    assert not copies.close(most_s)
     assert "sends the rest" in notes[0]
     go_on.set()
     wait(copies)
+    assert len(notes) == 1
 
 
 # What is checked before a run begins, and addresses

@@ -165,7 +165,8 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, loss_type, re
     start = embedded.TURNS  # an adapter that is not the base
     batches, gradients = captured(
         "dpo", tmp_path, ("adapter", str(start)), ("beta", "0.3"), ("loss_type", loss_type),
-        ("reference", reference), ("train_batch_size", "2"), ("max_lora_rank", str(rank_of(start))), rows=rows,
+        ("reference", reference), ("train_batch_size", "2"),
+        ("max_lora_rank", str(rank_of(start))), rows=rows,
     )  # fmt: skip
 
     def answer(said):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from few_cases import few
-from layouts import GB, card
+from layouts import card
 from ray_nodes import own_token
 
 from unslothrl.cluster import joining
@@ -159,19 +159,6 @@ def node(name: str, memory_mb: int = 64_000, cpus: int = 8) -> Node:
 
 def on_nodes(placement: Placement) -> dict[str, str]:
     return {plan.name: plan.node.id for plan in placement.processes}
-
-
-def test_unequal_cards_on_two_nodes():
-    """One actor: the learner has the 24 GB, being the larger. Two: they share them, 11,673.6 MB
-    each, and the learner has the 12 GB."""
-    two = Resources.of_nodes([(node("a"), [card(24)]), (node("b"), [card(12, index=1)])])
-    placement = placed(two, actors=1)
-    assert on_nodes(placement) == {"learner-0": "a", "actor-0": "b"}
-    assert share_mb(placement.actors[0]) == pytest.approx(0.95 * 12 * GB)
-    placement = placed(two, actors=2)
-    assert on_nodes(placement) == {"learner-0": "b", "actor-0": "a", "actor-1": "a"}
-    assert [share_mb(plan) for plan in placement.actors] == [pytest.approx(11_673.6)] * 2
-    assert placement.actors[0].engine().utilisation == 0.409
 
 
 def test_learners_are_together_and_actors_apart():

@@ -117,13 +117,6 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     said = capsys.readouterr().out
     assert "behind" not in said and "UserWarning" not in said
     swapped = Path("second/one/start") / WEIGHTS_FILE
-    kept = swapped.read_bytes()
-    swapped.write_bytes(kept[:-1] + b"\0")
+    swapped.write_bytes(swapped.read_bytes()[:-1] + b"\0")
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
     assert "is not the adapter that the run began with: copy that" in capsys.readouterr().err
-    swapped.write_bytes(kept)
-    for checkpoint in Path("second/one/checkpoints").glob("step_*"):
-        (checkpoint / "trainer_state.json").write_text("{")
-    assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
-    said = capsys.readouterr().err
-    assert "is damaged" in said
