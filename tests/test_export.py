@@ -272,6 +272,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     assert repository["files"]["README.md"].startswith(b"---\nlibrary_name: ")
 
 
+@pytest.mark.real
 def test_the_difference_is_judged_by_the_likeliest_tokens():
     from unslothrl.commands.export import likeness_line
     from unslothrl.export.merging import Likeness

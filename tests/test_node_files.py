@@ -109,6 +109,15 @@ def test_who_hangs_while_it_writes_holds_nobody_up(room):
     assert not room.exists()
 
 
+def test_a_write_that_fails_leaves_nothing(files, room, monkeypatch):
+    monkeypatch.setattr(Path, "rename", lambda *_: (_ for _ in ()).throw(OSError("no space")))
+    with pytest.raises(OSError, match="no space"):
+        files[0].hold(version(1))
+    monkeypatch.undo()
+    assert {name for name in names(room) if not name.endswith(".used")} == set()
+    files[0].hold(version(1))
+
+
 @pytest.mark.real
 def test_nobody_loses_what_it_holds_while_others_come_and_go(room):
     """Six at once, each of which holds, reads and releases versions that the others use too."""

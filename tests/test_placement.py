@@ -153,6 +153,18 @@ def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
     assert not placement.cards
 
 
+def test_a_joined_cluster_with_one_card():
+    """0.95 less the learner's 0.35 are the actor's: 0.6 - 1600 / 24576."""
+    one = Resources((None,), 64_000)
+    learner, actor = placed(one, actors=1, config=UNKNOWN, actor_gpu_usage=0.65).processes
+    assert (learner.share, actor.share) == (pytest.approx(0.35), pytest.approx(0.6))
+    assert actor.engine(card(24), 23_000).utilisation == 0.534
+    with pytest.raises(UserError) as error:
+        placed(one, actors=1, config=UNKNOWN)
+    assert "actor_gpu_usage 0.91" in str(error.value)
+    assert "--actor_gpu_usage 0.65" in str(error.value)  # 1 - 0.35
+
+
 def node(name: str, memory_mb: int = 64_000, cpus: int = 8) -> Node:
     return Node(name, name, cpus, memory_mb, memory_mb)
 

@@ -1,6 +1,7 @@
 """Actors over several cards: what is refused, which cards they get, and what the plan counts."""
 
 import json
+import os
 import pickle
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,8 @@ from unslothrl.cluster.nodes import process_environment
 from unslothrl.commands import plan
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
-from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of
+from unslothrl.engines.vllm_internals import EXTENSION, options
+from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, variables_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import assign_gpus, place
@@ -295,6 +297,21 @@ def test_the_plan_shows_it(capsys):
         plan.forecast("train", SPLIT, "24,24", as_json=True)
 
 
+def test_the_keywords_of_a_split_vllm():
+    given = {"dtype": "bfloat16", "context": 256, "rank": 8, "max_num_seqs": 4, "seed": 0,
+             "memory": EngineMemory(64), "takes_turns": False, "float32_head": True,
+             "on_gpu": True}  # fmt: skip
+    alone = options(Path("base"), **given)
+    split = options(Path("base"), **given, workers=2)
+    assert split == {
+        **alone,
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "mp",
+        "quantization": "bitsandbytes",
+        "worker_extension_cls": EXTENSION,
+    }
+
+
 # What each worker holds
 
 
@@ -359,3 +376,13 @@ def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
     assert said is not None and "not what was published (adapter v7 arrived damaged" in said
     (folder / WEIGHTS_FILE).unlink()
     assert "not what was published" in str(lora_problem(1, again, None))
+
+
+def test_the_workers_share_the_threads_of_their_actor(monkeypatch):
+    names = ("OMP_NUM_THREADS", "VLLM_WORKER_MULTIPROC_METHOD")
+    monkeypatch.delenv(names[1], raising=False)
+    for threads, workers, each in (("16", 4, "4"), ("7", 2, "3"), ("1", 2, "1")):
+        monkeypatch.setenv(names[0], threads)
+        with variables_of(workers):
+            assert [os.environ[name] for name in names] == [each, "spawn"]
+        assert os.environ[names[0]] == threads and names[1] not in os.environ
