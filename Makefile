@@ -63,8 +63,8 @@ files = $(patsubst %,tests/test_%.py,$(1))
 slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 
 run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
-	$(call slow_tests,main_job resume loop start_again starting_adapter mirrored_runs base_parts base_model \
-	    backend learner logprobs tracing export gguf use reward_model plan eval failures coverage \
+	$(call slow_tests,main_job resume loop start_again starting_adapter mirror mirrored_runs base_parts \
+	    base_model backend learner logprobs tracing export gguf use reward_model plan eval coverage \
 	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
@@ -78,7 +78,7 @@ cluster-test: setup ## Ray: starting, joining, cards, learners over processes; n
 	$(call slow_tests,moving_nodes starting joining placement exchange several_learners)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
-	$(PYTEST) -m slow $(call files,nodes two_hosts hosts) $(ARGS)
+	$(PYTEST) -m slow $(call files,nodes two_hosts) $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(call slow_tests,split_engine)
@@ -93,7 +93,7 @@ hostile-test: setup ## every hostile program at every level, wrong files and opt
 	    mistakes damaged_resumes trial)
 
 package-test: setup ## the wheel, a machine without a network, cards, newcomers' files, other libraries' interfaces
-	$(call slow_tests,wheel network cards doctor shapes data terminal objectives newcomer_objective \
+	$(call slow_tests,wheel network doctor shapes data terminal objectives newcomer_objective \
 	    newcomer_reward private_interfaces setup bench stopping streams)
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter

@@ -92,7 +92,6 @@ class FakeCluster:
 
     def __init__(self, actors: int, is_right: Callable = lambda assignment, candidate: True):
         self.is_right = is_right
-        self.meanwhile: Callable[[], None] | None = None
         self.learners: Sequence[Any] = ()
         self.processes: dict[str, FakeProcess] = {}
         self.actors: Sequence[ActorHandle] = ()

@@ -1,4 +1,4 @@
-"""A run of the real trainer over simulated engines, on Ray nodes that join, drain and die.
+"""A run of the real trainer over engines without a model, on Ray nodes that join, drain and die.
 
     python tests/run_with_nodes.py              # prints what has happened, as JSON
 
@@ -9,6 +9,7 @@ when what the one before it should cause has happened. Every prompt must be trai
 
 import argparse
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,21 +27,12 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests")]
 
+from fake_processes import PATH, build_actor, build_learner, config_of
+from fakes import FakeTasks, FakeView
 from ray_nodes import RAY, RayNodes, kill_session
-from simulated.builders import Simulation
-from simulated.engine import EngineDelays, Lengths
-from simulated.learner import LearnerDelays
-from simulated.run import (
-    FOLDER,
-    Problems,
-    Steps,
-    builders,
-    config_of,
-    consumed,
-    prepare_workers,
-)
 
 from unslothrl import cluster, embedded
+from unslothrl.cluster.base import Builders
 from unslothrl.data.tasks import Data
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
@@ -81,7 +74,7 @@ class Story:
             raise Enough from None
 
     def processes(self) -> dict[str, list[str]]:
-        """The simulated actors that live: name -> the home folders of their nodes."""
+        """The actors that live: name -> the home folders of their nodes."""
         found: dict[str, list[str]] = {}
         for mark in self.marks.iterdir():
             try:
@@ -134,7 +127,8 @@ def main() -> None:
     parser.add_argument("--max_staleness", type=int, default=0)
     parser.add_argument("--until", default="killed", help="what happens last: see `Story.tell`")
     given = parser.parse_args()
-    prepare_workers(FOLDER)
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, else all others stall them for seconds
+    os.environ["PYTHONPATH"] = PATH
     with tempfile.TemporaryDirectory() as folder:
         nodes = RayNodes("--num-cpus=2")
         try:
@@ -157,19 +151,11 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
         give(stream, member, indices)
 
     rollouts.RolloutStream._give = count
-    simulation = Simulation(
-        EngineDelays(0.01), LearnerDelays(0.1), Lengths(20, 0.5), 1 << 10, processes=marks
-    )
     flags = {
-        "number_of_actors": 1,
-        "batch_size": BATCH,
-        "num_candidates": CANDIDATES,
-        "topk": CANDIDATES,
-        "max_new_tokens": 40,
-        "max_prompt_tokens": 64,
-        "max_staleness": options.max_staleness,
-        "ray_address": nodes.address,
-    }
+        "number_of_actors": 1, "batch_size": BATCH, "num_candidates": CANDIDATES,
+        "topk": CANDIDATES, "max_new_tokens": 40, "max_prompt_tokens": 64,
+        "max_staleness": options.max_staleness, "ray_address": nodes.address,
+    }  # fmt: skip
 
     def alive() -> set[str]:
         return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
@@ -179,11 +165,11 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     variables.apply(machine.cpus, bool(machine.gpus))
     config = config_of({**flags, "max_steps": STEPS})
     run_folder = RunFolder.create(folder, "run", "")
-    view = Steps(story.after)
-    processes = cluster.start(config, embedded.BASE, machine, view.stage, builders(simulation))
+    view = Told(story.after)
+    builders = Builders(functools.partial(marked, marks), build_learner)
+    processes = cluster.start(config, embedded.BASE, machine, lambda line: None, builders)
     try:
-        trainer = Trainer(config, Data(Problems(), {}), processes, run_folder, view, STEPS)
-        view.begin()
+        trainer = Trainer(config, Data(FakeTasks(), {}), processes, run_folder, view, STEPS)
         trainer.train()
     except Enough:
         trainer.saving.wait()
@@ -206,6 +192,28 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
         ),
         "left behind": left_behind(marks),
     }
+
+
+def marked(marks: Path, config, base: Path, plan):
+    (marks / f"{plan.name}.{os.getpid()}").touch()
+    return build_actor(config, base, plan)
+
+
+class Told(FakeView):
+    """Calls `after` with the number of each step."""
+
+    def __init__(self, after: Callable[[int], None]):
+        super().__init__()
+        self.after = after
+
+    def step(self, metrics: dict, step: int, total: int) -> None:
+        self.after(step)
+
+
+def consumed(folder: RunFolder) -> Counter:
+    """(task, candidate) -> how often it was consumed: trained on, filtered or without signal."""
+    rows = (row for step in folder.steps_of("rollouts") for row in folder.read_rollouts(step))
+    return Counter((row["task"], row["candidate"]) for row in rows)
 
 
 def left_behind(marks: Path) -> list[str]:

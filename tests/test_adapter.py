@@ -1,12 +1,9 @@
 """What an adapter must be, looked at before a run or a question; what travels in its folder."""
 
 import json
-import os
 import shutil
 import struct
-import time
 
-import adapters
 import pytest
 from adapters import NOT_A_NUMBER, SETTINGS, packed, tensor_name, tensors, write
 
@@ -14,7 +11,6 @@ from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
 from unslothrl.weights import adapter_check, adapter_use, base_model
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 
 Q0 = tensor_name(0, "q_proj", "A")
 
@@ -38,46 +34,20 @@ def test_a_whole_adapter_is_taken_for_what_it_is(tmp_path):
         ({"peft_type": "LOHA"}, "it has peft_type 'LOHA'"),
         ({"r": 8}, "is 4 x 128, not 8 x 128"),
         ({"r": True}, "rank r True must be a whole number from 1 to 512"),
-        ({"r": 10**400}, "rank r an integer of about 400 digits must be"),
-        ({"lora_alpha": 0}, "lora_alpha 0 must be over 0"),
         ({"lora_alpha": float("nan")}, "lora_alpha nan must be over 0"),
-        ({"lora_alpha": "16"}, "lora_alpha '16' must be"),
         ({"lora_dropout": 1}, "lora_dropout 1 must be at least 0 and under 1"),
-        ({"target_modules": [None]}, "target_modules must be a list of q_proj"),
         ({"target_modules": "all-linear"}, "got 'all-linear'"),
         ({"target_modules": [*SETTINGS["target_modules"], "lm_head"]}, "target_modules must"),
         ({"target_modules": ["q_proj"]}, "has tensor"),
-        ({"bias": "all"}, "it has bias 'all'"),
         ({"rank_pattern": {"q_proj": 8}}, "it has rank_pattern {'q_proj': 8}"),
-        ({"alpha_pattern": {"q_proj": 8}}, "it has alpha_pattern"),
         ({"use_dora": True}, "it has use_dora True"),
-        ({"modules_to_save": ["lm_head"]}, "it has modules_to_save ['lm_head']"),
-        ({"layers_to_transform": [0]}, "it has layers_to_transform [0]"),
         ({"init_lora_weights": "pissa"}, "it has init_lora_weights 'pissa'"),
-        ({"use_rslora": "yes"}, "it has use_rslora 'yes'"),
         ({"base_model_name_or_path": 3}, "base_model_name_or_path must be text"),
     ],
     ids=str,
 )
 def test_settings_that_engines_read_differently_are_refused(tmp_path, changed, words):
     assert words in refused(write(tmp_path, {**SETTINGS, **changed}))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "is damaged (it is not JSON"),
-        ("[]", "is damaged (it must be an object, got [])"),
-        ("[" * 100_000, "is damaged (it is nested too deeply)"),
-        ('{"r": ' + "9" * 5000 + "}", "is damaged (it is not JSON"),
-        ('{"x": "' + "x" * 2**20 + '"}', "at most 1,048,576 are read"),
-    ],
-    ids=["empty", "list", "deep", "digits", "large"],
-)
-def test_a_damaged_settings_file_is_refused(tmp_path, text, words):
-    folder = write(tmp_path)
-    (folder / CONFIG_FILE).write_text(text)
-    assert words in refused(folder)
 
 
 def header(length: int, text: bytes = b"{}") -> bytes:
@@ -95,16 +65,12 @@ def renamed(part: str, other: str) -> dict:
         (b"", "is damaged"),
         (header(2), "lacks tensor"),
         (header(2**62), "is damaged"),
-        (header(60_000, b'{"a":' * 12_000), "is damaged"),
         (packed(tensors())[:-1], "is damaged"),
         (packed(tensors(rank=8)), "is 8 x 128, not 4 x 128"),
         (packed({k: v for k, v in tensors().items() if k != Q0}), "lacks tensor"),
         (packed({**tensors(), tensor_name(4, "q_proj", "A"): tensors()[Q0]}), "has tensor"),
-        (packed({**tensors(), "bias": ("BF16", [2], b"\0" * 4)}), "has tensor 'bias'"),
         (packed({**tensors(), Q0: ("I16", [4, 128], b"\0" * 1024)}), "is I16: save it as"),
-        (packed(renamed("layers.1.", "layers.01.")), " tensor "),
         (packed(renamed("mlp.up_proj", "self_attn.up_proj")), " tensor "),
-        (packed({**tensors(), Q0: ("BF16", [4 * 128], b"\0" * 1024)}), "is 512, not 4 x 128"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -116,7 +82,6 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, weights, words):
     ("dtype", "number", "shown"),
     [
         ("BF16", NOT_A_NUMBER, "nan"),
-        ("BF16", b"\x80\xff", "inf"),
         ("F16", struct.pack("<e", float("nan")), "nan"),
         ("F32", struct.pack("<f", float("inf")), "inf"),
         ("F32", struct.pack("<f", 1e30), "1e+30"),
@@ -128,30 +93,6 @@ def test_one_weight_that_is_not_finite_is_found_with_its_tensor(tmp_path, dtype,
     folder = write(tmp_path, weights=packed({**tensors(), Q0: (dtype, [4, 128], data)}))
     assert f"tensor {Q0} holds {shown}: " in refused(folder)
     assert adapter_check.check_format(str(folder))
-
-
-def test_a_sparse_file_of_a_gigabyte_is_refused_by_its_size_at_once(tmp_path):
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        folder = write(tmp_path / file)
-        os.truncate(folder / file, 2**30)
-        started = time.perf_counter()
-        assert "damaged" in refused(folder)
-        assert time.perf_counter() - started < 1
-
-
-def test_what_is_no_regular_file_is_never_opened(tmp_path):
-    folder = write(tmp_path)
-    for file in (CONFIG_FILE, WEIGHTS_FILE):
-        (folder / file).unlink()
-        os.mkfifo(folder / file)
-        assert f"no {file} in it" in refused(folder)
-        (folder / file).unlink()
-        (folder / file).mkdir()
-        assert f"no {file} in it" in refused(folder)
-        write(folder) if not (folder / file).is_dir() else (folder / file).rmdir()
-        write(folder)
-    with pytest.raises(UserError, match="no such folder"):
-        adapter_check.check_format("x" * 5000)
 
 
 def test_a_run_looks_at_the_weights_before_it_starts_anything(tmp_path, capsys, monkeypatch):
@@ -203,10 +144,7 @@ def test_an_adapter_answers_the_same_wherever_it_is_copied_to(trained, tmp_path,
     [
         ({"format": 2}, "its format is 2, this version reads 1"),
         ({"temperature": "0"}, "temperature"),
-        ({"max_new_tokens": 1.5}, "max_new_tokens"),
-        ({"system_prompt": None}, "system_prompt"),
         ({"chat_template": ["x"]}, "chat_template"),
-        ({"system_prompt": "a\ud800"}, "half a surrogate pair"),
     ],
     ids=str,
 )
@@ -230,4 +168,3 @@ def test_what_a_run_says_of_itself_reads_back(tmp_path):
     assert adapter_use.read(tmp_path) == made
     assert (made.base, made.system_prompt, made.top_p) == ("embedded", "Be brief.", 0.5)
     assert made.chat_template == tokenizer.chat_template
-    assert adapters.SETTINGS["base_model_name_or_path"] == "embedded"

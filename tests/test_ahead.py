@@ -77,7 +77,7 @@ ONE = ROW["group"]["completions"][0]
 @pytest.mark.parametrize(
     "wrong",
     [
-        [], None, "x", {}, {**ROW, "position": True}, {**ROW, "attempt": 0.0}, {**ROW, "group": 3},
+        [], {}, {**ROW, "position": True}, {**ROW, "attempt": 0.0}, {**ROW, "group": 3},
         *({**ROW, "group": {**ROW["group"], **each}} for each in (
             {"completions": [{}]}, {"rewards": []}, {"rewards": {"accuracy": ["1"]}},
             {"scores": [True]}, {"failures": [{"reward": 1}]}, {"failures": [{"nosuch": "x"}]},

@@ -1,10 +1,8 @@
 """What the loop and an actor do not wait for: in order, once, and never lost."""
 
+import os
 import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -84,40 +82,22 @@ def test_nothing_is_drawn_ahead_of_the_last_step():
     assert source.drawn == [(0, 2)]
 
 
-INTERRUPTED = """
-import signal, sys
-from unslothrl import embedded
-from unslothrl.weights import base_model
-from unslothrl.training.group_source import PrefetchedTasks
-from unslothrl.config.options import Config
-from unslothrl.cluster.build import data_options
-from unslothrl.data import tasks
-config = Config(model="embedded", dataset="embedded", eval_problems=1)
-data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
-drawing = PrefetchedTasks(data.train)
-drawing.draw(0, 1, is_last=True)
-try:
-    print("drawing", flush=True)
-    drawing.draw(0, 10**9)
-except KeyboardInterrupt:
-    drawing.close()
-    sys.exit(130)
-"""
-
-
 @pytest.mark.real
 def test_the_first_ctrl_c_ends_a_draw_without_end():
-    root = Path(__file__).parents[1]
-    child = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED], cwd=root, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert child.stdout is not None and child.stdout.readline() == "drawing\n"
-        child.send_signal(signal.SIGINT)
-        assert child.wait(timeout=60) == 130
-    finally:
-        child.kill()
+    from unslothrl import embedded
+    from unslothrl.cluster.build import data_options
+    from unslothrl.config.options import Config
+    from unslothrl.data import tasks
+    from unslothrl.weights import base_model
+
+    config = Config(model="embedded", dataset="embedded", eval_problems=1)
+    data = tasks.load(data_options(config), base_model.load_tokenizer(embedded.BASE))
+    drawing = PrefetchedTasks(data.train)
+    threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT]).start()
+    with pytest.raises(KeyboardInterrupt):
+        drawing.draw(0, 10**9)
+    drawing.close()
+    drawing.thread.shutdown(wait=True)  # it has ended, or this would never return
 
 
 def doubled(work):
@@ -178,10 +158,3 @@ def test_an_error_comes_out_of_the_next_take():
         with pytest.raises(ValueError, match="broken"):
             scoring.take()
     scoring.close()
-
-
-def test_close_ends_the_thread():
-    scoring = BackgroundScoring(doubled, at_the_end=True)
-    scoring.add(1)
-    scoring.close()
-    assert not [each for each in threading.enumerate() if each.name.startswith("scoring")]

@@ -1,5 +1,6 @@
 """Quantising happens in a process of its own."""
 
+import io
 import json
 import os
 import subprocess
@@ -31,14 +32,10 @@ def test_the_process_that_asks_for_it_loads_nothing(sixteen_bit_bases, bases, tm
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(source)],
         env={
-            **os.environ,
-            "XDG_CACHE_HOME": str(tmp_path),
-            "PYTHONPATH": os.pathsep.join(sys.path),
+            **os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path),
         },
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+        capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     made, loaded = json.loads(done.stdout.splitlines()[-1])
     assert loaded == []
@@ -91,15 +88,7 @@ def test_of_two_processes_that_ask_one_quantises(sixteen_bit_bases, tmp_path):
     assert (tmp_path / "count").read_text() == "quantised\n"
 
 
-CODE = """
-import sys
-from pathlib import Path
-from unslothrl.weights import base_model
-base_model.load_tokenizer(Path(sys.argv[1]))
-"""
-
-
-def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path):
+def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path, monkeypatch, capfd):
     """transformers asks on stdin, where a pipe may say yes to something else."""
     made = tmp_path / "ran"
     text = f"from pathlib import Path\nPath({str(made)!r}).touch()\nclass Own: pass\n"
@@ -107,13 +96,10 @@ def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "own"}')
     settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["evil.Own", None]}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, str(tmp_path)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        input="y\n" * 10, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert not made.exists() and "[y/N]" not in done.stdout + done.stderr
-    assert "UserError: model " in done.stderr and "no tokenizer can be read" in done.stderr
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n" * 10))
+    with pytest.raises(UserError, match="no tokenizer can be read"):
+        base_model.load_tokenizer(tmp_path)
+    assert not made.exists() and "[y/N]" not in "".join(capfd.readouterr())
 
 
 @pytest.mark.parametrize(
@@ -122,10 +108,7 @@ def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path):
         [
             ("tokenizer_config.json", "{"),
             ("tokenizer_config.json", "[]"),
-            ("tokenizer_config.json", '{"tokenizer_class": "PreTrainedTokenizerFast", "x": 1'),
-            ("tokenizer.json", "{}"),
             ("tokenizer.json", '{"version": "1.0", "model": {"type": "BPE", "vocab": 3}}'),
-            ("tokenizer.json", "\0" * 100),
         ]
     ),
 )
@@ -143,11 +126,9 @@ def test_a_damaged_tokenizer_is_one_line(bases, tmp_path, name, text):
     [
         ('{"eos_token_id": 3}', "{}", [3]),
         ('{"eos_token_id": [3, 4]}', "{}", [3, 4]),
-        ('{"eos_token_id": "3"}', '{"eos_token_id": 5}', [5]),
         ('{"eos_token_id": []}', '{"eos_token_id": 5}', [5]),
         ("{}", '{"eos_token_id": null}', "no eos_token_id"),
         ("[", '{"eos_token_id": 5}', "generation_config.json is damaged"),
-        ("{}", "[]", "config.json is damaged"),
     ],
 )
 def test_what_ends_a_completion(tmp_path, generation, config, found):
@@ -158,35 +139,3 @@ def test_what_ends_a_completion(tmp_path, generation, config, found):
         return
     with pytest.raises(UserError, match=found):
         base_model.stop_token_ids(tmp_path)
-
-
-def test_no_home_folder(monkeypatch):
-    def nobody() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.setattr(Path, "home", nobody)
-    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert base_model.cache_folder() == Path("/x/unslothrl/nf4")
-    from unslothrl.sandbox import view
-    from unslothrl.system.machine import Machine
-
-    assert Machine.detect().disk_mb is None and view.homes() == ["/root", "/home"]
-
-
-def test_whatever_the_hubs_library_raises_is_one_line(monkeypatch):
-    """An address without https:// is an error of HTTP's own, which is no OSError."""
-
-    class Unsupported(Exception):
-        pass
-
-    def fails(*_, **__):
-        raise Unsupported
-
-    monkeypatch.setattr("huggingface_hub.snapshot_download", fails)
-    with pytest.raises(UserError, match=r"model a/b: neither .* \(Unsupported\): check the name"):
-        base_model.find("a/b")
-    from unslothrl.data import hub
-
-    monkeypatch.setattr("datasets.load_dataset", fails)
-    with pytest.raises(UserError, match=r"dataset a/b: .* \(Unsupported\): check the name"):
-        hub.load("a/b", None, None)

@@ -171,9 +171,3 @@ def test_real_lengths_are_dealt_within_a_percent(learners, shape):
     assert max(found) <= 1.01 * sum(found) / learners
     assert max(found) <= 1.03 * TOKENS.share(samples) / learners
     assert shares == balanced(samples, learners, TOKENS)
-
-
-def test_many_samples_are_dealt_as_evenly():
-    samples = drawn(256, 16, seed=1)
-    found = loads(samples, balanced(samples, 8, TOKENS))
-    assert max(found) <= 1.01 * sum(found) / 8

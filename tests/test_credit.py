@@ -107,12 +107,8 @@ def test_only_chosen_samples_with_a_gradient_are_measured_for_several_updates():
     calls: list[int] = []
     selected = assign(groups, GRPO, "topk", 2, measure_with(calls), several_updates=True)
     assert calls == [2]
-    assert [sample.measured is not None for sample in selected.samples] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    measured = [sample.measured is not None for sample in selected.samples]
+    assert measured == [True, True, False, False]
     equal = [group("a", [1.0, 1.0])]
     assign(equal, GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
 
@@ -184,12 +180,8 @@ def of_two_turns(scored):
 def test_per_token_arrays_are_over_the_sampled_tokens():
     groups = [of_two_turns(group("a", [1.0, 0.0], lengths=[4, 3]))]
     first, second = assign(groups, PG, "all", 2).samples
-    assert first.sampler_logprobs == pytest.approx([-0.5, -0.7]) and tuple(first.sampled) == (
-        True,
-        False,
-        False,
-        True,
-    )
+    assert first.sampler_logprobs == pytest.approx([-0.5, -0.7])
+    assert tuple(first.sampled) == (True, False, False, True)
     assert first.advantages.tolist() == [0.5, 0.5] and len(first.completion_ids) == 4
     assert second.sampled is None and second.tokens == 3
     # the reward stands at the last sampled token, and the KL at the sampled ones alone: each has
@@ -239,9 +231,8 @@ def test_each_sequence_is_a_sample_with_the_episodes_advantage():
     first, second, other = selected.samples
     assert (first.prompt_ids, tuple(first.completion_ids), first.tokens) == ((5, 6), (11, 12), 2)
     assert (second.prompt_ids, tuple(second.completion_ids), second.tokens) == ((7,), (8, 9, 13), 1)
-    assert tuple(second.sampled) == (False, False, True) and tuple(second.sampler_logprobs) == (
-        -0.75,
-    )
+    assert tuple(second.sampled) == (False, False, True)
+    assert tuple(second.sampler_logprobs) == (-0.75,)
     assert first.advantages.round(6).tolist() == [-1, -1]
     assert second.advantages.round(6).tolist() == [-1]
     assert other.advantages.round(6).tolist() == [1, 1, 1]

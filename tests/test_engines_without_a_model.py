@@ -1,25 +1,19 @@
-"""Both engines without a model keep the contract of the real ones, so that tests and benchmarks may
-draw with them."""
+"""The engine without a model keeps the contract of the real ones: tests may draw with it."""
 
 from dataclasses import replace
 
 import engine_contract as contract
 import pytest
 from fakes import FakeEngine
-from simulated.engine import EngineDelays, Lengths, SimulatedEngine
 
 from unslothrl.engines.base import InFlight
 from unslothrl.records import Request, Sampling, seed_of
 from unslothrl.weights.adapter import Adapter
 
 
-def simulated() -> SimulatedEngine:
-    return SimulatedEngine(EngineDelays(step_s=0.0), Lengths(median=12, sigma=0.8), max_running=16)
-
-
-@pytest.fixture(params=[lambda: FakeEngine(max_running=16), simulated], ids=["fake", "simulated"])
-def engine(request):
-    engine = request.param()
+@pytest.fixture
+def engine():
+    engine = FakeEngine(max_running=16)
     engine.load(Adapter.of(0, b"", "{}"))
     return engine
 

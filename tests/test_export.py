@@ -11,26 +11,6 @@ from unslothrl.export import serving
 from unslothrl.weights.adapter import write_adapter
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ("--adapter nowhere --output new", "adapter nowhere"),
-        (
-            "--adapter run --output new --to gif",
-            "'gif' is not one of",
-        ),
-        ("--adapter run --output run", "output run: it exists already"),
-        ("--adapter run --output new", "adapter run: this run has saved none yet"),
-    ],
-)
-def test_what_cannot_be_exported_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
-    (tmp_path / "run" / "adapters").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", *arguments.split()]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert said in line and [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 @pytest.fixture(params=["biases", "plain"])
 def trained(request, bases, make_backend, tmp_path):
     """-> (a base of Qwen2's or Llama's kind, an adapter over it)"""
@@ -154,15 +134,8 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
     weights = safetensors.torch.load_file(other / "model.safetensors")
     weights = {name: -values if "up_proj" in name else values for name, values in weights.items()}
     safetensors.torch.save_file(weights, other / "model.safetensors", {"format": "pt"})
-    arguments = [
-        "--adapter",
-        str(run),
-        "--model",
-        str(other),
-        "--output",
-        str(tmp_path / "a" / "b"),
-    ]
-    assert cli.main(["export", *arguments]) == 2
+    arguments = f"export --adapter {run} --model {other} --output {tmp_path}/a/b"
+    assert cli.main(arguments.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"model {other} is not the base that adapter" in line and "by its weights" in line
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
@@ -171,16 +144,13 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        ("--adapter nowhere --output new", "adapter nowhere"),
         ("--adapter run", "output is not set: set --output FOLDER, or --push user/name"),
-        ("--adapter run --output new --gguf_type q4", "'q4' is not one of"),
-        ("--adapter run --output new --gguf_type q8_0", "gguf_type q8_0 is for GGUF, and --to is"),
-        ("--adapter run --output new --private", "private is for what is pushed: set --push"),
+        ("--adapter run --output new --gguf_type q8_0", "gguf_type q8_0 is for GGUF"),
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
-        ("--adapter run --output file/x", "output file/x: "),
         ("--adapter run --output link", "output link: it exists already"),
         ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
-        ("--adapter cut --push owner", "adapter cut/adapters"),
     ],
 )
 def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
@@ -191,7 +161,6 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
     (tmp_path / "cut" / "adapters" / "v000001" / "adapter_model.safetensors").unlink()
     (tmp_path / "half").mkdir()
     (tmp_path / "half" / "config.toml").touch()
-    (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("nowhere")
     before = sorted(path.name for path in tmp_path.iterdir())
     monkeypatch.chdir(tmp_path)
@@ -237,24 +206,6 @@ def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
     assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["v000001"]
 
 
-@pytest.mark.slow
-@pytest.mark.real
-def test_what_was_written_is_said_although_the_hub_fails(run, tmp_path, monkeypatch, capsys):
-    from unslothrl.commands import export
-    from unslothrl.errors import RunError
-
-    def fails(*_):
-        raise RunError("push me/mine: the hub says no (gone): check the network and the name")
-
-    monkeypatch.setattr(export, "check_push", lambda name: None)
-    monkeypatch.setattr(export, "pushed", fails)
-    words = ["export", "--adapter", str(run), "--to", "adapter", "--push", "me/mine"]
-    assert cli.main([*words, "--output", str(tmp_path / "out")]) == 1
-    out, err = capsys.readouterr()
-    assert f"adapter: {tmp_path / 'out'}\n" in out and "PEFT: " in out and "the hub says no" in err
-    assert (tmp_path / "out" / "adapter_config.json").is_file()
-
-
 def test_names_in_a_card_are_no_markup(tmp_path):
     """Of a run that came from elsewhere, or was renamed; and of a file that others have named."""
     from unslothrl.tracking import card
@@ -270,19 +221,6 @@ def test_names_in_a_card_are_no_markup(tmp_path):
     assert "# d" not in lines and not any("pass-word" in line for line in lines)
     (trained,) = [line for line in lines if "weights of" in line]
     assert trained.count("`") == 2  # all of it is code
-
-
-def test_a_card_of_a_run_with_odd_options(tmp_path):
-    from unslothrl.tracking import card
-
-    (tmp_path / "config.toml").write_text(
-        "lr = 1979-05-27\nlearner = 'grpo'\nreward = [['x']]\nbatch_size = {a = 1}\nseed = 7\n"
-    )
-    text = card.card("t", None, "embedded", card.history(tmp_path))
-    assert "\nseed = 7\n" in text and "lr = " not in text and "batch_size" not in text
-    assert "1979" not in text
-    (tmp_path / "summary.json").write_text("[" * 100_000)
-    assert "seed" not in card.card("t", None, "embedded", card.history(tmp_path))
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
@@ -301,21 +239,6 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
         check_room(tmp_path / "big", 1e18)
 
 
-@pytest.mark.parametrize("token", [None, "hf_x"])
-def test_a_hub_that_cannot_be_had_is_one_line(tmp_path, monkeypatch, capsys, token):
-    from adapters import write
-
-    write(tmp_path / "run" / "adapters" / "v000001")
-    monkeypatch.setenv("HF_TOKEN_PATH", str(tmp_path / "none"))
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: token)
-    monkeypatch.chdir(tmp_path)
-    assert cli.main(["export", "--adapter", "run", "--push", "me/mine", "--output", "new"]) == 1
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("unslothrl: push me/mine: ")
-    assert "not uploaded" in line and "log in" in line
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
-
-
 @pytest.mark.real
 def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     import os
@@ -325,25 +248,11 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     from fake_hub import hub
 
     def push(token: str) -> subprocess.CompletedProcess:
-        env = {
-            **os.environ,
-            "HF_ENDPOINT": server.address,
-            "HF_TOKEN": token,
-            "HF_HUB_OFFLINE": "0",
-        }
-        command = [
-            "export",
-            "--adapter",
-            str(run),
-            "--to",
-            "adapter",
-            "--push",
-            "me/mine",
-            "--private",
-        ]
+        hub_of_test = {"HF_ENDPOINT": server.address, "HF_TOKEN": token, "HF_HUB_OFFLINE": "0"}
+        command = f"export --adapter {run} --to adapter --push me/mine --private"
         return subprocess.run(
-            [sys.executable, "-m", "unslothrl", *command],
-            env=env, capture_output=True, text=True, timeout=200, cwd=tmp_path,
+            [sys.executable, "-m", "unslothrl", *command.split()],
+            env=os.environ | hub_of_test, capture_output=True, text=True, timeout=200, cwd=tmp_path,
         )  # fmt: skip
 
     with hub() as server:
@@ -360,10 +269,7 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
         "README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
         "unslothrl.json", "base/config.json", "base/model.safetensors",
     }  # fmt: skip
-    card = repository["files"]["README.md"].decode()
-    assert (
-        card.startswith("---\nlibrary_name: ") and "## Training\n" in card and "## Recipe" in card
-    )
+    assert repository["files"]["README.md"].startswith(b"---\nlibrary_name: ")
 
 
 @pytest.mark.real
@@ -371,8 +277,5 @@ def test_the_difference_is_judged_by_the_likeliest_tokens():
     from unslothrl.commands.export import likeness_line
     from unslothrl.export.merging import Likeness
 
-    line = likeness_line("merged model", Likeness(20, 0.391, 0.02, 0.985))
-    assert "largest difference 0.391" in line and line.endswith(
-        "98.5% of the positions: rounding explains that"
-    )
-    assert "more than rounding explains" in likeness_line("x", Likeness(20, 0.391, 0.02, 0.9))
+    for alike, words in ((0.985, "98.5% of the positions: rounding"), (0.9, "more than rounding")):
+        assert words in likeness_line("x", Likeness(20, 0.391, 0.02, alike))

@@ -70,11 +70,13 @@ def test_a_folder_that_is_there_stays_as_it_is(there, tmp_path):
         fetch(there, tmp_path / "new")
 
 
-@pytest.mark.parametrize("target", ["/etc/passwd", "."])
-def test_links_are_left_out(there, tmp_path, target):
-    (there / "rollouts" / "link").symlink_to(target)
-    folder = fetch(there, tmp_path / "new")
-    assert not (folder / "rollouts" / "link").exists()
+def test_links_and_code_are_left_out(there, tmp_path):
+    (there / "rollouts" / "link").symlink_to("/etc/passwd")
+    for name in ("evil.py", "EVIL.PY", "x.so", "adapters/x.pyc"):
+        (there / name).parent.mkdir(exist_ok=True)
+        (there / name).write_text("raise SystemExit")
+    found = tree(fetch(there, tmp_path / "new"))
+    assert not [name for name in found if name.lower().endswith(("link", ".py", ".so", ".pyc"))]
 
 
 class Named(LocalFileSystem):
@@ -93,7 +95,7 @@ def opened_as(there: Path, monkeypatch, **more) -> None:
     monkeypatch.setattr(Target, "opened", lambda option, url: target)
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\b", "x\n", "\u202eexe", ".hidden"])
+@pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\b", "x\n", ".hidden"])
 def test_names_that_lead_elsewhere_are_left_out(there, run, tmp_path, name, monkeypatch):  # noqa: F811
     opened_as(there, monkeypatch, name=f"{there}/{name}", size=1)
     folder = fetch(there, tmp_path / "new")
@@ -106,19 +108,9 @@ def test_more_than_the_disk_has_room_for_is_refused(there, tmp_path, monkeypatch
     refused(there, tmp_path, r"has 1000000\.0 GB, and [\d.]+ GB are free")
 
 
-def test_code_is_not_fetched(there, tmp_path):
-    for name in ("evil.py", "EVIL.PY", "x.so", "adapters/x.pyc"):
-        (there / name).parent.mkdir(exist_ok=True)
-        (there / name).write_text("raise SystemExit")
-    folder = fetch(there, tmp_path / "new")
-    assert not [name for name in tree(folder) if name.lower().endswith((".py", ".so", ".pyc"))]
-
-
-@pytest.mark.parametrize("name", ["config.toml"])
-def test_a_folder_that_is_no_run_is_refused(there, tmp_path, name):
-    (there / name).unlink()
+def test_a_folder_that_is_no_run_is_refused(there, tmp_path):
+    (there / "config.toml").unlink()
     refused(there, tmp_path, "must be a run's folder, got .* \\(it has no config.toml\\)")
-    refused(tmp_path / "nowhere", tmp_path, "must be a run's folder")
 
 
 def test_what_a_killed_process_had_fetched_is_removed(there, tmp_path):
@@ -171,11 +163,6 @@ def test_a_run_goes_on_into_the_mirror_that_it_came_from(away, tmp_path):
     (tmp_path / "new" / "config.toml").write_text(to_toml(config))
     assert resolve(here, CPU).config.mirror == f"file://{away}"
     assert resolve({**here, "mirror": "none"}, CPU).config.mirror is None
-
-
-def test_planning_fetches_nothing(away):
-    with pytest.raises(UserError, match="has to be fetched, which only training does"):
-        resolve({"resume": f"file://{away}/new"}, CPU)
 
 
 @pytest.mark.parametrize("option", ["resume", "mirror"])

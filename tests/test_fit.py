@@ -26,32 +26,16 @@ def cpu(packages=("vllm", "ray"), **more):
 
 @pytest.mark.parametrize(
     ("memory_mb", "model"),
-    [
-        (4_096, "0.5B"),
-        (6_144, "1.5B"),
-        (8_192, "1.5B"),
-        (12_288, "3B"),
-        (15_360, "3B"),
-        (16_376, "7B"),
-        (24_564, "7B"),
-        (81_559, "7B"),
-    ],
+    [(4_096, "0.5B"), (8_192, "1.5B"), (12_288, "3B"), (16_376, "7B"), (81_559, "7B")],
 )
-def test_the_model_follows_the_card(memory_mb, model):
+def test_the_model_follows_the_card_and_fits_by_the_estimate(memory_mb, model):
     resolved = resolve({}, gpus(memory_mb))
-    assert resolved.config.model == f"unsloth/Qwen2.5-{model}-Instruct-bnb-4bit"
-    assert resolved.config.dataset == "HuggingFaceH4/MATH-500"
-    assert resolved.config.number_of_actors == 0
-    assert "number_of_actors 2 -> 0: 1 GPU" in resolved.notes
+    config = resolved.config
+    assert config.model == f"unsloth/Qwen2.5-{model}-Instruct-bnb-4bit"
+    assert (config.dataset, config.number_of_actors) == ("HuggingFaceH4/MATH-500", 0)
     assert any(note.startswith("model ") for note in resolved.notes) == (model != "7B")
-
-
-@pytest.mark.parametrize("memory_mb", [4_096, 8_192, 12_288, 16_376, 24_564, 81_559])
-def test_what_was_lowered_fits_by_the_estimate(memory_mb):
-    config = resolve({}, gpus(memory_mb)).config
     found = forecast_of(config, shapes.shape_of(config.model), gpus(memory_mb))
     assert found.placement.cards[0].needed_mb() <= 0.95 * memory_mb
-    assert config.topk <= config.num_candidates
 
 
 def test_a_small_card_lowers_everything_and_says_so():
@@ -77,13 +61,6 @@ def test_fit_may_ask_for_the_largest_or_the_fastest(how, longer):
     assert (off.max_new_tokens, off.max_num_seqs, off.train_batch_size) == (1200, None, 8)
 
 
-def test_a_bigger_card_lowers_less():
-    seqs = [resolve({}, gpus(mb)).config for mb in (16_376, 24_564, 49_140, 81_559)]
-    assert [c.max_num_seqs or 256 for c in seqs] == sorted(c.max_num_seqs or 256 for c in seqs)
-    assert [c.train_batch_size for c in seqs] == sorted(c.train_batch_size for c in seqs)
-    assert seqs[-1].train_batch_size == 8
-
-
 def test_given_values_are_never_changed_but_doubted():
     flags = {
         "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
@@ -100,24 +77,10 @@ def test_given_values_are_never_changed_but_doubted():
     assert (kept.topk, kept.num_candidates) == (16, 16)
 
 
-def test_memory_that_others_use_is_not_counted_on():
-    card = Gpu("card8", 8_192, 3_700, (8, 6))
-    notes = resolve({}, Machine(cpus=8, gpus=(card,), packages=ALL, online=True)).notes
-    assert notes[2:] == (
-        "max_num_seqs not set -> 32: fits 8 GB (3.6 GB free)",
-        "train_batch_size 8 -> 1: fits 8 GB (3.6 GB free)",
-        "learner_gpu_usage 0.35 -> 0.213: its engine sleeps while it updates",
-    )
-
-
 def test_a_t4_gets_float16_and_the_learners_own_engine():
     resolved = resolve({}, gpus(15_360, capability=(7, 5)))
     assert (resolved.config.dtype, resolved.config.engine) == ("float16", "transformers")
     assert "dtype auto -> float16: card15 has no bfloat16" in resolved.notes
-    assert (
-        "engine auto -> transformers: vLLM's 4-bit layers compute in bfloat16, which card15 lacks"
-        in resolved.notes
-    )
     asked = resolve({"engine": "vllm"}, gpus(15_360, capability=(7, 5)))
     assert asked.config.engine == "vllm"
     assert any(note.startswith("engine vllm: its 4-bit layers") for note in asked.notes)
@@ -126,17 +89,6 @@ def test_a_t4_gets_float16_and_the_learners_own_engine():
 @pytest.mark.parametrize(("cards", "actors"), [(1, 0), (2, 1), (3, 2), (8, 2)])
 def test_actors_follow_the_number_of_cards(cards, actors):
     assert resolve({}, gpus(*[24_564] * cards)).config.number_of_actors == actors
-
-
-def test_an_actor_beside_the_learner_gets_a_share_and_a_kv_size():
-    config = resolve({"number_of_actors": "1"}, gpus(24_564)).config
-    assert config.actor_gpu_usage + config.learner_gpu_usage <= 1
-    assert config.kv_cache_mb and config.kv_cache_mb < 24_564 / 2
-
-
-def test_a_ray_cluster_elsewhere_is_not_measured_by_this_machine():
-    config = resolve({"ray_address": "10.0.0.1:6379"}, gpus(8_192)).config
-    assert (config.number_of_actors, config.max_num_seqs) == (2, None)
 
 
 def test_the_embedded_default_on_a_cpu_changes_nothing_silently():
@@ -150,38 +102,24 @@ def test_the_embedded_default_on_a_cpu_changes_nothing_silently():
 def test_a_gpu_without_the_hub_trains_the_embedded_base():
     resolved = resolve({}, gpus(24_564, online=False))
     assert (resolved.config.model, resolved.config.lr) == ("embedded", resolve({}, cpu()).config.lr)
-    assert (
-        resolved.notes[0] == "model and dataset -> embedded: the Hugging Face hub does not answer"
-    )
+    assert resolved.notes[0].startswith("model and dataset -> embedded: ")
 
 
 def test_what_is_missing_is_one_line_each_with_the_command():
     resolved = resolve({}, cpu(packages=()))
     config = resolved.config
     assert (config.engine, config.backend, config.cluster) == ("transformers", "peft", "local")
-    assert resolved.notes == (
-        "engine auto -> transformers: vLLM for this machine is missing: "
-        "pip install --no-deps -r requirements-cpu.txt",
-        "cluster ray -> local: Ray is not installed: pip install ray==2.60.0",
-    )
+    engine, cluster = resolved.notes
+    assert engine.endswith("pip install --no-deps -r requirements-cpu.txt")
+    assert cluster == "cluster ray -> local: Ray is not installed: pip install ray==2.60.0"
     notes = resolve({}, gpus(81_559, packages=frozenset({"ray", "vllm"}))).notes
-    assert (
-        "backend auto -> peft: Unsloth is not installed: pip install --no-deps -r requirements.txt"
-        in notes
-    )
-    (note,) = resolve({}, cpu(packages=["ray"], system="Windows")).notes
-    assert "no build for Windows" in note
+    assert any(note.startswith("backend auto -> peft: Unsloth is not") for note in notes)
 
 
 @pytest.mark.parametrize(
     ("flags", "machine", "words"),
     [
         ({"engine": "vllm"}, cpu(["ray"]), ("engine vllm", "--engine transformers")),
-        (
-            {"backend": "unsloth"},
-            gpus(24_564, packages=frozenset({"ray"})),
-            ("backend unsloth", "--backend peft"),
-        ),
         ({"cluster": "ray"}, cpu([]), ("cluster ray", "pip install", "--cluster local")),
     ],
 )
@@ -189,11 +127,6 @@ def test_what_was_asked_for_and_is_missing_is_refused(flags, machine, words):
     with pytest.raises(UserError) as caught:
         resolve(flags, machine)
     assert all(word in str(caught.value) for word in words)
-
-
-def test_a_card_that_cannot_be_used_is_named():
-    (note,) = resolve({}, cpu(gpu_problem="the driver is too old")).notes
-    assert note == "there is a GPU, but it cannot be used (the driver is too old): CPU only"
 
 
 def test_one_process_holds_one_vllm(tmp_path):
@@ -210,21 +143,13 @@ def test_one_process_holds_one_vllm(tmp_path):
 
 def local_model(folder, context):
     shape = shapes.KNOWN["qwen2.5-0.5b"]
-    (folder / "config.json").write_text(
-        json.dumps(
-            {
-                "model_type": "qwen2",
-                "num_attention_heads": 14,
-                "num_key_value_heads": 2,
-                "num_hidden_layers": shape.layers,
-                "hidden_size": shape.hidden,
-                "intermediate_size": shape.inner,
-                "vocab_size": shape.vocabulary,
-                "tie_word_embeddings": True,
-                "max_position_embeddings": context,
-            }
-        )
-    )
+    config = {
+        "model_type": "qwen2", "num_attention_heads": 14, "num_key_value_heads": 2,
+        "num_hidden_layers": shape.layers, "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner, "vocab_size": shape.vocabulary,
+        "tie_word_embeddings": True, "max_position_embeddings": context,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
     return str(folder)
 
 
@@ -241,12 +166,8 @@ def test_a_short_context_shortens_what_was_not_given(tmp_path):
 
 def test_a_context_that_is_too_short_is_refused_with_the_numbers(tmp_path):
     flags = {"model": local_model(tmp_path, 1024), "max_new_tokens": "1000"}
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match="set --max_new_tokens 674 or --max_prompt_tokens 24"):
         resolve(flags, cpu())
-    assert str(caught.value) == (
-        "max_prompt_tokens 350 + max_new_tokens 1000 = 1350 is over the context of "
-        f"{tmp_path} (1024 tokens): set --max_new_tokens 674 or --max_prompt_tokens 24"
-    )
 
 
 def test_a_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
@@ -276,9 +197,3 @@ def test_a_hub_that_does_not_answer(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert machine.hub_answers() is False
-
-
-def test_this_machine_can_be_looked_at():
-    found = Machine.detect()
-    assert found.cpus >= 1 and found.ram_mb > 500 and found.online is None
-    assert all(gpu.free_mb <= gpu.memory_mb for gpu in found.gpus)

@@ -18,13 +18,9 @@ def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
     split = {"type": "Split", "pattern": {"Regex": REGEX}, "behavior": "Isolated", "invert": False}
     sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
+    vocabulary = {"a": 0, "b": 1, "ab": 2}
     return {
-        "model": {
-            "type": "BPE",
-            "vocab": {"a": 0, "b": 1, "ab": 2},
-            "merges": list(merges),
-            **model,
-        },
+        "model": {"type": "BPE", "vocab": vocabulary, "merges": list(merges), **model},
         "pre_tokenizer": pre_tokenizer or sequence,
         "normalizer": normalizer,
         "added_tokens": [
@@ -86,9 +82,7 @@ def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, name):
         (tokenizer_json({**BYTES, "add_prefix_space": True}), "a space before every text"),
         (tokenizer_json(normalizer={"type": "Lowercase"}), "rewrites the text first, by Lowercase"),
         (tokenizer_json(byte_fallback=True), "not byte-level BPE"),
-        (tokenizer_json(type="Unigram"), "not byte-level BPE"),
         (tokenizer_json(vocab={"a": 9}), "token 9 has no row in the embedding, which has 6"),
-        ([], "tokenizer.json: it must be an object"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -96,11 +90,6 @@ def test_what_llama_cpp_would_read_otherwise_is_refused(tmp_path, content, words
     with pytest.raises(UserError, match="to gguf: the tokenizer cannot be converted") as caught:
         read(tmp_path, content)
     assert words in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_checkpoint_without_a_fast_tokenizer_is_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
-        gguf_tokenizer.read(tmp_path, 6)
 
 
 # Each family small, with what is special about it: a head that is not hidden / heads, tied
@@ -115,13 +104,11 @@ LLAMA3 = {
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
         "original_max_position_embeddings": 128}  # fmt: skip
+LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 MODELS = {
     "llama": ("llama", {"rope_parameters": LLAMA3, "head_dim": 32}),
     "llama-biases": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
-    "llama-linear": (
-        "llama",
-        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
-    ),
+    "llama-linear": ("llama", {"rope_parameters": LINEAR}),
     "qwen2": ("qwen2", {}),
     "qwen2-tied-yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
     "qwen3": ("qwen3", {"head_dim": 128, "tie_word_embeddings": True}),
@@ -199,12 +186,7 @@ def test_llama_3_1s_frequencies_by_hand():
             ("llama", {"mlp_bias": True}, "its MLP has biases"),
             ("qwen3", {"attention_bias": True}, "its attention has biases"),
             ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
-            (
-                "qwen2",
-                {"rope_parameters": {"rope_type": "dynamic"}},
-                "rope_type dynamic is not known",
-            ),
-            ("qwen2", {"rope_parameters": {**YARN, "beta_fast": 3}}, "its YaRN sets beta_fast"),
+            ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type dynamic"),
             ("qwen2", {"use_sliding_window": True, "sliding_window": 9}, "has a sliding window"),
         ],
         2,

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -136,73 +135,17 @@ def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
     assert "RAY_AUTH_MODE is disabled here: unset it" in refusal("auto")
 
 
-REWRITE = """
-import json, ray
-from ray._common.usage import usage_constants as names
-from ray.experimental.internal_kv import _internal_kv_get, _internal_kv_put
-ray.init(address="auto", log_to_driver=False)
-key = names.CLUSTER_METADATA_KEY
-space = b"cluster"
-metadata = json.loads(_internal_kv_get(key, namespace=space))
-{change}
-_internal_kv_put(key, json.dumps(metadata).encode(), overwrite=True, namespace=space)
-"""
-
-
-@pytest.mark.slow
-def test_a_cluster_of_another_ray_is_named(home, head, as_user):
-    """The cluster's metadata claims another version, as a cluster of that version would."""
-    import ray
-
-    def rewrite(version: str) -> None:
-        code = REWRITE.format(change=f"metadata['ray_version'] = {version!r}")
-        subprocess.run(
-            [sys.executable, "-c", code], env=environment(home), check=True, capture_output=True
-        )
-
-    as_user(home)
-    rewrite("2.9.9")
-    code = f"import sys; from unslothrl.cluster import joining; joining.check({head!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**environment(home), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
-    last = done.stderr.strip().splitlines()[-1]
-    assert "Ray: 2.9.9" in last and f"Ray: {ray.__version__}" in last and "same on both" in last
-
-
 @pytest.mark.parametrize(
     ("address", "message"),
     [
         ("bogus.invalid:1234", "nothing listens there"),
         ("127.0.0.1:1", "nothing listens there (Connection refused): start a cluster with"),
         ("ray://head:10001", "must be HOST:PORT or auto"),
-        ("head", "must be HOST:PORT or auto, got 'head'"),
-        ("head:123456", "must be HOST:PORT or auto"),
     ],
 )
-def test_an_address_without_a_cluster_is_refused_quickly(address, message, as_user, tmp_path):
+def test_an_address_without_a_cluster_is_refused(address, message, as_user, tmp_path):
     as_user(tmp_path)
-    started = time.monotonic()
     assert message in refusal(address)
-    assert time.monotonic() - started < 10
-
-
-def test_a_port_of_another_program_is_refused(as_user, tmp_path, monkeypatch):
-    as_user(tmp_path)
-    monkeypatch.setattr(joining, "JOIN_S", 4.0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-        assert "does not answer as Ray does" in refusal(address)
-
-
-def test_where_the_token_comes_from(tmp_path):
-    file = tmp_path / "token"
-    named = {joining.TOKEN_PATH: str(file)}
-    assert joining.token_source(named) is None
-    file.write_text("a")
-    assert joining.token_source(named) == str(file)
-    assert joining.token_source({joining.TOKEN: "a", **named}) == joining.TOKEN  # as Ray does
 
 
 def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
@@ -213,9 +156,6 @@ def test_a_new_cluster_needs_no_file_in_the_home_folder(as_user, tmp_path):
     given = {joining.TOKEN: "mine"}
     joining.ensure_token(given)
     assert given == {joining.TOKEN: "mine"}
-    disabled = {joining.MODE: "disabled"}
-    joining.ensure_token(disabled)
-    assert joining.TOKEN not in disabled
 
 
 def test_a_head_is_gone_when_nothing_has_listened_for_long(monkeypatch):

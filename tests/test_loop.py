@@ -94,6 +94,7 @@ def test_every_learner_trains(learner, train):
     assert saved.get("aggregation") == named
 
 
+@pytest.mark.slow
 def test_a_group_that_has_no_signal_is_replaced(train):
     """Prompts are drawn again until the batch is full; filtered groups are in the rollouts too."""
     _, folder, _, _ = train(learner="dapo", max_steps=1, max_resample=20)
@@ -109,6 +110,7 @@ def test_a_group_that_has_no_signal_is_replaced(train):
     assert len(by_task) >= 6 + row["reward/filtered_groups"]
 
 
+@pytest.mark.slow
 def test_a_batch_without_signal_is_skipped_with_a_line(train, impossible):
     code, folder, out, _ = train(
         learner="dapo", dataset=impossible, max_resample=2,
@@ -132,14 +134,6 @@ def test_a_batch_of_truncated_completions_is_skipped_with_a_line(train):
 
 
 @pytest.mark.slow
-def test_equal_rewards_are_skipped_with_a_line(train, impossible):
-    code, _, out, _ = train(
-        learner="grpo", dataset=impossible, max_new_tokens=1,
-        system_prompt="x",
-    )  # fmt: skip
-    assert code == 0 and "in each of its 6 groups all rewards are equal" in out
-
-
 def test_kl_in_the_reward_and_a_frozen_policy(train):
     code, folder, _, _ = train(
         learner="ppo", kl="reward", kl_coefficient=0.1, freeze_steps=1, num_candidates=1, topk=1,
@@ -150,21 +144,6 @@ def test_kl_in_the_reward_and_a_frozen_policy(train):
     assert [row["policy_version"] for row in rows] == [0, 1, 2]
     assert rows[0]["train/grad_norm"] == 0 and rows[0]["train/critic_grad_norm"] > 0
     assert rows[0]["train/kl_reference"] == pytest.approx(0, abs=1e-6)
-
-
-@pytest.mark.slow
-def test_kl_in_the_reward_gives_signal_to_groups_of_equals(train, tmp_path):
-    start, _ = train(learner="grpo", max_steps=1, lr=1e-2)[1:3]
-    assert start.is_dir()
-    code, folder, _, err = train(
-        learner="rloo", kl="reward", kl_estimator="k1", kl_coefficient=1.0, run_name="kl", lr=1e-2
-    )
-    assert code == 0, err
-    folder = folder.with_name("kl")
-    second = metrics(folder)[1]
-    assert second["train/selected_completions"] == 24
-    advantages = [abs(r["advantage"]) for r in rollouts(folder, 2)]
-    assert min(advantages) > 0  # no two candidates have the same KL
 
 
 @pytest.mark.slow
@@ -184,6 +163,7 @@ OBJECTIVE = Objective(clip=broken)
 """
 
 
+@pytest.mark.slow
 def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     (tmp_path / "broken.py").write_text(NOT_FINITE)
     code, folder, out, err = train(learner=tmp_path / "broken.py", max_steps=9)
@@ -197,7 +177,7 @@ def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("kind", few(["updates", "frozen policy", "not finite"]))
+@pytest.mark.parametrize("kind", few(["updates", "frozen policy", "not finite"], 0))
 def test_the_learner_leaves_the_card_before_an_actor_generates(kind, train, tmp_path, monkeypatch):
     """Also after a step that publishes nothing: its cache is freed and its base offloaded."""
     (tmp_path / "broken.py").write_text(NOT_FINITE)

@@ -74,15 +74,6 @@ def test_the_limit_is_a_share_of_the_real_card(total, limit, unmapped, fraction,
     assert limited == [pytest.approx(fraction)]
 
 
-def test_without_a_limit_or_a_card_nothing_is_done(card, monkeypatch):
-    monkeypatch.setenv(CARD_LIMIT, "16384")
-    memory.limit_card_memory()  # no card here, and no error
-    monkeypatch.delenv(CARD_LIMIT)
-    limited = card(80)
-    memory.limit_card_memory()
-    assert limited == []
-
-
 def test_the_limit_reaches_every_worker(monkeypatch):
     monkeypatch.setenv(CARD_LIMIT, "16384")
     assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
@@ -121,21 +112,6 @@ def test_without_nvml_cuda_is_asked_and_never_in_the_background(card):
     memory.watch_card().stop()
 
 
-def test_the_peak_is_the_largest_reading():
-    readings = iter([5.0, 9.0, 2.0])
-    watch = memory.MemoryWatch(lambda: next(readings, 1.0))
-    try:
-        assert [watch.peak_mb() for _ in range(3)][-1] == 9.0
-    finally:
-        watch.stop()
-
-
-def test_a_reading_that_fails_changes_nothing():
-    readings = iter([5.0])
-    watch = memory.MemoryWatch(lambda: next(readings), in_background=False)  # then StopIteration
-    assert [watch.peak_mb(), watch.peak_mb()] == [5.0, 5.0]
-
-
 def test_a_peak_between_two_questions_is_seen():
     """The thread reads it; nobody asks while the engine is awake."""
     values = [4.0]
@@ -148,7 +124,3 @@ def test_a_peak_between_two_questions_is_seen():
         assert watch.peak_mb() == 30.0
     finally:
         watch.stop()
-
-
-def test_without_a_card_it_is_the_hosts():
-    assert 10 < memory.peak_memory_mb() < 10**6

@@ -1,6 +1,7 @@
 """A run's folder copied to a mirror: folders, fsspec's memory, processes that are killed, targets
 that fail or hang."""
 
+import itertools
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from few_cases import few
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -132,23 +134,6 @@ def test_only_what_changed_is_sent_again(run, tmp_path):
     assert tree(tmp_path / "there") == tree(run.path)
 
 
-def test_after_its_evaluation_a_checkpoint_costs_its_small_file(tmp_path):
-    run = make_run(tmp_path / "runs" / "one", keep=1)
-    target = watched(tmp_path / "there")
-    sender = Sender(run.path, target)
-    state = RunState(step=1, unlogged={"step": 1})
-    run.checkpoints.write(state, b"learner")
-    sender.send()
-    target.fs.written.clear()
-    steps = []
-    target.fs.before = lambda: steps.append(Checkpoints(tmp_path / "there").newest().state.unlogged)
-    run.checkpoints.write(replace(state, unlogged=None), b"learner")
-    sender.send()
-    assert target.fs.written == ["SHA256SUMS", "progress.json", "SHA256SUMS", "latest"]
-    assert steps[0] == {"step": 1} and steps[-1] is None  # whole all the time
-    run.close()
-
-
 def test_what_the_run_deletes_meanwhile_still_arrives(run, tmp_path):
     target = watched(tmp_path / "there")
 
@@ -193,10 +178,11 @@ def test_what_a_resumed_run_has_given_up_goes_before_its_metrics_are_replaced(ru
 
 
 @pytest.mark.real
-def test_whenever_a_copy_is_killed_the_mirror_is_whole(tmp_path):
-    """A process is killed with SIGKILL before every operation of a copy, and within each file."""
-    kills = 0
-    while True:
+@pytest.mark.parametrize("every", few([7, 1]))
+def test_whenever_a_copy_is_killed_the_mirror_is_whole(tmp_path, every):
+    """A process is killed with SIGKILL before every operation of a copy, and within each file; or
+    before some of them."""
+    for kills in itertools.count(0, every):
         folder, there = tmp_path / f"runs{kills}" / "one", tmp_path / f"there{kills}"
         if not copied_until_killed(folder, there, kills):
             break
@@ -207,7 +193,6 @@ def test_whenever_a_copy_is_killed_the_mirror_is_whole(tmp_path):
             tree(there).keys() - {f"checkpoints/{name}" for name in spare(there)}
             == tree(folder).keys()
         )
-        kills += 1
     assert kills > 60
 
 
@@ -298,20 +283,6 @@ def wait(copies: Mirror) -> None:
         assert copies.changed.wait_for(lambda: copies.finished == copies.wanted, 20)
 
 
-def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path):
-    target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
-    target.fs.before = go_on.wait
-    copies = Mirror(target, run.path, notes.append)
-    for _ in range(3):
-        copies.update()
-    assert copies.finished == 0 and not go_on.is_set()  # it has returned all the same
-    assert not copies.close(0.05)
-    assert "not done within 0 s" in notes[-1]
-    go_on.set()
-    wait(copies)
-    assert len(notes) == 1
-
-
 def test_a_mirror_that_was_deleted_is_made_again(run, tmp_path):
     notes: list[str] = []
     copies = Mirror(watched(tmp_path / "there"), run.path, notes.append)
@@ -339,41 +310,26 @@ def test_a_target_that_is_deleted_is_not_complete(run):
     assert "FileNotFoundError: the bucket does not exist" in notes[0]
 
 
-def test_a_sigterm_ends_the_waiting_of_a_finished_run(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("ends", "most_s"), [("a signal", 3600), ("time", 0.05)])
+def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeypatch, ends, most_s):
+    """At the end of a run it is waited for, until the time for that is over or a SIGTERM comes."""
     monkeypatch.setattr(stopping, "_stops", stopping.Stops())
     monkeypatch.setattr(mirror, "WAKE_S", 0.01)
     stopping.begin()
     target, notes, go_on = watched(tmp_path / "there"), [], threading.Event()
 
-    def hangs():
-        target.fs.before = go_on.wait
-        stopping._handle(signal.SIGTERM, None)
-        go_on.wait(20)
-
-    target.fs.before = hangs
+    target.fs.before = go_on.wait
     copies = Mirror(target, run.path, notes.append)
-    assert not copies.close(3600)
+    for _ in range(3):
+        copies.update()
+    assert copies.finished == 0 and not go_on.is_set()  # it has returned all the same
+    if ends == "a signal":
+        threading.Timer(0.1, stopping._handle, [signal.SIGTERM, None]).start()
+    assert not copies.close(most_s)
     assert "sends the rest" in notes[0]
     go_on.set()
     wait(copies)
-
-
-def test_a_second_ctrl_c_ends_the_waiting(run, tmp_path, monkeypatch):
-    notes = []
-    copies = Mirror(watched(tmp_path / "there"), run.path, notes.append)
-
-    def interrupted(end):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(copies, "_finish", interrupted)
-    assert not copies.close()
-    assert "sends the rest" in notes[0]
-
-
-def test_without_a_mirror_nothing_is_done():
-    copies = Mirror()
-    copies.update()
-    assert copies.close() and copies.thread is None
+    assert len(notes) == 1
 
 
 # What is checked before a run begins, and addresses
@@ -393,13 +349,6 @@ def test_a_target_is_tried_before_anything_is_started(run, tmp_path):
     assert list(there.iterdir()) == []
 
 
-def test_a_package_that_is_missing_is_named():
-    with pytest.raises(UserError, match="s3fs"):
-        Target.opened("mirror", "s3://b/x")
-    with pytest.raises(UserError, match="nonsense"):
-        Target.opened("mirror", "nonsense://x")
-
-
 def test_another_run_of_this_name_is_not_overwritten(run, tmp_path):
     other = RunFolder(shutil.copytree(run.path, tmp_path / "other" / "one"))
     Sender(run.path, watched(tmp_path / "there" / "one")).send()
@@ -417,38 +366,26 @@ def test_a_mirror_that_is_further_is_not_overwritten(run, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "place", ["runs", "runs/one", "runs/one/below", "file://runs", "..", "/", "runs/two"]
+    "place", ["runs", "runs/one", "runs/one/below", "file://runs", "..", "runs/two"]
 )
 def test_a_run_is_not_copied_into_itself_or_another(run, tmp_path, place, monkeypatch):
     monkeypatch.chdir(run.path.parent)
     (run.path.parent / "two").mkdir()
     (run.path.parent / "two" / "config.toml").write_text("")
     where = place.replace("file://", f"file://{tmp_path}/")
-    where = where if "://" in where or place in ("..", "/") else str(tmp_path / where)
+    where = where if "://" in where or place == ".." else str(tmp_path / where)
     with pytest.raises(UserError, match="set --mirror to another folder"):
         mirror.of_run(config_of(run, where))
 
 
 @pytest.mark.parametrize("url", ["sftp://me:s3cret@host/x", "sftp://me:s3/cret@host:22/x",
-                                 "s3://s3cret@bucket/x", "hf://s3cret@datasets/me/x",
-                                 "az://box/x?sig=s3cret", "https://host/x#s3cret"])  # fmt: skip
+                                 "s3://s3cret@bucket/x", "az://box/x?sig=s3cret"])  # fmt: skip
 def test_a_url_with_a_password_is_refused_without_showing_it(url):
     with pytest.raises(UserError, match="come from the environment") as caught:
         fetching.canonical("mirror", url)
     assert "cret" not in str(caught.value)
 
 
-def test_an_error_of_a_library_shows_no_password():
-    said = fetching.said(OSError("https://me:s3cret@host/x?token=s3cret is away"))
-    assert said.startswith("OSError: https://") and "s3cret" not in said
-
-
-@pytest.mark.parametrize("url", ["sftp://me@host:22/x", "s3://bucket/a@b", "hf://datasets/me/x@v1",
-                                 "sftp://host:22/a@b", "memory://a?b", "file:///a#b"])  # fmt: skip
+@pytest.mark.parametrize("url", ["sftp://me@host:22/x", "s3://bucket/a@b", "file:///a#b"])
 def test_a_url_without_one_stays_as_it_is(url):
     assert fetching.canonical("mirror", url + "/") == url
-
-
-def test_one_file_system_inside_another_is_refused():
-    with pytest.raises(UserError, match="a URL such as"):
-        fetching.canonical("mirror", "simplecache::s3://bucket")

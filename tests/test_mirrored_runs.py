@@ -63,6 +63,7 @@ def hidden(path: Path, folder: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(folder).parts)
 
 
+@pytest.mark.slow
 def test_a_target_that_goes_away_costs_notes_and_not_the_run(tmp_path, capsys, monkeypatch):
     """A folder that becomes a file as soon as the run has begun."""
     from unslothrl.mirror import mirror
@@ -95,19 +96,3 @@ def test_what_cannot_be_a_mirror_is_one_line_before_a_model_is_loaded(tmp_path, 
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "s3fs" in said
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.slow
-def test_a_copy_in_a_mirror_that_is_a_folder_goes_on_outside_of_it(tmp_path, monkeypatch, capsys):
-    """Its config.toml says that it is one; with `--mirror none` it goes on where it is."""
-    monkeypatch.chdir(tmp_path)
-    options = {"mirror": tmp_path / "mirror", "run_name": "one", "max_steps": 1}
-    assert cli.main(["train", *flags(tmp_path / "first", **options)]) == 0
-    copy, second = tmp_path / "mirror" / "one", tmp_path / "second"
-    more = ["--max_steps", "2", "--output_dir", str(second)]
-    assert cli.main(["--resume", "mirror/one", *more]) == 0
-    assert [row["step"] for row in metrics(second / "one")] == [0, 1, 2]
-    assert [row["step"] for row in metrics(copy)] == [0, 1, 2]
-    assert cli.main(["--resume", str(copy), "--mirror", "none", "--max_steps", "3"]) == 0
-    assert [row["step"] for row in metrics(copy)] == [0, 1, 2, 3]
-    assert "Traceback" not in capsys.readouterr().err

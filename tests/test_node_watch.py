@@ -141,14 +141,6 @@ def node_of(watch: NodeWatch, name: str) -> str:
     return node.id
 
 
-def test_the_nodes_of_the_start_change_nothing():
-    nodes = FakeNodes(a=(16, 0), b=(16, 0), c=(16, 0))
-    watch = watch_of(nodes, zero="a", one="b")
-    assert watch.changes() == node_watch.Changes() and nodes.asked == []
-    watch.place("actor-1")
-    assert node_of(watch, "actor-1") == "b"
-
-
 def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor(installed):
     nodes = FakeNodes(a=(16, 0))
     watch = watch_of(nodes, zero="a")
@@ -162,17 +154,6 @@ def test_a_node_that_comes_is_made_ready_beside_the_run_and_gets_one_actor(insta
     assert nodes.asked == [("b", "look"), ("b", "ready")] and node_of(watch, "actor-1") == "b"
     assert watch.changes() == node_watch.Changes()
     watch.place("actor-1")
-
-
-def test_a_thread_hands_over_what_its_function_raises(monkeypatch):
-    monkeypatch.undo()
-    assert node_watch.in_thread(lambda value: value + 1, 2).result(10) == 3
-    with pytest.raises(UserError, match="no"):
-        node_watch.in_thread(raises, UserError("no")).result(10)
-
-
-def raises(error: Exception):
-    raise error
 
 
 @pytest.mark.parametrize(
@@ -236,35 +217,6 @@ def test_a_node_that_comes_back_gets_its_actor_back_and_none_besides():
         watch.place("actor-1", elsewhere=True)
         assert node_of(watch, "actor-1") == name
     assert watch.names_given == 2
-
-
-def test_who_waits_for_room_goes_before_a_new_actor():
-    nodes = FakeNodes(a=(4, 0), b=(16, 0))
-    watch = watch_of(nodes, zero="a", one="b")
-    del nodes.alive["b"]
-    with pytest.raises(RunError):
-        watch.place("actor-1")
-    nodes.alive["c"] = (16, 0)
-    assert watch.changes() == node_watch.Changes()
-    watch.place("actor-1")
-    assert node_of(watch, "actor-1") == "c"
-
-
-def test_elsewhere_is_where_it_was_if_no_other_has_room():
-    nodes = FakeNodes(a=(4, 0), b=(16, 0))
-    watch = watch_of(nodes, zero="a", one="b")
-    watch.place("actor-1", elsewhere=True)
-    assert node_of(watch, "actor-1") == "b" and watch.displaced == set()
-
-
-def test_the_next_node_gets_an_actor_that_hung_and_not_a_new_one():
-    nodes = FakeNodes(a=(16, 0), b=(16, 0))
-    watch = watch_of(nodes, zero="a", one="b")
-    watch.place("actor-1", elsewhere=True)  # its node is there, but may have lost the network
-    assert node_of(watch, "actor-1") == "a"
-    nodes.alive["c"] = (16, 0)
-    changes = watch.changes()
-    assert changes.joined == () and changes.leaving == ("actor-1",)
 
 
 def test_a_learner_goes_where_most_memory_is_left():
@@ -333,26 +285,6 @@ def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_mo
     assert watch.changes() == node_watch.Changes() and nodes.free["c"] == 2
     watch.place("actor-0")
     assert node_of(watch, "actor-0") == "c" and watch.plans["actor-0"].card == 2
-
-
-def test_a_node_without_a_card_is_of_no_use_to_a_run_on_cards():
-    nodes = FakeNodes(a=(16, 2))
-    watch = watch_of(nodes, zero="a")
-    on_cards(nodes, watch)
-    nodes.alive["b"], nodes.free["b"] = (16, 0), 0
-    line = "node 10.0.0.b has no free GPU: nothing starts there"
-    assert watch.changes() == node_watch.Changes(notes=(line,))
-    assert nodes.asked == [("b", "look")]
-
-
-def test_the_card_of_a_node_that_cannot_be_made_ready_is_given_back():
-    nodes = FakeNodes(a=(16, 2))
-    watch = watch_of(nodes, zero="a")
-    on_cards(nodes, watch)
-    nodes.alive["b"], nodes.free["b"] = (16, 1), 1
-    nodes.fails = {"b": "no such model"}
-    assert len(watch.changes().notes) == 1
-    assert nodes.given_back == ["b"] and nodes.free["b"] == 1
 
 
 def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):

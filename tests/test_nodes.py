@@ -1,6 +1,5 @@
 """A joined cluster of two real nodes: each is looked at, made ready, refused where it differs."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -112,24 +111,16 @@ def test_a_run_on_two_nodes_and_what_the_command_shows_of_it(cluster, tmp_path):
         shown = unslothrl(cluster, tmp_path, "cluster", "--ray_address", cluster.address)
         assert shown.returncode == 0, shown.stderr
         text = shown.stdout.splitlines()
-        assert max(map(len, text)) <= 80
         assert text[0] == f"{cluster.address}: 2 nodes, 2 CPUs, 0 GPUs (0 free)"
         at = [i for i, line in enumerate(text) if ": alive" in line or ", head" in line]
-        actors = [i for i, line in enumerate(text) if line.startswith("  actor-")]
         running_at = [i for i, line in enumerate(text) if "  alive" in line]
-        assert len(at) == 2 and len(actors) == 2 and len(running_at) == 3
+        assert len(at) == 2 and len(running_at) == 3
         assert 0 < sum(i > at[1] for i in running_at) < 3  # learner and actors on both nodes
-        assert any(line.startswith("first: training, step ") for line in text)
-        assert any("tokens/s" in line and "reward" in line for line in text)
         other = tmp_path / "elsewhere"
         other.mkdir()
         done = unslothrl(cluster, other, *flags(**more))
-        assert done.returncode == 2
-        assert (
-            f"run_name first: a run of that name is on this cluster (process {running.pid} of"
-            in (done.stderr)
-        )
-        assert "loading" not in done.stdout
+        assert done.returncode == 2 and "loading" not in done.stdout
+        assert "run_name first: a run of that name is on this cluster" in done.stderr
     finally:
         running.kill()
         running.communicate()
@@ -184,46 +175,14 @@ def test_a_node_is_sent_the_files_that_it_lacks(ray, cluster, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("first_line", "lacks"),
-    [
-        ("WORDS = open(__file__.replace('mine.py', 'words.txt')).read()", "words.txt"),
-        ("from helpers.words import WORDS", "No module named 'helpers'"),
-    ],
-)
-def test_a_reward_that_lacks_something_on_a_node_is_refused_there(first_line, lacks, tmp_path):
+def test_a_reward_that_lacks_something_on_a_node_is_refused_there(tmp_path):
     """It would earn nothing on that node alone."""
-    path = str(tmp_path / "mine.py")
-    (tmp_path / "mine.py").write_text(f"{first_line}\n{REWARD}")
+    path, lacks = str(tmp_path / "mine.py"), "No module named 'helpers'"
+    (tmp_path / "mine.py").write_text(f"from helpers.words import WORDS\n{REWARD}")
     config = replace(Config(), model=str(BASE), reward=(f"{path}:reward",))
     answer = on_node.prepare(config, [path], "session", "job", ["job"], on_node.content(path))
-    assert answer.keys() == {"error"}
     assert answer["error"].startswith(f"reward {path}:reward: ") and lacks in answer["error"]
-    assert "copy what else it reads or imports to the same path there" in answer["error"]
     assert on_node.SCRATCH_PREFIX not in answer["error"]
-
-
-@pytest.mark.slow
-def test_a_model_that_a_node_does_not_have_is_named(ray, cluster, tmp_path):
-    """The folder is there for the driver, and gone when the nodes look for it."""
-    folder = tmp_path / "model"
-    shutil.copytree(BASE, folder)
-    found = looked(ray, cluster, number_of_actors=1)
-    found.config = replace(found.config, model=str(folder))
-    shutil.rmtree(folder)
-    with pytest.raises(UserError) as error:
-        found.prepare(place(found.config, found.resources, base_mb=1))
-    assert str(error.value).startswith("node ")
-    assert f"model {folder}: no such folder" in str(error.value)
-
-
-@pytest.mark.slow
-def test_a_node_that_cannot_import_the_package_is_named(ray, cluster, monkeypatch):
-    monkeypatch.setattr(nodes.variables, "IMPORT_FOLDER", Path("/not/there"))
-    code = on_node.call
-    monkeypatch.setattr(on_node, "call", lambda folder, name, *rest: code(folder, "no", *rest))
-    with pytest.raises(UserError, match=r"node .* cannot import this package \(AttributeError"):
-        looked(ray, cluster)
 
 
 @pytest.mark.slow
@@ -255,11 +214,3 @@ def test_gpus_are_held_one_by_one_and_given_back(ray, cluster):
         seen += visible.split(",")
     assert len(set(seen)) == 3
     found.close()
-
-
-@pytest.mark.slow
-def test_the_command_speaks_json(cluster, tmp_path):
-    done = unslothrl(cluster, tmp_path, "cluster", "--json", "--ray_address", cluster.address)
-    seen = json.loads(done.stdout)
-    assert [node["health"] for node in seen["nodes"]] == ["alive"] * len(seen["nodes"])
-    assert seen["runs"] == []

@@ -1,8 +1,6 @@
 """Which backend `unslothrl sft`, `dpo` and `rm` train with, and what is said of it."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -48,20 +46,13 @@ def base_of(folder, **config):
 
 @pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
 def test_auto_is_unsloth_where_it_can_train(command):
-    assert (chosen(WITH, command).options.backend, chosen(WITH, command).notes) == ("unsloth", ())
-    assert (chosen(NO_CARD, command).options.backend, chosen(NO_CARD, command).notes) == (
-        "peft",
-        (),
-    )
-    asked = chosen(WITH, command, backend="peft")
-    assert (asked.options.backend, asked.notes) == ("peft", ())
-
-
-def test_without_a_card_it_is_for_tests():
-    machine = Machine(packages=frozenset({"unsloth"}))
-    stage = chosen(machine, backend="unsloth")
-    assert stage.options.backend == "unsloth"
-    assert stage.notes == ("backend unsloth: without a GPU it is for tests only, and very slow",)
+    for machine, flags, backend_of in (
+        (WITH, {}, "unsloth"),
+        (NO_CARD, {}, "peft"),
+        (WITH, {"backend": "peft"}, "peft"),
+    ):
+        stage = chosen(machine, command, **flags)
+        assert (stage.options.backend, stage.notes) == (backend_of, ())
 
 
 OBSTACLES = [  # config.json, flags, words of the line
@@ -101,9 +92,7 @@ def test_unsloth_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
     stage = chosen(WITHOUT)
     assert stage.options.backend == "peft"
-    assert stage.notes == (
-        "backend auto -> peft: Unsloth is not installed: pip install --no-deps -r requirements.txt",
-    )
+    assert stage.notes[0].startswith("backend auto -> peft: Unsloth is not installed")
     with pytest.raises(UserError, match=r"requirements\.txt; or set --backend peft"):
         chosen(WITHOUT, backend="unsloth")
 
@@ -138,9 +127,3 @@ def test_rows_of_a_pack_by_their_positions():
     assert packing.row_lengths(torch.arange(4)[None]).tolist() == [4]
     assert packing.row_lengths(positions.expand(2, -1)) is None
     assert packing.row_lengths(None) is None
-
-
-def test_nothing_that_unsloth_patches_is_imported_before_it():
-    code = "import unslothrl.commands.signatures, unslothrl.offline.run, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {"transformers", "peft", "trl"} & set(done.stdout.split()) == set()

@@ -1,12 +1,10 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
-import errno
 import importlib
 import itertools
 import json
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -21,10 +19,7 @@ from runs_compared import exact, rows
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
 from unslothrl.offline import tables
-from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.run import StageRun
-from unslothrl.runs.run import unexpected
-from unslothrl.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.real
 
@@ -83,14 +78,11 @@ def same(found: Path, whole: Path, steps: int = STEPS) -> None:
             assert (whole / path).exists() == (found / path).exists()
             if (whole / path).exists():
                 assert (found / path).read_bytes() == (whole / path).read_bytes(), path
-    summaries = [json.loads((each / "summary.json").read_text()) for each in (found, whole)]
-    for name in ("status", "steps", "first_eval", "best_eval", "last_eval"):
-        ours, theirs = (summary[name] for summary in summaries)
-        assert (exact(ours) if isinstance(ours, dict) else ours) == (
-            exact(theirs) if isinstance(theirs, dict) else theirs
-        )
-    ours, theirs = (Path(each["best_adapter"]).name for each in summaries)
-    assert ours == theirs
+    ours, theirs = (json.loads((each / "summary.json").read_text()) for each in (found, whole))
+    assert (ours["status"], ours["steps"]) == (theirs["status"], theirs["steps"])
+    for name in ("first_eval", "best_eval", "last_eval"):
+        assert exact(ours[name]) == exact(theirs[name])
+    assert Path(ours["best_adapter"]).name == Path(theirs["best_adapter"]).name
 
 
 @pytest.mark.slow
@@ -109,18 +101,16 @@ def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
 
 STOPS = [  # of which command, where, in which call of it, the signal, steps that are done then
     ("sft", "unslothrl.offline.tables.load", 1, signal.SIGINT, None),
-    ("sft", "unslothrl.offline.models.policy", 1, signal.SIGTERM, 0),
     ("rm", "unslothrl.offline.models.reward_model", 1, signal.SIGINT, 0),
     ("dpo", "unslothrl.offline.trainers.StageTrainer.prediction_step", 2, signal.SIGINT, 0),
-    ("sft", "unslothrl.offline.trainers.StageTrainer.prediction_step", 3, signal.SIGTERM, 2),
     ("sft", "transformers.Trainer.training_step", 5, signal.SIGTERM, 3),
-    ("dpo", "transformers.Trainer.training_step", 4, signal.SIGINT, 2),
+    ("sft", "unslothrl.offline.trainers.StageTrainer.prediction_step", 3, signal.SIGTERM, 2),
     ("rm", "transformers.Trainer.training_step", 3, signal.SIGHUP, 2),
     ("rm", "transformers.Trainer.training_step", 2 * STEPS, signal.SIGTERM, STEPS),
 ]
 
 
-OFTEN = [STOPS[0], STOPS[3], STOPS[5]]  # while it reads, evaluates and trains
+OFTEN = [STOPS[0], STOPS[3]]  # while it reads and trains
 
 
 @pytest.mark.parametrize(("command", "place", "number", "sent", "steps"), few(STOPS, among=OFTEN))
@@ -165,7 +155,8 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     assert json.loads((run / "summary.json").read_text())["status"] == "finished"
 
 
-@pytest.mark.parametrize("times", few([1, 2]))
+@pytest.mark.slow
+@pytest.mark.parametrize("times", [1, 2])
 def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(times, monkeypatch):
     """Also where that evaluation is stopped again."""
     words = arguments("sft with dropout", "whole")
@@ -193,21 +184,10 @@ def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(t
     same(Path("runs/stopped"), Path("runs/whole"), 3)
 
 
-@pytest.mark.parametrize("words", ["(os error 28)", "PytorchStreamWriter failed writing file"])
-def test_what_libraries_say_of_a_disk_is_an_error_of_it(words, tmp_path):
-    run = object.__new__(StageRun)
-    run.folder = SimpleNamespace(checkpoints=StageCheckpoints(tmp_path))
-    found = run.cause_of(RuntimeError(f"it failed {words}"))
-    assert isinstance(found, OSError) and found.errno == errno.ENOSPC
-    other = RuntimeError("shapes differ")
-    assert run.cause_of(other) is other
-
-
 @pytest.mark.parametrize(
     ("adapters", "losses", "named"),
     [
         ([], [2.0], None),
-        ([2], [2.0, 1.0], "runs/x"),
         ([2, 4], [2.0, 1.0, 0.5], "runs/x"),
         ([2, 4], [2.0, 0.5, 1.0], "runs/x/adapters/v000002"),
         ([4], [2.0, 0.5, 1.0], "runs/x"),  # the best was deleted
@@ -228,16 +208,8 @@ def test_the_best_adapter_is_what_is_to_be_used(adapters, losses, named):
         assert command.endswith(f"chat --adapter {named}")
 
 
-def test_a_full_card_names_options_that_stages_have(tmp_path):
-    class OutOfMemoryError(Exception):
-        """Of torch's name."""
-
-    error = unexpected(OutOfMemoryError(), RunFolder(tmp_path), StageRun.lower_memory)
-    options = re.findall(r"--(\w+)", str(error))
-    assert {"train_batch_size", "max_length"} <= set(options) <= set(TABLES["sft"].options)
-
-
-@pytest.mark.parametrize("kind", few(["rm", "sft", "dpo beside an adapter"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["rm", "sft", "dpo beside an adapter"])
 def test_a_stage_that_was_killed_after_its_last_step_only_ends(kind):
     """It does not take a step more, and what it saves is what was trained."""
     words = arguments(kind, "first")

@@ -4,7 +4,6 @@ loss or gradient overflows is skipped, and a stage ends where it does not recove
 The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate on.
 """
 
-import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from few_cases import few
 
-from unslothrl.commands import cli
 from unslothrl.errors import RunError
-from unslothrl.offline import models, tables, trainers, training
+from unslothrl.offline import models, trainers, training
 from unslothrl.offline.resolve import resolve
 from unslothrl.offline.run import StageRun, run
 from unslothrl.tracking.run_folder import RunFolder
@@ -110,19 +108,6 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
 
 
-def test_equal_scores_are_half_right(tmp_path, monkeypatch):
-    make = models.reward_model
-
-    def without_preference(base, shape):
-        model = make(base, shape)
-        torch.nn.init.zeros_(model.get_base_model().score.modules_to_save["default"].weight)
-        return model
-
-    monkeypatch.setattr(models, "reward_model", without_preference)
-    before, after = steps_of("rm", tmp_path, 2)
-    assert before["eval/held/accuracy"] == after["train/accuracy"] == 0.5
-
-
 def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
     assert trainers.SftTrainer.weights_of(None, {"labels": labels}) == (3, {})
@@ -147,37 +132,14 @@ def test_weights_are_what_a_figure_is_a_mean_of():
         ({"position_ids": [[0, 1, 0, 1, 0, 0]]}, True, 2),
         (
             {"position_ids": [[0, 1, 0], [0, 1, 2]], "attention_mask": [[1, 1, 0], [1, 1, 1]]},
-            True,
-            2,
+            True, 2,
         ),
     ],
-)
+)  # fmt: skip
 def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}
     trainer = SimpleNamespace(args=SimpleNamespace(pad_to_multiple_of=8 if is_padded else None))
     assert trainers.SftTrainer.rows_in(trainer, tensors) == rows
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("more", [(), ("--packing", "--max_length", "256")])
-def test_rows_that_a_run_has_seen(more, tmp_path, monkeypatch, capsys):
-    """All, of packs and where the last step has fewer; also where it goes on."""
-    monkeypatch.chdir(tmp_path)
-    rows = itertools.islice(tables.embedded_pairs("train", 0), 70)
-    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = "sft --model embedded --dataset rows.jsonl --holdout 0.1 --eval_every 0 --batch_size 4 "
-    words += "--run_name r --checkpoint_every 1"
-    assert cli.main([*words.split(), *more, "--max_steps", "2"]) == 0
-    said = capsys.readouterr().out
-    assert cli.main(["sft", "--resume", "runs/r", "--max_steps", "500"]) == 0
-    seen = [row["samples_seen"] for row in RunFolder("runs/r").read_metrics() if row["step"]]
-    held = 70 - seen[-1]
-    assert 0 < held < 20 and f"{seen[-1]} rows to train on, {held} to evaluate on" in said
-    assert seen == sorted(set(seen))
-    if more:
-        assert seen[0] > 4 and "4 packs a step" in said and f"{seen[-1]} rows are in " in said
-    else:
-        assert seen[0] == 4 and seen[-1] % 4 and "4 rows a step" in said
 
 
 def trained(command, folder, rows, *more):

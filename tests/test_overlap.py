@@ -24,15 +24,8 @@ class Run:
     """Steps without learners: every step publishes a version."""
 
     def __init__(self, max_staleness: int, actors: int = 2, tasks=None, **options):
-        config = replace(
-            Config(),
-            learner="grpo",
-            batch_size=BATCH,
-            num_candidates=2,
-            topk=2,
-            max_staleness=max_staleness,
-            **options,
-        )
+        given = {"batch_size": BATCH, "num_candidates": 2, "topk": 2, **options}
+        config = replace(Config(), learner="grpo", max_staleness=max_staleness, **given)
         self.config = with_objective(config)
         self.cluster = FakeCluster(actors, lambda assignment, candidate: candidate == 0)
         self.stream = RolloutStream(self.cluster, 0, overlaps=True)

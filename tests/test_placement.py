@@ -7,9 +7,7 @@ from dataclasses import replace
 
 import pytest
 from few_cases import few
-from hypothesis import given
-from hypothesis import strategies as st
-from layouts import GB, card
+from layouts import card
 from ray_nodes import own_token
 
 from unslothrl.cluster import joining
@@ -19,7 +17,7 @@ from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError
 from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
-from unslothrl.planning.place import actor_alone, assign_gpus, place
+from unslothrl.planning.place import place
 from unslothrl.planning.placement import (
     ACTOR,
     LEARNER,
@@ -86,15 +84,6 @@ def test_two_cards_of_24_gb_with_two_actors():
     ]
 
 
-def test_an_actor_alone_on_a_card_has_all_of_it():
-    """Also where others share one: 0.91 was asked for, 0.95 - 1600 / 24576 = 0.884 is there."""
-    placement = placed(cards(24, 24, 24), actors=3)
-    assert by_card(placement) == [["learner-0"], ["actor-0"], ["actor-1", "actor-2"]]
-    alone, *others = placement.actors
-    assert alone.engine().utilisation == 0.884
-    assert {p.engine().utilisation for p in others} == {0.409}
-
-
 @pytest.mark.parametrize(("gb", "utilisation"), [(8, 0.754), (12, 0.819), (24, 0.884), (80, 0.91)])
 def test_what_an_actor_with_a_card_of_its_own_is_given(gb, utilisation):
     """0.95 - 1600 / (1024 gb), and no more than the 0.91 of the options."""
@@ -140,9 +129,6 @@ def test_a_model_of_unknown_size_shares_a_card_by_the_options():
         ((24, 12), 1, 1, [["learner-0"], ["actor-0"]]),
         ((12, 24), 1, 1, [["actor-0"], ["learner-0"]]),  # no matter to the least: learners first
         ((24, 12), 1, 2, [["actor-0", "actor-1"], ["learner-0"]]),  # 12 each, not 6
-        ((24, 12), 1, 0, [["learner-0"], []]),
-        ((24, 12), 2, 0, [["learner-0"], ["learner-1"]]),
-        ((24, 12, 80), 1, 2, [["actor-0"], ["actor-1"], ["learner-0"]]),
         ((24, 12, 80), 1, 1, [["actor-0"], [], ["learner-0"]]),
         ((12, 12, 24), 1, 3, [["learner-0"], ["actor-0"], ["actor-1", "actor-2"]]),
         ((24, 24, 24, 24), 2, 5, [["learner-0"], ["learner-1"], ["actor-0", "actor-1"],
@@ -151,14 +137,6 @@ def test_a_model_of_unknown_size_shares_a_card_by_the_options():
 )  # fmt: skip
 def test_who_gets_which_card(sizes, learners, actors, expected):
     assert by_card(placed(cards(*sizes), actors, learners)) == expected
-
-
-def test_a_card_that_others_use_counts_as_what_is_left_of_it():
-    busy = Resources((card(24, used_mb=16 * GB), card(12, index=1)), 64_000)
-    assert by_card(placed(busy, actors=1)) == [["actor-0"], ["learner-0"]]
-    (actor,) = placed(busy, actors=1).actors
-    assert share_mb(actor) == pytest.approx(8 * GB)
-    assert actor.engine().utilisation == int(1000 * (8 * GB - 1600) / (24 * GB)) / 1000
 
 
 def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
@@ -187,25 +165,12 @@ def test_a_joined_cluster_with_one_card():
     assert "--actor_gpu_usage 0.65" in str(error.value)  # 1 - 0.35
 
 
-def node(name: str, memory_mb: int = 64_000, cpus: int = 8, free_mb: int | None = None) -> Node:
-    return Node(name, name, cpus, memory_mb, memory_mb if free_mb is None else free_mb)
+def node(name: str, memory_mb: int = 64_000, cpus: int = 8) -> Node:
+    return Node(name, name, cpus, memory_mb, memory_mb)
 
 
 def on_nodes(placement: Placement) -> dict[str, str]:
     return {plan.name: plan.node.id for plan in placement.processes}
-
-
-def test_unequal_cards_on_two_nodes():
-    """One actor: the learner has the 24 GB, being the larger. Two: they share them, 11,673.6 MB
-    each, and the learner has the 12 GB."""
-    two = Resources.of_nodes([(node("a"), [card(24)]), (node("b"), [card(12, index=1)])])
-    placement = placed(two, actors=1)
-    assert on_nodes(placement) == {"learner-0": "a", "actor-0": "b"}
-    assert share_mb(placement.actors[0]) == pytest.approx(0.95 * 12 * GB)
-    placement = placed(two, actors=2)
-    assert on_nodes(placement) == {"learner-0": "b", "actor-0": "a", "actor-1": "a"}
-    assert [share_mb(plan) for plan in placement.actors] == [pytest.approx(11_673.6)] * 2
-    assert placement.actors[0].engine().utilisation == 0.409
 
 
 def test_learners_are_together_and_actors_apart():
@@ -229,20 +194,14 @@ def test_cpu_actors_are_spread_by_cpus_as_far_as_memory_reaches():
     placement = place(config, Resources((), 73_000, tuple(nodes)), base_mb=500)
     assert on_nodes(placement)["learner-0"] == "large"
     assert Counter(on_nodes(placement).values()) == {"large": 4, "small": 2}
-    busy = [node("a", 8_000, 8, free_mb=1_000), node("b", 8_000, 8)]
-    placement = place(replace(PEFT, number_of_actors=1), Resources((), 16_000, tuple(busy)),
-                      base_mb=500)  # fmt: skip
-    assert on_nodes(placement)["actor-0"] == "b"
 
 
 def test_memory_is_counted_on_each_node_not_together():
     """Four nodes of 3,000 MB hold a process each, though together they have memory for six."""
     four = tuple(node(name, 3_000) for name in "abcd")
     place(replace(PEFT, number_of_actors=3), Resources((), 12_000, four), base_mb=500)
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"number_of_actors: each of 5 .* the nodes hold 4 "):
         place(replace(PEFT, number_of_actors=4), Resources((), 12_000, four), base_mb=500)
-    assert str(error.value).startswith("number_of_actors: each of 5 processes needs")
-    assert "the nodes hold 4 (a 2.9 GB for 1, b 2.9 GB for 1" in str(error.value)
 
 
 @pytest.mark.parametrize("name", ["two-cards-24", "two-nodes"])
@@ -253,31 +212,13 @@ def test_the_recipes_for_two_cards_fit(name):
     packages = frozenset({"vllm", "unsloth", "ray"})
     machine = Machine(16, 64_000, 32_000, 500_000, gpus, packages, online=True)
     config = resolve({"recipe": name}, machine).config
-    assert (
-        config.max_staleness == 1
-        and config.train_batch_size == read_recipe(name)["train_batch_size"]
-    )  # nothing was lowered
+    assert config.max_staleness == 1  # nothing was lowered
+    assert config.train_batch_size == read_recipe(name)["train_batch_size"]
     two = Resources.of_nodes([(node("a"), gpus[:1]), (node("b"), gpus[1:])])
     for resources in (Resources.of_machine(config, machine), two):
         placement = place(config, resources)
         assert all(planned.fits for planned in placement.cards)
         assert not any(plan.takes_turns for plan in placement.processes)
-
-
-def test_one_process_computes_on_the_first_card():
-    machine = Machine(8, 64_000, gpus=cards(24, 24).gpus)
-    local = replace(UNSLOTH, cluster="local", number_of_actors=0)
-    resources = Resources.of_machine(local, machine)
-    assert resources.gpus == machine.gpus[:1]
-    assert by_card(place(local, resources)) == [["learner-0"]]
-    assert len(Resources.of_machine(UNSLOTH, machine).gpus) == 2
-
-
-def test_more_learners_than_cards_says_so():
-    with pytest.raises(UserError, match="number_of_learners 2: the cluster has 1 GPUs"):
-        placed(cards(24), actors=2, learners=2)
-    with pytest.raises(UserError, match="one is left for the actors: lower --number_of_learners"):
-        placed(cards(24, 24), actors=1, learners=2)
 
 
 def test_cpu_processes_must_fit_in_memory():
@@ -288,13 +229,6 @@ def test_cpu_processes_must_fit_in_memory():
     assert [p.engine() for p in placement.processes] == [None, *[EngineMemory(64)] * 2]
     with pytest.raises(UserError, match=r"19\.0 GB of memory, the cluster has 11\.7 GB"):
         place(config, Resources((), 12_000), base_mb=5_000)
-
-
-def test_less_is_asked_for_where_less_is_free_than_was():
-    (actor,) = placed(cards(24, 24), actors=1).actors
-    assert actor.engine(actor.gpu, 23_000) == actor.engine()
-    assert actor.engine(actor.gpu, 12_000).utilisation == int(1000 * 11_000 / 24_576) / 1000
-    assert actor_alone(UNSLOTH).engine(card(24), 23_000).utilisation == 0.884
 
 
 # For all
@@ -348,8 +282,8 @@ def check_card(processes: tuple[ProcessPlan, ...], gpu: Gpu) -> None:
 @pytest.mark.parametrize("config", [UNSLOTH, PEFT, UNKNOWN], ids=["unsloth", "peft", "unknown"])
 def test_every_placement_keeps_the_rules(sizes, chunk, config):
     resources = cards(*sizes)
-    for learners in range(1, 5):
-        for actors in (*range(9), 12, 16):
+    for learners in (1, 2, 4):
+        for actors in (0, 1, 2, 3, 5, 8, 16):
             usage = (1 - config.learner_gpu_usage) / max(1, actors) if len(sizes) == 1 else 0.91
             more = {"learner_chunk_size": chunk, "actor_gpu_usage": usage}
             if learners + bool(actors) > len(sizes) and (learners > 1 or len(sizes) > 1):
@@ -359,30 +293,11 @@ def test_every_placement_keeps_the_rules(sizes, chunk, config):
                 check(placed(resources, actors, learners, config, **more), resources.gpus)
 
 
-@given(st.lists(st.sampled_from([8, 12, 24, 80]), min_size=2, max_size=6), st.integers(1, 3),
-       st.integers(0, 12))  # fmt: skip
-def test_no_other_way_to_deal_has_a_larger_smallest_share(sizes, learners, actors):
-    gpus = cards(*sizes).gpus
-    if len(gpus) < learners + bool(actors):
-        return
-    own, shared = ([c for (c,) in cards] for cards in assign_gpus(gpus, learners, actors))
-    assert len(set(own)) == learners and len(shared) == actors and not set(own) & set(shared)
-
-    def least(own, shared):
-        count = Counter([*own, *shared])
-        return min(usable_mb(gpus[card]) / number for card, number in count.items())
-
-    in_turn = list(range(learners))
-    left = [card for card in range(len(gpus)) if card >= learners]
-    round_robin = [left[i % len(left)] for i in range(actors)]
-    assert least(own, shared) >= least(in_turn, round_robin) - 1e-6
-
-
 # Ray
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("cards_visible", few([None, "7,GPU-abc,3,1,0"]))
+@pytest.mark.parametrize("cards_visible", few([None, "7,GPU-abc,3,1,0"], 0))
 def test_ray_leaves_every_process_on_its_card(cards_visible, monkeypatch, tmp_path):
     """Though it counts five GPUs, and none of them for these processes."""
     import ray

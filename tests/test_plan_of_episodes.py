@@ -71,16 +71,6 @@ def plan(*flags: str, capsys) -> str:
     return capsys.readouterr().out
 
 
-def test_the_plan_says_how_long_episodes_may_be(capsys):
-    text = plan(*FLAGS, "--max_episode_tokens", "900", capsys=capsys)
-    assert ": 350 + 900 tokens in up to 5 turns of up to 300, observations included, rank" in text
-    assert " episodes of at most 5 turns, 1 s each for the environment" in text
-    assert "--max_episode_tokens 900" in text.partition("largest")[2]
-    text = plan("--tools", "python", capsys=capsys)
-    assert "tokens in turns of up to " in text and "--max_episode_tokens" in text
-    assert "turns" not in plan(capsys=capsys)
-
-
 def test_a_plan_that_does_not_fit_says_how_long_an_episode_may_be(capsys):
     flags = [*FLAGS, "--max_episode_tokens", "30000", "--train_batch_size", "8"]
     text = plan(*flags, capsys=capsys)

@@ -1,11 +1,11 @@
 """Nodes that come and go: who starts where, who is emptied first; each group comes once."""
 
 import pytest
-from fake_cluster import FakeCluster, Published, holder
-from test_pool import clock, names_of, send, stream_of  # noqa: F401
+from fake_cluster import Published, holder
+from test_pool import begun, clock, names_of, send  # noqa: F401
 
 from unslothrl.cluster.base import Changes
-from unslothrl.errors import RunError, UserError
+from unslothrl.errors import ResultLost, RunError, UserError
 from unslothrl.training import pool as pool_module
 from unslothrl.weights.adapter import Adapter
 
@@ -16,8 +16,7 @@ def generators_of(groups) -> set[str]:
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
-    cluster, notes = FakeCluster(1), []
-    stream = stream_of(cluster, notes, overlaps=overlaps)
+    cluster, stream, notes = begun(1, overlaps=overlaps)
     stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
     stream.wait(send(stream, 4))
     cluster.next_changes = Changes(joined=("actor-1",), notes=("node b is ready",))
@@ -31,8 +30,7 @@ def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_an_actor_that_leaves_is_emptied_before_it_starts_elsewhere(overlaps):
-    cluster = FakeCluster(2)
-    stream = stream_of(cluster, overlaps=overlaps)
+    cluster, stream, _ = begun(2, overlaps=overlaps)
     leaving = cluster.processes["actor-0"]
     indices = send(stream, 8)
     cluster.next_changes = Changes(leaving=("actor-0",))
@@ -56,8 +54,7 @@ def test_an_actor_that_leaves_is_emptied_before_it_starts_elsewhere(overlaps):
 
 def test_the_only_actor_may_leave_with_work_in_hand():
     """Between two of its calls it has none pending, and still holds groups."""
-    cluster = FakeCluster(1)
-    stream = stream_of(cluster)
+    cluster, stream, _ = begun(1)
     indices = send(stream, 20)
     cluster.next_changes = Changes(leaving=("actor-0",))
     first = cluster.processes["actor-0"]
@@ -68,8 +65,7 @@ def test_the_only_actor_may_leave_with_work_in_hand():
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
-    cluster, notes = FakeCluster(2), []
-    stream = stream_of(cluster, notes, overlaps=overlaps)
+    cluster, stream, notes = begun(2, overlaps=overlaps)
     indices = send(stream, 6)
     cluster.without_room = {"actor-1"}
     cluster.processes["actor-1"].is_dead = True
@@ -86,8 +82,7 @@ def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
 
 
 def test_a_run_waits_for_room_below_min_actors_and_then_ends():
-    cluster, notes = FakeCluster(1), []
-    stream = stream_of(cluster, notes)
+    cluster, stream, notes = begun(1)
     indices = send(stream, 2)
     cluster.without_room = {"actor-0"}
     cluster.processes["actor-0"].is_dead = True
@@ -103,8 +98,7 @@ def test_a_run_waits_for_room_below_min_actors_and_then_ends():
     "error", [UserError("no card"), ValueError("odd"), RunError("no base"), KeyError("odd")]
 )
 def test_a_start_that_fails_is_tried_elsewhere_and_does_not_end_the_run(error):
-    cluster, notes = FakeCluster(2), []
-    stream = stream_of(cluster, notes)
+    cluster, stream, notes = begun(2)
     add_actor = cluster.add_actor
 
     def fails_once(name: str, elsewhere: bool = False):
@@ -131,13 +125,10 @@ def raise_(error: Exception):
 
 
 def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
-    cluster = FakeCluster(2)
-    stream = stream_of(cluster)
+    cluster, stream, _ = begun(2)
     cluster.next_changes = Changes(joined=("actor-2",))
     while "actor-2" not in cluster.started:
         stream.pump()
-    from unslothrl.errors import ResultLost
-
     cluster.processes["actor-2"].target.fingerprint = lambda: raise_(ResultLost("lost"))
     while not stream.pool.members["actor-2"].is_ready:
         stream.pump()
@@ -147,8 +138,7 @@ def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
 @pytest.mark.parametrize("is_extra", [True, False])
 def test_a_node_that_is_not_like_the_others_is_not_used(is_extra):
     """One that has joined for itself is left out; an actor that was moved to it goes on."""
-    cluster, notes = FakeCluster(2), []
-    stream = stream_of(cluster, notes)
+    cluster, stream, notes = begun(2)
     name = "actor-2" if is_extra else "actor-1"
     cluster.unlike = {name}
     if is_extra:
@@ -167,8 +157,7 @@ def test_a_node_that_is_not_like_the_others_is_not_used(is_extra):
 
 
 def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
-    cluster = FakeCluster(2)
-    stream = stream_of(cluster, overlaps=True)
+    cluster, stream, _ = begun(2, overlaps=True)
     cluster.without_room = {"actor-0", "actor-1"}
     cluster.next_changes = Changes(leaving=("actor-0", "actor-1"))
     while stream.pool.members:
@@ -180,8 +169,7 @@ def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
 
 
 def test_several_waiting_actors_start_as_there_is_room():
-    cluster = FakeCluster(3)
-    stream = stream_of(cluster)
+    cluster, stream, _ = begun(3)
     cluster.without_room = {"actor-1", "actor-2"}
     for name in cluster.without_room:
         cluster.processes[name].is_dead = True

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save
 
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.runs.earlier_run import damaged_metrics, newest_recorded
+from unslothrl.runs.earlier_run import newest_recorded
 from unslothrl.tracking.run_folder import RunFolder
 
 LEARNER = save({"lora/a": np.zeros(1, np.float32)})
@@ -74,14 +74,3 @@ def test_what_somebody_has_deleted_is_not_missed(folder):
     (folder.path / "metrics.jsonl").unlink()
     (folder.path / "rollouts" / "step_000003.jsonl").unlink()
     assert found(folder) == (3, [])
-
-
-def test_a_line_that_is_rubbish_costs_no_step(folder):
-    (folder.path / "metrics.jsonl").write_text('{"step": 1}\nrubbish\n{"step": 3}\n')
-    assert found(folder) == (3, [])
-    (note,) = damaged_metrics(folder)
-    assert "metrics.jsonl, line 2 is not JSON" in note and note.endswith("the record of the run")
-
-
-def test_without_a_checkpoint_it_starts_again(tmp_path):
-    assert newest_recorded(RunFolder.create(tmp_path, "x", ""), []) is None

@@ -111,7 +111,8 @@ def one_learner() -> tuple[list[Batch], dict[str, list[np.ndarray]]]:
     return known, found
 
 
-@pytest.mark.parametrize("learners", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("learners", [2, 3])
 def test_processes_get_the_gradient_of_one_learner(learners, one_learner):
     known, expected = one_learner
     found = meet(together, learners, known)

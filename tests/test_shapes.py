@@ -12,14 +12,11 @@ from unslothrl.weights.shapes import KNOWN, Shape
 
 TOTALS = {  # parameters, as the models' cards and files have them
     "qwen2.5-0.5b": 494_032_768,
-    "qwen2.5-1.5b": 1_543_714_304,
-    "qwen2.5-3b": 3_085_938_688,
     "qwen2.5-7b": 7_615_616_512,
     "qwen2.5-14b": 14_770_033_664,
     "llama-3.1-8b": 8_030_261_248,
     "llama-3.2-1b": 1_235_814_400,
     "qwen3-0.6b": 596_049_920,
-    "qwen3-4b": 4_022_468_096,
     "qwen3-8b": 8_190_735_360,
 }
 SEVEN = KNOWN["qwen2.5-7b"]
@@ -31,7 +28,7 @@ def test_parameters_are_those_that_were_published(name):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", few(sorted(KNOWN), 4))
+@pytest.mark.parametrize("name", few(sorted(KNOWN), 2))
 def test_parameters_are_those_of_transformers(name):
     """The same sizes built by transformers, without memory for the weights."""
     import torch
@@ -96,23 +93,11 @@ def test_known_models_are_known_by_name(name, known):
     assert shapes.shape_of(name) == KNOWN[known]
 
 
-@pytest.mark.parametrize("experts", shapes.EXPERTS)
-def test_a_mixture_of_experts_is_not_taken_for_a_dense_model(experts, tmp_path):
-    found = {"num_hidden_layers": 2, "hidden_size": 8, "intermediate_size": 16, "vocab_size": 10,
-             "num_attention_heads": 2}  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps(found))
-    assert shapes.shape_of(str(tmp_path)) is not None
-    (tmp_path / "config.json").write_text(json.dumps({**found, experts: 8}))
-    assert shapes.shape_of(str(tmp_path)) is None
-
-
 @pytest.mark.parametrize(
     "name",
     [
-        "someone/thing-3b", "someone/gpt2", "google/gemma-3-4b-it", "mistralai/Mistral-7B-v0.3",
-        "Qwen/Qwen3-30B-A3B", "unsloth/Qwen2.5-VL-3B-Instruct-bnb-4bit", "Qwen/Qwen2.5-Omni-3B",
-        "Qwen/Qwen2.5-3B-Instruct-AWQ", "Qwen/Qwen2.5-3B-Instruct-GGUF", "Qwen/Qwen3-8B-FP8",
-        "Qwen/Qwen2.5-3B-Instruct-GPTQ-Int4", "unsloth/Llama-3.2-11B-Vision-Instruct",
+        "someone/thing-3b", "google/gemma-3-4b-it", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen2.5-Omni-3B",
+        "unsloth/Qwen2.5-VL-3B-Instruct-bnb-4bit", "Qwen/Qwen2.5-3B-Instruct-AWQ",
         "Qwen/Qwen3-Embedding-0.6B", "meta-llama/Llama-3.1-70B", "Qwen/Qwen2.5-3.5B",
     ],
 )  # fmt: skip
@@ -139,16 +124,11 @@ FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "
     ("config", "words"),
     [
         ("{", "it is not JSON"),
-        ("[]", "it must be an object"),
         ({**FOLDER, "num_experts": 8}, "(a mixture of experts)"),
         ({**FOLDER, "vision_config": {}}, "(it takes images or sound)"),
         ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),
         ({**FOLDER, "hidden_size": "64"}, "(hidden_size is '64')"),
         ({**FOLDER, "num_attention_heads": 0}, "(num_attention_heads is 0)"),
-        ({**FOLDER, "num_attention_heads": 65}, "has no head_dim"),  # a head would be of no size
-        ({**FOLDER, "hidden_size": 10**400}, "(hidden_size is an integer of about 400 digits)"),
-        ({**FOLDER, "vocab_size": 2**32 + 1}, "(vocab_size is 4294967297)"),
-        ({**FOLDER, "quantization_config": ["bnb"]}, "(its quantization_config is no object)"),
         ({"text_config": FOLDER}, "has no num_attention_heads"),
     ],
 )
@@ -159,19 +139,11 @@ def test_a_folder_that_cannot_be_planned_says_why(config, words, tmp_path, capsy
     assert words in capsys.readouterr().err
 
 
-def test_a_folder_without_a_config_is_named(tmp_path, capsys):
-    assert main(["plan", "--model", str(tmp_path), "--card", "8"]) == 2
-    assert "the folder has no config.json" in capsys.readouterr().err
-
-
 def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
     small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
     assert "a guess: it is planned as a Llama" in capsys.readouterr().out
-    (tmp_path / "config.json").write_text(json.dumps(FOLDER))
-    assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
-    assert "a guess" not in capsys.readouterr().out
 
 
 def test_a_model_of_the_hubs_cache_is_read(tmp_path, monkeypatch):

@@ -4,8 +4,8 @@ built, and while they are checked."""
 import os
 import signal
 import time
-from pathlib import Path
 
+import fake_processes
 import pytest
 
 from unslothrl import cluster, embedded
@@ -13,24 +13,15 @@ from unslothrl.cluster.base import Builders, Checks, everyone
 from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.system.machine import Machine
-from unslothrl.weights.adapter import AdapterShape
 
 pytestmark = pytest.mark.real
-
-TESTS = Path(__file__).parent
 
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """-> a function that starts two simulated actors and a learner, each of which is killed as
+    """-> a function that starts two actors and a learner, each of which is killed as
     often as `kills` says, by (name, where); it returns the cluster and what was said meanwhile."""
-    monkeypatch.setenv("PYTHONPATH", str(TESTS))  # Ray's processes import from there too
-    from simulated.builders import Simulation
-    from simulated.engine import EngineDelays, Lengths
-    from simulated.learner import LearnerDelays
-    from simulated.run import config_of
-
-    simulation = Simulation(EngineDelays(0.001), LearnerDelays(0.0), Lengths(5))
+    monkeypatch.setenv("PYTHONPATH", fake_processes.PATH)
     clusters = []
 
     def start(kills):
@@ -51,15 +42,14 @@ def start(monkeypatch, tmp_path):
                 return fingerprint()
 
             built.fingerprint = dying_fingerprint
-            built.adapter_shape = lambda: AdapterShape((), "{}")
             return built
 
         said: list[str] = []
         builders = Builders(
-            lambda *arguments: build(simulation.build_actor, *arguments),
-            lambda *arguments: build(simulation.build_learner, *arguments),
+            lambda *arguments: build(fake_processes.build_actor, *arguments),
+            lambda *arguments: build(fake_processes.build_learner, *arguments),
         )
-        config = config_of({"number_of_actors": 2})
+        config = fake_processes.config_of({"number_of_actors": 2})
         clusters.append(
             cluster.start(config, embedded.BASE, Machine.detect(), said.append, builders)
         )
@@ -80,7 +70,7 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     assert note.startswith("learner-0 ") and "SIGKILL" in note and note.endswith("started again")
     handles = everyone(processes)
     assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
-    assert set(processes.gather([handle.fingerprint() for handle in handles])) == {"simulated"}
+    assert set(processes.gather([handle.fingerprint() for handle in handles])) == {"base"}
 
     learner = processes.learners[0]  # and one that dies later, while nothing is asked of it
     for _ in range(3):

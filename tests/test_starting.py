@@ -85,7 +85,8 @@ def has_agents(process: psutil.Process) -> bool:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True])
 def test_a_run_that_is_stopped_while_ray_starts_ends_all_of_it(late, tmp_path):
     """Also Ray's agents, which it starts last, and which would notice it a minute later."""
     flags = f"--output_dir {tmp_path} --run_name a --engine transformers --cluster ray"

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from few_cases import few
 from runs_compared import differences
-from test_main_job import metrics
 from test_mirrored_runs import flags
 
 from unslothrl.commands import cli
@@ -82,17 +81,6 @@ def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, m
     assert use is not None and use.stages[0] == "SFT on x" and len(use.stages) == 2
 
 
-@pytest.mark.slow
-def test_a_folder_of_that_name_is_nothing_to_a_run_without_an_adapter(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    more = {"kl": "loss", "kl_coefficient": 0.1, "run_name": "one", "eval_every": 0}
-    more |= {"max_steps": 1, "max_lora_rank": 32}
-    assert cli.main(["train", *flags(tmp_path, **more)]) == 0
-    start(tmp_path / "one" / starting_adapter.START)
-    assert cli.main(["train", "--resume", "one", "--max_steps", "2"]) == 0
-    assert metrics(tmp_path / "one")[-1]["train/kl_reference"] < 1
-
-
 def tree(folder: Path) -> set[Path]:
     """What a mirror has of a run."""
     paths = (path.relative_to(folder) for path in folder.rglob("*"))
@@ -101,7 +89,7 @@ def tree(folder: Path) -> set[Path]:
 
 @pytest.mark.parametrize(
     "command",
-    few(["dpo --reference adapter", "dpo --reference cached", "rm"]),
+    few(["dpo --reference adapter", "dpo --reference cached", "rm"], 0),
 )
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
@@ -129,22 +117,6 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     said = capsys.readouterr().out
     assert "behind" not in said and "UserWarning" not in said
     swapped = Path("second/one/start") / WEIGHTS_FILE
-    kept = swapped.read_bytes()
-    swapped.write_bytes(kept[:-1] + b"\0")
+    swapped.write_bytes(swapped.read_bytes()[:-1] + b"\0")
     assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
     assert "is not the adapter that the run began with: copy that" in capsys.readouterr().err
-    swapped.write_bytes(kept)
-    for checkpoint in Path("second/one/checkpoints").glob("step_*"):
-        (checkpoint / "trainer_state.json").write_text("{")
-    assert cli.main([kind, "--resume", "second/one", "--max_steps", "4"]) == 2
-    said = capsys.readouterr().err
-    assert "is damaged" in said
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a/" + "x" * 5000, "x\0y", "~nobody/x"])
-@pytest.mark.parametrize("command", few(["train", "sft", "dpo", "rm"]))
-def test_a_name_that_no_folder_can_have(command, name, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert cli.main([command, "--adapter", name]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 1 and "adapter" in said[0] and not list(tmp_path.iterdir())
