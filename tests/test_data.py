@@ -717,3 +717,11 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     assert str(refused.value).startswith(
         f"eval set held_out row 1 of {tmp_path / 'test.jsonl'}: no column messages"
     )
+
+
+@pytest.mark.real
+def test_hub_ids_that_cannot_be_had_are_one_line():
+    with pytest.raises(UserError) as error:
+        sources.load_splits(sources.parse("no-such-owner/no-such-set"))
+    (line,) = str(error.value).splitlines()
+    assert "no-such-owner/no-such-set" in line
