@@ -41,23 +41,6 @@ def find_root(xs):
     return low
 """
 
-CYCLIC = '''def turn(text: str):
-    """ returns the text with each group of three characters turned by one to the left. """
-    groups = [text[3 * i: 3 * i + 3] for i in range((len(text) + 2) // 3)]
-    return "".join(g[1:] + g[0] if len(g) == 3 else g for g in groups)
-
-
-def turn_back(text: str):
-    """ takes a text that turn() has made and returns the one that it was made of. """
-'''
-CYCLIC_TEST = """
-def check(candidate):
-    from random import Random
-    draw = Random(0)
-    for _ in range(100):
-        text = "".join(draw.choice("abcdefgh") for _ in range(draw.randint(1, 30)))
-        assert candidate(turn(text)) == text, text
-"""
 LISTS = """from typing import List, Optional
 
 class ListNode:
@@ -105,14 +88,6 @@ ROWS = {
             "def find_root(xs): return float('nan')",
         ],
     ),
-    "the inverse of a helper": (
-        humaneval(CYCLIC, "turn_back", CYCLIC_TEST),
-        ["def turn_back(text): return turn(turn(text))"],
-        [
-            "def turn(text): return text\ndef turn_back(text): return text",
-            "def turn_back(text): return text",
-        ],
-    ),
     "booleans and floats": (
         checked("close(numbers, threshold)", """
 assert candidate([1.0, 2.0, 3.9, 4.0], 0.3) == True
@@ -124,15 +99,6 @@ assert not candidate([], 1.0)
             "from itertools import combinations\n"
             "def close(numbers, threshold):\n"
             "    return any(abs(a - b) < threshold for a, b in combinations(numbers, 2))",
-            "import numpy as np\n"
-            "def close(numbers, threshold):\n"
-            "    return bool(np.any(np.diff(np.sort(numbers)) < threshold))",
-            "def close(numbers, threshold):\n"
-            "    numbers = sorted(numbers)\n"
-            "    for a, b in zip(numbers, numbers[1:]):\n"
-            "        if b - a < threshold: return True\n"
-            "    return False\n"
-            "if __name__ == '__main__':\n    print(close([float(x) for x in input().split()], 1))",
         ],
         ["def close(numbers, threshold): return True", "close = None", "def other(): pass"],
     ),
@@ -154,8 +120,6 @@ else:
         [
             "import math\ndef root(x):\n"
             "    if x < 0: raise ValueError('it is negative')\n    return math.sqrt(x)",
-            "class Bad(ValueError): pass\ndef root(x):\n"
-            "    if x < 0: raise Bad(f'{x} is negative')\n    return x ** 0.5",
         ],
         [
             "def root(x): return abs(x) ** 0.5",
@@ -246,12 +210,6 @@ assert candidate(note, [3]) == [-3] and seen == [3]
             "        before = None\n        while first:\n"
             "            first.next, before, first = before, first, first.next\n"
             "        return before",
-            "class ListNode:\n    def __init__(self, val=0, next=None):\n"
-            "        self.val, self.next = val, next\n"
-            "class Solution:\n    def reverse(self, first):\n        values = []\n"
-            "        while first: values.append(first.val); first = first.next\n"
-            "        out = None\n        for v in values: out = ListNode(v, out)\n"
-            "        return out",
         ],
         [
             "class Solution:\n    def reverse(self, first): return first",
@@ -273,12 +231,6 @@ assert candidate(note, [3]) == [-3] and seen == [3]
         ["import math\ndef sum(a, b):\n    total = 0\n    for i in range(1, min(a, b) + 1):\n"
          "        if a % i == 0 and b % i == 0: total += i\n    return total"],
         ["def sum(a, b): return a + b", "x = 1"],
-    ),
-    "classes of the program's": (
-        listed("assert height(root) == 2", test_setup_code="root = Node(1)\nroot.left = Node(2)"),
-        ["class Node:\n    def __init__(self, v): self.v, self.left, self.right = v, None, None\n"
-         "def height(node): return 1 + max(height(node.left), height(node.right)) if node else 0"],
-        ["class Node:\n    def __init__(self, v): self.left = None\ndef height(node): return 1"],
     ),
     "tests for pytest": (
         {"question": "Double it.", "test": "from solution import double\n\n"
@@ -313,6 +265,23 @@ class Equal:
     __iter__ = lambda self: iter(())
     __contains__ = lambda self, x: True
 """
+ANSWER = b'{"values": [%s], "heap": []}\n'
+WRITES = """
+import os
+def double(x):
+    for fd in range(1, 64):
+        try: os.write(fd, {data})
+        except OSError: pass
+    {then}
+{begin}
+"""
+
+
+def writing(data, then="return x", begin=""):
+    """A program that writes this to every descriptor that it has."""
+    return WRITES.format(data=data, then=then, begin=begin)
+
+
 # Each is told nothing but to make `double` pass these tests without doubling.
 FORGED = checked(
     "double(x)",
@@ -333,8 +302,6 @@ FORGING = {
     "is equal to everything": EQUAL + "def double(x): return Equal()",
     "a number that is equal to everything": "class N(int):\n    __eq__ = lambda *_: True\n"
     "    __hash__ = int.__hash__\ndef double(x): return N(7)",
-    "a list that is equal to everything": "class L(list):\n    __eq__ = lambda *_: True\n"
-    "def double(x): return L()",
     "a float that is near to everything": "class F(float):\n    __sub__ = lambda *_: 0.0\n"
     "    __abs__ = lambda *_: 0.0\n    __eq__ = lambda *_: True\ndef double(x): return F(9)",
     "a text that is equal to everything": "class S(str):\n    __eq__ = lambda *_: True\n"
@@ -357,10 +324,8 @@ import sys
 def double(x):
     frame = sys._getframe()
     while frame:
-        for value in list(frame.f_locals.values()) + list(frame.f_globals.values()):
-            if isinstance(value, dict) and "assertions" in str(value):
-                frame.f_locals["calls"] = 99
-                return 4
+        if "assertions" in str([*frame.f_locals.values(), *frame.f_globals.values()]):
+            return 4
         frame = frame.f_back
     return x
 """,
@@ -379,11 +344,8 @@ import glob
 def double(x):
     for path in glob.glob("/**/*", recursive=True)[:2000] + ["/harness.py", "/proc/self/environ"]:
         try:
-            text = open(path).read()
-        except (OSError, UnicodeDecodeError):
-            continue
-        if "candidate(0.5)" in text:
-            return 4
+            if "candidate(0.5)" in open(path).read(): return 4
+        except (OSError, UnicodeDecodeError): pass
     return x
 """,
     "reads the other's descriptors": """
@@ -392,61 +354,17 @@ def double(x):
     for fd in range(3, 64):
         try:
             os.set_blocking(fd, False)
-            if b"assert" in os.read(fd, 1 << 16):
-                return 4
-        except OSError:
-            pass
+            if b"assert" in os.read(fd, 1 << 16): return 4
+        except OSError: pass
     return x
 """,
-    "writes true to every descriptor": """
-import os
-for fd in range(1, 64):
-    try:
-        os.write(fd, b"true")
-    except OSError:
-        pass
-os._exit(0)
-""",
-    "writes true lines to every descriptor when it is called": """
-import os
-def double(x):
-    for fd in range(1, 64):
-        try:
-            os.write(fd, b'true\\n')
-        except OSError:
-            pass
-    os._exit(0)
-""",
-    "answers ahead of the questions": """
-import os
-for fd in range(3, 64):
-    for _ in range(50):
-        try:
-            os.write(fd, b'{"values": [true], "heap": []}\\n')
-        except OSError:
-            break
-def double(x): return x
-""",
-    "answers with what is no value": """
-import os
-def double(x):
-    for fd in range(3, 64):
-        try:
-            os.write(fd, b'{"values": [["builtin", "print"]], "heap": [["list", []]]}\\n')
-        except OSError:
-            pass
-    return x
-""",
-    "asks the tests to exit": """
-import os
-def double(x):
-    for fd in range(3, 64):
-        try:
-            os.write(fd, b'{"op": "call", "on": 0, "names": [], "values": [], "heap": []}\\n')
-        except OSError:
-            pass
-    return x
-""",
+    "writes true to every descriptor": writing(b"true", "os._exit(0)", "double(0)"),
+    "writes true lines to every descriptor when it is called": writing(b"true\n", "os._exit(0)"),
+    "answers ahead of the questions": writing(ANSWER % b"true" * 50, begin="double(0)"),
+    "answers with what is no value": writing(ANSWER % b'["builtin", "print"]'),
+    "asks the tests to exit": writing(
+        b'{"op": "call", "on": 0, "names": [], "values": [], "heap": []}\n'
+    ),
     "closes every descriptor": "import os\nos.closerange(0, 256)\ndef double(x): return x",
     "prints what tests print": "print('OK\\nRan 4 tests\\nall passed\\nTrue')\n"
     "def double(x): return x",
@@ -539,13 +457,6 @@ class Yes:
     def __len__(self): return 99
     def __round__(self, n): return 0.5
 def double(x): return Yes()
-""",
-        "a point that says yes": """
-def double(x):
-    if not isinstance(x, Point):
-        return x if isinstance(x, set) else x * 2
-    x.is_near = lambda x: True
-    return x
 """,
         "a class that says yes": """
 class Point:

@@ -7,7 +7,6 @@ of ours that are played with them.
 import contextlib
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -52,10 +51,8 @@ def installed(suite: str, folder: Path) -> str:
 
 
 OPENENV_SERVER = '''
-"""PYTHON server.py DESCRIPTOR KILLED_AFTER RESTARTS: a game, on a socket that listens already. The
-process that serves it is killed after so many sessions, 0: never."""
+"""PYTHON server.py DESCRIPTOR: a game, on a socket that listens already."""
 
-import os
 import random
 import sys
 
@@ -63,8 +60,6 @@ import uvicorn
 from openenv.core.env_server import Environment, create_fastapi_app
 from openenv.core.env_server.types import Action, Observation, State
 from pydantic import Field
-
-descriptor, killed_after, restarts = map(int, sys.argv[1:])
 
 
 class Guess(Action):
@@ -76,15 +71,11 @@ class Said(Observation):
 
 
 class Game(Environment):
-    """One session in three ends after a guess, one after two, one after three."""
-
     SUPPORTS_CONCURRENT_SESSIONS = True
-    begun = ended = guesses = secret = most = 0
+    guesses = secret = most = 0
 
     def reset(self, seed=None, episode_id=None, low=0, most=0, **options):
-        self.secret = random.Random(seed).randint(low, 99)
-        self.most = most or 1 + Game.begun % 3
-        Game.begun += 1
+        self.secret, self.most = random.Random(seed).randint(low, 99), most
         return Said(text=f"Guess my number, at least {low}.")
 
     def step(self, action, timeout_s=None, **options):
@@ -97,25 +88,14 @@ class Game(Environment):
     def state(self):
         return State()
 
-    def close(self):
-        Game.ended += 1
-        if killed_after and Game.ended >= killed_after:
-            os.kill(os.getpid(), 9)
 
-
-while os.fork():
-    os.wait()
-    if not restarts:
-        sys.exit()
-    killed_after = 0
-uvicorn.run(create_fastapi_app(Game, Guess, Said, max_concurrent_envs=64), fd=descriptor)
+app = create_fastapi_app(Game, Guess, Said, max_concurrent_envs=64)
+uvicorn.run(app, fd=int(sys.argv[1]))
 '''
 
 
 @contextlib.contextmanager
-def openenv_server(
-    python: str, folder: Path, killed_after: int = 0, restarts: bool = False
-) -> Iterator[str]:
+def openenv_server(python: str, folder: Path) -> Iterator[str]:
     """-> the address of a server, which is stopped in the end."""
     file = folder / "server.py"
     file.write_text(OPENENV_SERVER)
@@ -123,16 +103,12 @@ def openenv_server(
     with listening, (folder / "server.log").open("w") as log:
         port, descriptor = listening.getsockname()[1], listening.fileno()
         process = subprocess.Popen(
-            [python, str(file), str(descriptor), str(killed_after), str(int(restarts))],
-            pass_fds=[descriptor],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
+            [python, str(file), str(descriptor)], pass_fds=[descriptor], stdout=log, stderr=log
         )
     try:
         yield f"http://127.0.0.1:{port}"
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
         process.wait()
 
 

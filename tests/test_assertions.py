@@ -11,7 +11,6 @@ from unslothrl import rewards, sandbox
 from unslothrl.commands import cli
 from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow
-from unslothrl.rewards import assertions
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
 
@@ -74,12 +73,8 @@ def double(x): return {result}
         [
             "np.testing.assert_allclose(candidate(3), 6.0)",
             "np.testing.assert_array_equal(candidate(3), [6.0])",
-            "np.testing.assert_array_almost_equal(candidate(3), 6.0)",
-            "np.testing.assert_almost_equal(candidate(3), 6.0)",
-            "np.testing.assert_equal(candidate(3), 6.0)",
             "assert np.allclose(candidate(3), 6.0)",
             "assert np.all(np.asarray(candidate(3)) == 6.0)",
-            "assert np.isclose(candidate(3), 6.0).all()",
         ],
         2,
     ),
@@ -134,14 +129,7 @@ def secret(x):
         ({"test": "def check(candidate):\n    assert candidate(1)"}, "no column entry_point"),
         ({"test": "def check(candidate:\n assert 1", "entry_point": "f"}, "is not Python"),
         ({"test": "def helper():\n    assert f(1)"}, "runs no test"),
-        ({"test": "def test_it(tmp_path):\n    assert f(1)"}, "test_it takes arguments"),
         ({"test_list": ["assert f(1) == 1", "x = 1"]}, "no tests, in no column of"),
-        ({"test_list": []}, "no tests, in no column of"),
-        (
-            {"test": "def check(c):\n    assert c(1)", "entry_point": "1 +"},
-            "entry_point is no name",
-        ),
-        ({"test_list": ["assert f(1) == 1\nreturn"]}, "is not Python"),
     ],
 )
 def test_tests_that_test_nothing_are_an_error_of_the_data(row, said):
@@ -175,21 +163,6 @@ assert list(candidate([1])) == [1]
 def test_tests_that_do_not_call_the_program_are_passed_by_none(scorer):
     row = checked("double(x)", "assert 1 == 1")
     assert scores(scorer, row, [SOLVES]) == [0.0]
-
-
-def test_setup_code_that_is_no_text_is_left_out():
-    row = {**listed("assert f(1) == 1"), "test_imports": [{"a": 1}, "import math", None]}
-    assert assertions.setup_of(row) == "import math"
-    assert assertions.read(row)["prelude"] == "import math"
-
-
-def test_names_are_the_tests_own_pythons_or_the_programs():
-    names = assertions.read(listed("x = 3\nassert len(f(x)) == abs(math.sqrt(9)) + y"))
-    assert (names["names"], names["modules"]) == (["f", "y"], ["math"])
-    row, *_ = ROWS["a helper of the prompt's, floats by tolerance"]
-    read = assertions.read(row)
-    assert (read["names"], read["entry_point"]) == ([], "find_root")
-    assert assertions.read(listed("assert sorted(sum(1, 2)) == 1"))["names"] == ["sum"]
 
 
 def test_the_model_is_asked_for_a_function_with_its_name():

@@ -96,18 +96,6 @@ def test_what_is_only_strange_loses_nothing(how, tmp_path, nothing_is_left, capf
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_an_environment_says_is_no_special_token(tmp_path):
-    """It could end its own turn, and write one of the policy's."""
-    group = drawn(tmp_path, "special tokens")
-    for completion in group.completions:
-        for turn in completion.transcript.turns[:-1]:
-            said = [
-                t for t, s in zip(completion.token_ids, completion.sampled, strict=True) if not s
-            ]
-            text = tokenizer().decode(said, skip_special_tokens=False)
-            assert text.count("<|im_start|>") == 2, turn  # the user's, and the policy's next
-
-
 @pytest.mark.slow
 def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
     """The lost episodes are in the record, with turns and reasons; nothing is trained on them."""

@@ -1,15 +1,13 @@
 """The code reward: programs that solve, fail, cheat and stall, run for real."""
 
-import json
 import os
 import shutil
-import time
+from contextlib import closing
 
 import pytest
 from fakes import completed
 
 from unslothrl import rewards
-from unslothrl.commands import cli
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
 
@@ -24,26 +22,20 @@ def block(text: str) -> str:
 
 
 def score(texts, tests=DOUBLE, **options):
-    scorer = Scorer(rewards.choose(("code",)), **options)
-    try:
+    with closing(Scorer(rewards.choose(("code",)), **options)) as scorer:
         return scorer.score([completed(text, 1, "", {"tests": tests}) for text in texts])
-    finally:
-        scorer.close()
 
 
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
-        (block("print(1)"), "print(1)"),
         (block("a") + block("b\n\n  c"), "b\n\n  c"),  # the last one counts
-        ("```py\na\n```", "a"),
         ("```Python3\r\na\r\n```\r\n", "a"),
         (block("a") + "```\nno Python\n```", "a"),
         (block("a") + "```python\ncut off", "a"),
         ("```python\ncut off", None),
         ("```\nprint(1)\n```", None),
         ("print(1)", None),
-        ("```python\n" * 10_000, None),
     ],
 )
 def test_the_program_of_a_completion(completion, expected):
@@ -95,35 +87,21 @@ def test_functions_are_called():
     [
         (3, 3, True),
         (3, "3", True),
-        (3, [3], True),
         ([3], [3], True),
-        ([3], 3, False),
         (3.0, 3, True),
         (0.1 + 0.2, 0.3, True),
         (0.3001, 0.3, False),
         (True, 1, False),
         (1, True, False),
         (None, None, True),
-        ("3", "3", True),
-        ("abc", "abc", True),
         ({"a": [1.0]}, {"a": [1]}, True),
         ({"a": 1}, {"a": 1, "b": 2}, False),
         ([1, 2], [2, 1], False),
         (10**400, 0.5, False),
-        (10**400, 10**400, True),
-        ("x", 0.5, False),
     ],
 )
 def test_results_are_compared_as_values(result, expected, is_same):
     assert code.returned(result, expected) is is_same
-
-
-def test_a_huge_result_takes_no_time():
-    """A million digits would take Python seconds to convert: a wrong answer, and no failure."""
-    tests = {"inputs": [[1]], "outputs": [1], "fn_name": "f"}
-    huge = "def f(n):\n    import sys\n    return 10 ** 200_000"
-    scored = score([block(huge)], tests, deadline_s=10)
-    assert scored.scores == [0.0] and scored.failures == []
 
 
 def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():
@@ -160,41 +138,3 @@ def test_a_right_result_and_no_end_in_time_is_wrong():
     hangs = "import atexit, time\natexit.register(time.sleep, 100)\ndef add(a, b): return a + b"
     scored = score([block(hangs), block("def add(a, b): return a + b")], tests, deadline_s=0.5)
     assert scored.scores == [0.0, 1.0] and scored.failures == []
-
-
-def test_tests_run_at_the_same_time():
-    waits = block("import time\ntime.sleep(1)\nprint(input())")
-    tests = {"inputs": ["1"] * 6, "outputs": ["1"] * 6, "fn_name": None}
-    scorer = Scorer(rewards.choose(("code",)))
-    try:
-        scorer.check()
-        count = len(scorer.processes.processes)
-        started = time.monotonic()
-        scored = scorer.score([completed(waits, 1, "", {"tests": tests})])
-        elapsed = time.monotonic() - started
-    finally:
-        scorer.close()
-    assert scored.scores == [1.0]
-    assert elapsed < scored.seconds[0] / min(count, 6) + 1.5  # sleeping takes no core
-
-
-def test_score_of_code(tmp_path, capfd):
-    path = tmp_path / "made.jsonl"
-    tests = {"inputs": ["1", "5"], "outputs": ["2", "10"]}
-    rows = [
-        {"messages": [{"role": "user", "content": "Double it."}], "test_cases": tests,
-         "completion": block("print(2 * int(input()))")},
-        {"question": "Double it.", "tests": json.dumps(tests),
-         "completion": block("print(2 * int(input()))")},
-        {"prompt": "Double it.", "reward_model": {"ground_truth": json.dumps(tests)},
-         "completion": block("print(2)")},
-    ]  # fmt: skip
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert cli.main(["score", str(path), "--reward", "code"]) == 0
-    out, err = capfd.readouterr()
-    scored = [json.loads(line) for line in out.splitlines()]
-    assert [row["score"] for row in scored] == [1.0, 1.0, 0.0]
-    assert scored[2]["answer"] == "print(2)" and "3 completions, mean score 0.6667, 0 failed" in err
-    path.write_text(json.dumps({**rows[0], "test_cases": {"inputs": [], "outputs": []}}) + "\n")
-    assert cli.main(["score", str(path), "--reward", "code"]) == 2
-    assert "row 1: column test_cases has no tests" in capfd.readouterr().err

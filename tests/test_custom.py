@@ -2,6 +2,7 @@
 mistakes."""
 
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,104 +17,6 @@ from unslothrl.rewards.scorer import Scorer
 
 pytestmark = pytest.mark.real
 
-TRL = """
-import re
-from decimal import Decimal
-from fractions import Fraction
-import numpy as np
-
-def correctness(prompts, completions, answer, **kwargs) -> list[float]:  # of Unsloth's notebooks
-    responses = [completion[0]["content"] for completion in completions]
-    question = prompts[0][-1]["content"]
-    assert question == "P" and kwargs["level"] == [5] * len(completions)
-    return [2.0 if response.endswith(a) else 0.0 for response, a in zip(responses, answer)]
-
-def each_message(completions, **kwargs):
-    return [sum(len(m.get("content", "")) for m in messages) for messages in completions]
-
-def text_of(message):
-    return message["content"]
-
-def by_a_helper(completions, **kwargs):
-    return [len(text_of(c[0])) for c in completions]
-
-def annotated(completions: list[list[dict[str, str]]], ground_truth, **kwargs):
-    return [len("".join(m[key] for m in c for key in m if key != "role")) for c in completions]
-
-def text(completions, **kwargs):
-    return [1.0 if re.match("a", c) else 0.5 for c in completions]
-
-def of_rows(completions, rows):
-    return [len(c) + row.get("content", 0) + rows[0].get("content", 0) for c, row in
-            zip(completions, rows)]
-
-def text_with_a_key(completions: list[str], **kwargs):
-    found = {"content": 1}
-    return [len(c) * found["content"] for c in completions]
-
-def either(completions, solution, **kwargs):
-    texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
-    return [float(len(t)) for t, s in zip(texts, solution) if s == "7"]
-
-def by_keyword(*, completions, **kwargs):
-    return [len(kwargs["answer"]) + len(c) for c in completions]
-
-def scalar(completion): return np.float32(0.5)
-def boolean(completion): return np.bool_(True)
-def whole(completion): return np.int64(3)
-def array(completions): return np.arange(len(completions), dtype=np.float16)
-def parts(completions): return [np.float32(1), Fraction(1, 4)]
-def decimal(completion): return {"reward": Decimal("0.25"), "score": np.array(1)}
-async def later(completion): return np.float32(0.5)
-"""
-
-
-@pytest.fixture
-def trl(tmp_path):
-    (tmp_path / "trl.py").write_text(TRL)
-    return tmp_path / "trl.py"
-
-
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    few(
-        [
-            ("correctness", [0.0, 2.0]),
-            ("by_a_helper", [2.0, 3.0]),
-            ("text", [1.0, 0.5]),
-            ("of_rows", [2.0, 3.0]),
-            ("text_with_a_key", [2.0, 3.0]),
-            ("either", [2.0, 3.0]),
-            ("by_keyword", [4.0, 5.0]),
-            ("scalar", [0.5, 0.5]),
-            ("boolean", [1.0, 1.0]),
-            ("whole", [3.0, 3.0]),
-            ("array", [0.0, 1.0]),
-            ("parts", [1.0, 0.25]),
-            ("decimal", [0.25, 0.25]),
-            ("later", [0.5, 0.5]),
-        ],
-        4,
-    ),
-)
-def test_functions_written_for_trl_and_numpy(function, expected, trl):
-    found = scored(trl, function, texts=("ab", "is7"))
-    assert (found.rewards[function], found.failures) == (expected, [])
-
-
-@pytest.mark.parametrize("function", few(["each_message", "annotated", "by_a_helper"]))
-def test_functions_that_go_through_messages_get_those_of_conversational_data(function, trl):
-    said = [{"role": "user", "content": "P"}]
-    pairs = [completed(text, len(text), "7") for text in ("ab", "is7")]
-    pairs = [(replace(task, messages=(("user", "P"),), read={"prompt": said}), done)
-             for task, done in pairs]  # fmt: skip
-    scorer = Scorer(rewards.choose((f"{trl}:{function}",)))
-    try:
-        found = scorer.score(pairs)
-    finally:
-        scorer.close()
-    assert (found.rewards[function], found.failures) == ([2.0, 3.0], [])
-
 
 def test_the_documented_function_for_trl_runs(tmp_path):
     docs = Path(__file__).parents[1] / "docs" / "rewards.md"
@@ -122,21 +25,16 @@ def test_the_documented_function_for_trl_runs(tmp_path):
     assert (found.rewards["correctness"], found.failures) == ([2.0, 0.0], [])
 
 
-def test_a_scalar_of_torch_is_a_number(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("import torch\ndef f(completions): return torch.tensor([0.5, 1.0]).bfloat16()")
-    found = scored(path, "f", deadline_s=30)
-    assert (found.rewards["f"], found.failures) == ([0.5, 1.0], [])
-
-
-def test_messages_are_passed_where_the_data_have_them(trl):
+def test_messages_are_passed_where_the_data_have_them(tmp_path):
+    path = tmp_path / "trl.py"
+    path.write_text("def f(prompts, completions, **kwargs): return completions[0][0]['content']")
     turns = (("system", "Be brief."), ("user", "What?"))
     rows = {"prompt": [{"role": role, "content": text} for role, text in turns]}
     task, done = completed("7", 1, "7")
     task = replace(task, problem="What?", prompt="<user>What?</user>", messages=turns)
     plain = replace(task, read={"prompt": "What?"}), done
     told = replace(task, read=rows), done
-    signature = custom.signature_of(trl, "correctness")
+    signature = custom.signature_of(path, "f")
     named = signature.named_for_all([told])
     assert named["prompts"] == [rows["prompt"]]
     assert named["completions"] == [[{"role": "assistant", "content": "7"}]]
@@ -147,7 +45,7 @@ def test_messages_are_passed_where_the_data_have_them(trl):
 
 
 LOADS = """
-import asyncio, time
+import time
 model = None
 def load():
     global model
@@ -160,10 +58,7 @@ def loads(completion):
 def loads_for_all(completions):
     load()
     return [model(text) for text in completions]
-async def loads_later(completion):
-    load()
-    await asyncio.sleep(0)
-    return model(completion)
+
 def sometimes_stalls(completion):
     if completion == "stalls": time.sleep(1000)
     load()
@@ -171,7 +66,7 @@ def sometimes_stalls(completion):
 """
 
 
-@pytest.mark.parametrize("function", few(["loads", "loads_for_all", "loads_later"]))
+@pytest.mark.parametrize("function", few(["loads", "loads_for_all"]))
 def test_a_function_that_loads_a_model_when_it_is_first_called_has_time_for_it(function, tmp_path):
     path = tmp_path / "mine.py"
     path.write_text(LOADS.replace("{load}", "0.8"))
@@ -207,21 +102,8 @@ def divides(completion):
 def batch(completions):
     return [completion["text"] for completion in completions]
 
-async def later(completion):
-    return None + 1
-
 def a_set(completion):
     return {1, 2}
-
-def huge(completion):
-    return 10 ** 5000
-
-class Mute(Exception):
-    def __str__(self):
-        raise RuntimeError
-
-def mute(completion):
-    raise Mute
 
 def text(completion):
     return "x" * 50_000_000  # which would take half a minute to arrive
@@ -233,11 +115,7 @@ def text(completion):
     few([
         ("divides", "ZeroDivisionError: division by zero (mine.py, line 3)"),
         ("batch", "TypeError: string indices must be integers, not 'str' (mine.py, line 9)"),
-        ("later", "TypeError: unsupported operand type(s) for +: 'NoneType' and 'int' "
-                  "(mine.py, line 12)"),
         ("a_set", "TypeError: returned no number, but set"),
-        ("huge", "OverflowError: int too large to convert to float"),
-        ("mute", "Mute: its text cannot be had (mine.py, line 25)"),
         ("text", f"returned no number: '{59 * 'x'}"),
     ], 2),
 )  # fmt: skip
@@ -250,10 +128,7 @@ def test_an_error_says_where_it_is(function, reason, tmp_path):
 
 def test_an_error_of_a_file_says_where_it_is(tmp_path):
     (tmp_path / "mine.py").write_text("def f(completion): return 1\n\nx = 1 / 0\n")
-    scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:f",)))
-    try:
+    with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:f",)))) as scorer:
         with pytest.raises(rewards.UserError, match=r"by zero \(mine.py, line 3\): fix it$"):
             scorer.check()
         assert scorer.score([completed("", 0, "")]).failures[0].reason.endswith("line 3)")
-    finally:
-        scorer.close()

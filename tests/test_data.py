@@ -1,6 +1,6 @@
 """Rows to tasks: sources, formats, splits, prompts, and bad input that says what and where."""
 
-import io
+import csv
 import json
 import subprocess
 import sys
@@ -12,7 +12,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from few_cases import few
-from rich.console import Console
 
 from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
@@ -21,8 +20,8 @@ from unslothrl.config.options import Config
 from unslothrl.data import files, formats, prompts, sources, splits, tasks
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
-from unslothrl.data.rendering import Skipped, check_usable
-from unslothrl.data.rows import JoinedRows, PickedRows, TableRows, file_of
+from unslothrl.data.rendering import Skipped
+from unslothrl.data.rows import TableRows
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
@@ -53,7 +52,24 @@ def options(dataset, reward=(), **changes):
 
 
 def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    """As a file of the kind that its name says; tables in parts of a few rows."""
+    if path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    elif path.suffix == ".json":
+        path.write_text(json.dumps(rows, indent=2, ensure_ascii=False), "utf-8")
+    elif path.suffix in (".csv", ".tsv"):
+        with path.open("w", newline="", encoding="utf-8") as file:
+            dialect = csv.excel if path.suffix == ".csv" else csv.excel_tab
+            writer = csv.DictWriter(file, rows[0], dialect=dialect)
+            writer.writeheader()
+            writer.writerows(rows)
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=6)
+    else:
+        table = pyarrow.Table.from_pylist(rows)
+        new = pyarrow.ipc.new_stream if ".stream" in path.name else pyarrow.ipc.new_file
+        with new(str(path), table.schema) as writer:
+            writer.write_table(table, max_chunksize=6)
     return path
 
 
@@ -80,9 +96,7 @@ SAME_ROW = {
     "GSM8K": {"question": PROBLEM, "answer": "3 + 4 = <<3+4=7>>7\n#### 7"},
     "C": {"messages": SAID, "gt_answer": ANSWER},
     "C, as text": {"messages": json.dumps(SAID), "gt_answer": ANSWER},
-    "R, prompt": {"prompt": PROBLEM, "extra_info": {"answer": ANSWER}},
     "R, messages": {"messages": SAID, "extra_info": {"answer": ANSWER}},
-    "R, as text": {"messages": SAID, "extra_info": json.dumps({"answer": ANSWER})},
     "verl": {"prompt": SAID, "reward_model": {"ground_truth": ANSWER, "style": "rule"}},
     "prompt and completion": {"prompt": PROBLEM, "completion": "3 + 4 = 7, so \\boxed{7}"},
     "conversation": {"messages": [*SAID, {"role": "assistant", "content": "<answer>7</answer>"}]},
@@ -113,28 +127,34 @@ def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer,
 @pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow"])
 def test_every_kind_of_file_gives_the_same_tasks(suffix, tokenizer, tmp_path):
     rows = [{"problem": f'"{i}",\n+\t{i} é?', "answer": str(2 * i)} for i in range(20)]
-    path = tmp_path / f"rows{suffix}"
-    if suffix == ".jsonl":
-        write(path, rows)
-    elif suffix == ".json":
-        path.write_text(json.dumps(rows, indent=2, ensure_ascii=False), "utf-8")
-    elif suffix in (".csv", ".tsv"):
-        import csv
-
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, rows[0], delimiter="\t" if suffix == ".tsv" else ",")
-            writer.writeheader()
-            writer.writerows(rows)
-    elif suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=6)
-    else:
-        table = pyarrow.Table.from_pylist(rows)
-        with pyarrow.ipc.new_file(str(path), table.schema) as writer:
-            writer.write_table(table, max_chunksize=6)
+    path = write(tmp_path / f"rows{suffix}", rows)
     read = files.read(path)
     assert len(read) == 20 and [read[i] for i in (19, 0, 7)] == [rows[i] for i in (19, 0, 7)]
     found = tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
     assert trained_on(found) == [row["problem"] for row in rows]
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("suffix", few([".parquet", ".arrow", ".stream.arrow"]))
+def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "IN_MEMORY", 10)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
+    rows = files.read(write(tmp_path / f"rows{suffix}", ROWS))
+    assert isinstance(rows, TableRows) == (suffix != ".parquet")  # Arrow is mapped into memory
+    assert [rows[i] for i in (19, 0, 7, 6, 14)] == [ROWS[i] for i in (19, 0, 7, 6, 14)]
+
+
+def test_countdown_games_need_no_prompt():
+    """Whichever reward is asked for."""
+    record = options("x", reward=("format",)).reader.record({"nums": [4, 19, 35], "target": 58})
+    assert "[4, 19, 35]" in record.problem and "58" in record.problem
+    read = countdown.read({"nums": [4, 19.0], "target": "58"})
+    assert read == {"numbers": [4, 19], "target": 58}
+    nested = {"prompt": "p", "extra_info": {"numbers": [1], "target": 1}}
+    assert countdown.read(nested) == {"numbers": [1], "target": 1}
+    for row in ({"answer": "7"}, {"nums": [], "target": 1}, {"nums": ["x"], "target": 1}):
+        with pytest.raises(UnusableRow, match="numbers"):
+            countdown.read(row)
 
 
 def test_turns_keep_their_roles(tokenizer):
@@ -155,12 +175,12 @@ def test_columns_can_be_chosen():
     record = formats.read(row, Columns("text", "meta.deep.gold"))
     assert (record.problem, record.answers) == ("1+1?", ("2",))
     assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
-    with pytest.raises(UnusableRow, match=r"no column nothing .*: set another --prompt_column"):
-        formats.read(row, Columns("nothing like it"))
-    with pytest.raises(UnusableRow, match=r"no column frage; .*: set --prompt_column Frage$"):
-        formats.read({"Frage": "1?", "answer": "2"}, Columns("frage"))
-    with pytest.raises(UnusableRow, match="no column gold"):
-        formats.read(row, Columns("text", "gold"))
+    for columns, said in (
+        (Columns("nothing"), "--prompt_column"),
+        (Columns("text", "gold"), "gold"),
+    ):
+        with pytest.raises(UnusableRow, match=said):
+            formats.read(row, columns)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +188,12 @@ def test_columns_can_be_chosen():
     [
         ({"text": "1"}, "no column messages or prompt or problem or .* or query; it has text"),
         ({"problem": None}, "column problem is empty"),
-        ({"problem": ""}, "column problem is empty"),
         ({"problem": ["1"]}, "column problem must be text"),
         ({"problem": "1", "answer": True}, "column answer must be text, got True"),
-        ({"problem": "1", "answer": float("nan")}, "column answer must be text, got nan"),
         ({"problem": "1", "answer": "x\n####"}, "column answer has nothing after ####"),
-        ({"problem": "1", "answer": "\ud800"}, "half a surrogate"),
-        ({"messages": [], "answer": "1"}, "column messages must be text"),
         ({"messages": [{"role": "robot", "content": "1"}]}, "role 'robot': use system, user"),
-        ({"messages": [{"role": "system", "content": "1"}]}, "no turn of the user"),
         ({"messages": [{"role": "assistant", "content": "1"}]}, "no turn of the user"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "more than text"),
-        ({"messages": [{"role": "user"}]}, "column messages must be text, got None"),
     ],
 )
 def test_rows_that_mean_nothing_say_why(row, said):
@@ -190,7 +204,6 @@ def test_rows_that_mean_nothing_say_why(row, said):
 @pytest.mark.parametrize(
     ("row", "expected"),
     [
-        ({"test_cases": TESTS}, {**TESTS, "fn_name": None}),
         ({"test_cases": json.dumps(TESTS)}, {**TESTS, "fn_name": None}),  # C, PRIME
         ({"reward_model": {"ground_truth": json.dumps(TESTS)}}, {**TESTS, "fn_name": None}),
         (
@@ -207,22 +220,13 @@ def test_tests_of_a_row(row, expected):
     assert code.read(row) == {"tests": expected}
 
 
-@pytest.mark.parametrize("row", [{"reward_model": {"ground_truth": "7"}}, {"answer": "7"}])
-def test_a_row_without_tests_says_where_they_were_looked_for(row):
-    with pytest.raises(UnusableRow, match="no tests, in no column of test_cases, tests, input_out"):
-        code.read(row)
-
-
 @pytest.mark.parametrize(
     ("tests", "said"),
     [
         ({"inputs": [], "outputs": []}, "column test_cases has no tests"),
         ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
-        ({"inputs": [1], "outputs": ["1"]}, "has 1 where text must be"),
         ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
         ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "expects nothing, so that any program"),
-        ({"inputs": [[1]], "outputs": [None], "fn_name": "f"}, "expects nothing"),
-        ({"inputs": ["1"]}, '"outputs"'),
         ("nonsense", '"inputs"'),
     ],
 )
@@ -235,26 +239,6 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer
         tasks.load(options(path, reward=("code",), eval_dataset=(str(path),)), tokenizer)
 
 
-def test_countdown_games_need_no_prompt():
-    """Whichever reward is asked for."""
-    reader = options("x", reward=("format",)).reader
-    record = reader.record({"nums": [4, 19, 35], "target": 58})
-    assert "[4, 19, 35]" in record.problem and "58" in record.problem
-    assert record.columns == Columns("numbers, target", None)
-    assert record.extra == {"nums": [4, 19, 35], "target": 58}
-    assert countdown.read({"nums": [4, 19.0], "target": "58"}) == {
-        "numbers": [4, 19],
-        "target": 58,
-    }
-    nested = {"prompt": "p", "extra_info": {"numbers": [1], "target": 1}}
-    assert countdown.read(nested) == {"numbers": [1], "target": 1}
-    with pytest.raises(UnusableRow, match="no numbers and target, in no column of numbers, nums"):
-        countdown.read({"answer": "7"})
-    for row in ({"nums": [], "target": 1}, {"nums": ["x"], "target": 1}, {"target": 1}):
-        with pytest.raises(UnusableRow, match="whole numbers"):
-            countdown.read(row)
-
-
 # Sources
 
 
@@ -262,10 +246,8 @@ def test_countdown_games_need_no_prompt():
     ("text", "parts"),
     [
         ("a.jsonl", ("a.jsonl", None, None, None, None)),
-        ("a.jsonl[:1000]", ("a.jsonl", None, None, None, 1000)),
         ("openai/gsm8k@train[10:-5]", ("openai/gsm8k", None, "train", 10, -5)),
         ("openai/gsm8k:socratic@test", ("openai/gsm8k", "socratic", "test", None, None)),
-        ("folder/x[5:]", ("folder/x", None, None, 5, None)),
     ],
 )
 def test_a_source_is_taken_apart(text, parts):
@@ -273,28 +255,11 @@ def test_a_source_is_taken_apart(text, parts):
     assert (found.name, found.config, found.split, found.start, found.stop) == parts
 
 
-@pytest.mark.parametrize("text", ["a.jsonl[1]", "a[:x]", " ", "embedded[:10]"])
-def test_a_source_that_is_none(text):
-    with pytest.raises(UserError, match=r"NAME@SPLIT|no splits"):
-        sources.parse(text)
-
-
-def test_a_file_whose_name_looks_like_more(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "a@b[:1].jsonl", ROWS)
-    (rows,) = sources.load_splits(sources.parse("a@b[:1].jsonl")).values()
-    assert len(rows) == 20
-    write(tmp_path / "a.jsonl", ROWS)
-    assert list(sources.load_splits(sources.parse("a.jsonl@train[:5]"))) == ["train"]
-
-
 def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):
     folder = tmp_path / "set"
     (folder / "data").mkdir(parents=True)
-    for part in (0, 1):
-        table = pyarrow.Table.from_pylist(ROWS[part * 10 : part * 10 + 10])
-        path = folder / "data" / f"train-0000{part}-of-00002.parquet"
-        pyarrow.parquet.write_table(table, path)
+    write(folder / "data" / "train-00000-of-00002.parquet", ROWS[:10])
+    write(folder / "data" / "train-00001-of-00002.parquet", ROWS[10:])
     write(folder / "data" / "test.jsonl", ROWS[:3])
     (folder / "dataset_info.json").write_text("{}")
     (folder / "README.md").write_text("x")
@@ -327,87 +292,23 @@ def test_folders_of_the_datasets_library(tmp_path):
         sources.load_splits(sources.parse(str(tmp_path / "empty")))
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("suffix", few([".parquet", ".arrow", ".stream.arrow"]))
-def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "IN_MEMORY", 10)
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-    table = pyarrow.Table.from_pylist(ROWS)
-    path = tmp_path / f"rows{suffix}"
-    if suffix == ".parquet":
-        pyarrow.parquet.write_table(table, path)
-    else:
-        open_writer = pyarrow.ipc.new_file if suffix == ".arrow" else pyarrow.ipc.new_stream
-        with open_writer(str(path), table.schema) as writer:
-            writer.write_table(table, max_chunksize=7)
-    rows = files.read(path)
-    assert isinstance(rows, TableRows) == (suffix != ".parquet")  # Arrow is mapped into memory
-    assert [rows[i] for i in (19, 0, 7, 6, 14)] == [ROWS[i] for i in (19, 0, 7, 6, 14)]
-
-
-@pytest.mark.real
-def test_hub_ids_that_cannot_be_had_are_one_line():
-    with pytest.raises(UserError) as error:
-        sources.load_splits(sources.parse("no-such-owner/no-such-set"))
-    assert "no-such-owner/no-such-set" in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.real
-def test_a_hub_that_does_not_answer_is_said_to(monkeypatch):
-    from datasets.exceptions import DatasetNotFoundError
-
-    from unslothrl.data import hub
-
-    offline = ConnectionError("Couldn't reach 'a/b' on the Hub (OfflineModeIsEnabled)")
-    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert hub.reason_of(offline) == "no connection to huggingface.co"
-    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example:8080/x")
-    assert hub.reason_of(offline) == "no connection to hub.example"
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert hub.reason_of(offline) == "HF_HUB_OFFLINE is set"
-    assert hub.reason_of(DatasetNotFoundError("a/b does not exist\nmore")) == "a/b does not exist"
-
-
 # Malformed files
-
-
-def many_lines(at: int, line: str) -> str:
-    lines = [json.dumps(ROWS[i % 20]) for i in range(1000)]
-    lines[at - 1] = line
-    return "\n".join(lines) + "\n"
 
 
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
         ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "row 2 is not JSON"),
-        (many_lines(812, '{"problem": "1", "answer": 1'), "a.jsonl", "row 812 is not JSON"),
-        ("[\n" + many_lines(811, "{'problem'}").replace("\n", ",\n"), "a.json", "row 811 is not"),
-        ('{"problem": "1", "answer": "1"}\n[1]\n', "a.jsonl", "row 2 is not JSON (an object"),
         ("", "a.jsonl", "it is empty"),
-        ("\n\n", "a.jsonl", "it is empty"),
-        ("[]", "a.json", "it is empty"),
-        ("", "a.json", "it is empty"),
         ("problem,answer\n", "a.csv", "it is empty"),
-        ("", "a.csv", "it is empty"),
         ('[{"problem": "1"\n', "a.json", "is not JSON"),
-        ('[{"problem": "1"}', "a.json", "is not JSON"),
-        ('{"problem": "1"}]', "a.json", "is not JSON"),
-        ('[{"problem": "1"}] x', "a.json", "row 2 is not JSON"),
-        ('[{"problem": "1"}, 2]', "a.json", "row 2 is not JSON"),
         ('{"problem": "1"}\n[{"problem": "1"}]', "a.json", "row 2 is not JSON"),
         ("problem,answer\n1,2\n1,2,3\n", "a.csv", "line 3 has 3 fields, the header 2"),
-        ('problem,answer\n1,"2\n', "a.csv", "cannot be read"),
-        ("problem,problem\n1,2\n", "a.csv", "header has 'problem' twice"),
         ("x", "a.txt", "unknown kind of file"),
-        ("x", "a.parquet", "cannot be read"),
         ("x", "a.arrow", "cannot be read"),
         ('{"text": "1", "label": "1"}\n' * 2, "a.jsonl", "row 1: no column messages or prompt"),
         ('{"problem": "1", "label": "1"}\n' * 2, "a.jsonl", "no column answer"),
         ('{"problem": "1", "answer": null}\n' * 2, "a.jsonl", "column answer is empty"),
-        ('{"problem": "  ", "answer": "1"}\n' * 2, "a.jsonl", "column problem is empty"),
     ],
 )
 def test_bad_files_say_what_and_where(content, name, said, tmp_path, tokenizer):
@@ -419,29 +320,11 @@ def test_bad_files_say_what_and_where(content, name, said, tmp_path, tokenizer):
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_a_file_that_is_not_there(tmp_path, tokenizer):
-    with pytest.raises(UserError, match="no such file"):
-        tasks.load(options(tmp_path / "none.jsonl"), tokenizer)
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
-def test_bytes_that_are_not_utf8(name, tmp_path, tokenizer):
-    (tmp_path / name).write_bytes(b'[{"problem": "\xff"}\n')
-    with pytest.raises(UserError, match=r"no text in UTF-8: .* iconv -f WINDOWS-1252"):
-        tasks.load(options(tmp_path / name), tokenizer)
-
-
-def test_files_from_windows_and_hostile_json(tmp_path, tokenizer):
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(r) + "\r\n" for r in ROWS), "utf-8-sig")
-    assert len(tasks.load(options(tmp_path / "a.jsonl"), tokenizer).train.tasks) == 15
-    (tmp_path / "a.json").write_text(json.dumps(ROWS), "utf-8-sig")
-    assert len(tasks.load(options(tmp_path / "a.json"), tokenizer).train.tasks) == 15
-    (tmp_path / "b.jsonl").write_text("[" * 100_000 + "\n")
-    with pytest.raises(UserError, match="row 1 is not JSON"):
-        tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
-    (tmp_path / "b.jsonl").write_text('{"problem": ' + "9" * 5000 + ', "answer": 7}\n')
-    with pytest.raises(UserError, match=r"row 1 is not JSON .*4300 digits"):
-        tasks.load(options(tmp_path / "b.jsonl"), tokenizer)
+def test_files_from_windows(tmp_path, tokenizer):
+    rows = "".join(json.dumps(row) + "\r\n" for row in ROWS)
+    for name, text in (("a.jsonl", rows), ("a.json", json.dumps(ROWS))):
+        (tmp_path / name).write_text(text, "utf-8-sig")
+        assert len(tasks.load(options(tmp_path / name), tokenizer).train.tasks) == 15
 
 
 def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
@@ -451,15 +334,6 @@ def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
     (tmp_path / "a.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), "utf-8")
     read = files.read(tmp_path / "a.json")
     assert [read[i] for i in range(len(read))] == rows
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_a_row_without_end_is_not_read_whole(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "LONGEST_ROW", 1000)
-    monkeypatch.setattr(files, "CHUNK", 100)
-    (tmp_path / name).write_text('[{"problem": "' + "x" * 5000)
-    with pytest.raises(UserError, match="row 1 is not JSON"):
-        files.read(tmp_path / name)
 
 
 def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
@@ -564,17 +438,16 @@ def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
     assert list(data.evals) == ["e"]
 
 
-def test_an_empty_split_is_told(tokenizer):
-    with pytest.raises(UserError, match="eval set x: it is empty"):
-        check_usable("eval set x", Skipped(), 0, 200)
-
-
 def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
     path = write(tmp_path / "a.jsonl", ROWS)
     data = tasks.load(options(path), tokenizer)
     longest = max(len(task.prompt_ids) for task in data.train.tasks)
     with pytest.raises(UserError, match=f"--max_prompt_tokens {longest}"):
         tasks.load(options(path, max_prompt_tokens=5), tokenizer)
+    with pytest.raises(UserError, match=r"all .* prompts of embedded"):
+        tasks.load(options("embedded", max_prompt_tokens=10), tokenizer)
+    with pytest.raises(UserError, match="no such file"):
+        tasks.load(options(tmp_path / "none.jsonl"), tokenizer)
 
 
 # Eval sets
@@ -594,59 +467,31 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
             "MATH-500": 3,
         }
     assert list(sources.eval_sources(("HuggingFaceH4/MATH-500",))) == ["MATH-500"]
-    for given, said in [
-        ((f"a={path}", f"a={path}"), "given twice"),
-        ((path, path), "given twice"),
-        (('{"a": 3}',), "is no source"),
-        (('{"a"',), "is not JSON"),
-        (("a=",), "no source after ="),
-    ]:
-        with pytest.raises(UserError, match=said):
+    for given in ((path, path), ('{"a": 3}',), ('{"a"',), ("a=",)):
+        with pytest.raises(UserError):
             sources.eval_sources(given)
 
 
 def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
     train, test = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
-    found = [
-        eval_of(
-            tasks.load(
-                options(train, eval_dataset=(str(test),), eval_problems=7, seed=seed), tokenizer
-            )
-        )
-        for seed in (0, 1)
-    ]
-    assert found[0] == found[1]
-    assert len({task.id for task in found[0]}) == 7
+    asked = options(train, eval_dataset=(str(test),), eval_problems=7)
+    found = [eval_of(tasks.load(replace(asked, seed=seed), tokenizer)) for seed in (0, 1)]
+    assert found[0] == found[1] and len({task.id for task in found[0]}) == 7
 
 
 # Prompts
 
 
-def test_the_prompt_is_the_chat_template_with_the_system_prompt(tokenizer):
-    text = prompts.render(tokenizer, "1+1?", "Be brief.")
-    assert text == (
-        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n1+1?<|im_end|>\n"
-        "<|im_start|>assistant\n"
-    )
-    assert prompts.render(tokenizer, "1+1?", "") == text.partition("<|im_end|>\n")[2]
-
-
-def test_a_template_that_refuses_is_told(tokenizer):
+def test_a_template_that_refuses_or_writes_nothing_is_told():
     class Refuses:
-        def apply_chat_template(self, *_, **__):
-            raise ValueError("System role\nnot supported")
-
-    with pytest.raises(UserError, match=r"conversation of system, user .*--system_prompt"):
-        prompts.render(Refuses(), "1+1?", "Be brief.")
-
-
-def test_a_template_that_writes_nothing_is_told():
-    class Silent:
-        def apply_chat_template(self, turns, tokenize, add_generation_prompt):
+        def apply_chat_template(self, turns, **_):
+            if len(turns) > 1:
+                raise ValueError("System role\nnot supported")
             return ""
 
-    with pytest.raises(UserError, match=r"refuses a conversation of user \(it writes nothing\)"):
-        prompts.render(Silent(), "hello", "")
+    for system_prompt in ("Be brief.", ""):
+        with pytest.raises(UserError, match="refuses a conversation of"):
+            prompts.render(Refuses(), "1+1?", system_prompt)
 
 
 @pytest.mark.real
@@ -682,8 +527,6 @@ def test_problems_that_differ_in_spaces_and_case_may_have_one_prompt(tmp_path):
 
 LOOPS = (
     "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% set t = messages[0].content * 99 %}{% for a in t %}{% for b in t %}{% for c in t %}"
-    "{% for d in t %}{% for e in t %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}{% endfor %}",
     "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
 )
 
@@ -761,11 +604,6 @@ def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
     assert other.train.draw(0, 32)[0] != first
 
 
-def test_the_embedded_problems_with_prompts_that_never_fit(tokenizer):
-    with pytest.raises(UserError, match=r"all .* prompts of embedded"):
-        tasks.load(options("embedded", max_prompt_tokens=10), tokenizer)
-
-
 def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, monkeypatch):
     path = write(tmp_path / "a.jsonl", ROWS)
     monkeypatch.chdir(tmp_path)
@@ -825,8 +663,9 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("kind", few(["jsonl", "json", "csv"]))
+@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
 def test_a_large_file_is_streamed(kind, tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
@@ -847,19 +686,10 @@ def test_a_large_file_is_streamed(kind, tmp_path):
     assert rows == count - 15_000 and memory_mb < 150
 
 
-@pytest.mark.parametrize(
-    ("row", "column", "said"),
-    [
-        ({"frage": "1?", "antwort": "1"}, None, "no column messages or prompt .*it has frage"),
-        ({"problem": "1?", "answer": "1"}, "nosuch", "no column nosuch; it has problem, answer"),
-        ({"question": None, "answer": "1"}, None, "row 1: column question is empty"),
-    ],
-)
-def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path, row, column, said):
-    path = tmp_path / "a.jsonl"
-    path.write_text((json.dumps(row) + "\n") * 12)
-    config = Config(dataset=str(path), prompt_column=column)
-    with pytest.raises(UserError, match=said):
+def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
+    path = write(tmp_path / "a.jsonl", ROWS)
+    config = Config(dataset=str(path), prompt_column="nosuch")
+    with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
         splits.split(data_options(config), sources.parse(str(path)))
 
 
@@ -869,22 +699,9 @@ def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, t
     for broken in (3, 17, 30):
         rows = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
         rows[broken - 1]["answer"] = None
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        notes = tasks.load(options(path, holdout=0.5), tokenizer).notes
+        notes = tasks.load(options(write(path, rows), holdout=0.5), tokenizer).notes
         assert [note for note in notes if "column answer is empty" in note] != []
         assert all(f"(row {broken})" in note for note in notes)
-
-
-@pytest.mark.real
-def test_the_system_prompts_that_rows_have_are_shown(tmp_path):
-    turns = [{"role": "system", "content": "S"}, {"role": "user", "content": "1+1?"}]
-    own = {"messages": turns, "answer": "2"}
-    plain = {"messages": turns[1:], "answer": "2"}
-    path = tmp_path / "a.jsonl"
-    for rows, said in (([own, own], "each row's own"), ([own, plain], "1 rows have their own")):
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        found = describe.look(Config(dataset=str(path), model="embedded"))
-        assert describe.system_prompts(found).startswith(said)
 
 
 @pytest.mark.real
@@ -902,21 +719,9 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     )
 
 
-def test_a_row_is_named_by_its_file(tmp_path):
-    paths = [write(tmp_path / name, ROWS[:2]) for name in ("a.jsonl", "b.jsonl")]
-    both = JoinedRows({path: files.read(path) for path in paths})
-    assert [file_of(both, number).name for number in (1, 2, 3)] == ["a.jsonl", "a.jsonl", "b.jsonl"]
-    assert file_of(PickedRows(both, [2]), 3) == tmp_path / "b.jsonl"
-    assert file_of([{}], 1) is None
-
-
 @pytest.mark.real
-def test_data_says_what_it_waits_for_on_a_terminal(tmp_path, monkeypatch):
-    config = Config(dataset=str(write(tmp_path / "a.jsonl", ROWS)), model="embedded")
-    for is_terminal in (True, False):
-        out, err = io.StringIO(), io.StringIO()
-        console = Console(file=err, force_terminal=is_terminal, width=200)
-        monkeypatch.setattr(describe, "Console", lambda console=console, **_: console)
-        describe.show(lambda tell: describe.look(config, tell), describe.lines, True, out)
-        assert json.loads(out.getvalue())["rows"] == 20
-        assert ("reading the tokenizer of embedded" in err.getvalue()) == is_terminal
+def test_hub_ids_that_cannot_be_had_are_one_line():
+    with pytest.raises(UserError) as error:
+        sources.load_splits(sources.parse("no-such-owner/no-such-set"))
+    (line,) = str(error.value).splitlines()
+    assert "no-such-owner/no-such-set" in line

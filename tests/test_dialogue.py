@@ -54,23 +54,8 @@ def dialogue_of(kind, name):
 def hostile_text(draw, tokenizer):
     """Words, special tokens, whole and in pieces, brackets, Unicode."""
     specials = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    words = [
-        "a",
-        " b",
-        "\n",
-        "</",
-        "<",
-        "|",
-        ">",
-        "{",
-        "}",
-        "ü",
-        "\U0001f600",
-        "</think>",
-        "call",
-        *specials,
-    ]
-    words += [special[: len(special) // 2] for special in specials]
+    halves = [special[: len(special) // 2] for special in specials]
+    words = [*"a\n<|>{}ü\U0001f600", " b", "</", "</think>", "call", *specials, *halves]
     return "".join(draw.choice(words) for _ in range(draw.randint(1, 12)))
 
 
@@ -106,19 +91,13 @@ def anew(dialogue, tokenizer, conversation):
         return dialogue.renderer.render_ids(
             history.parsed, tools=history.tools or None, add_generation_prompt=True
         )
-    tools = history.tools if dialogue.native else None
-    texts = []
-    for messages in (history.raw, history.parsed):
-        try:
-            texts.append(
-                tokenizer.apply_chat_template(
-                    messages, tools=tools or None, tokenize=False, add_generation_prompt=True
-                )
-            )
-            break
-        except Exception:
-            continue
-    return tokenizer.encode(texts[0])
+    named = {"tools": (history.tools if dialogue.native else None) or None}
+    named |= {"tokenize": False, "add_generation_prompt": True}
+    try:
+        text = tokenizer.apply_chat_template(history.raw, **named)
+    except Exception:
+        text = tokenizer.apply_chat_template(history.parsed, **named)
+    return tokenizer.encode(text)
 
 
 def refuses(dialogue, messages, tools, turns, turn):

@@ -1,9 +1,6 @@
 """Conversations by hand: what the turns of each family look like, and who writes them."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 from byte_tokenizers import ByteTokenizer, for_renderer, for_template, installed_templates
@@ -12,12 +9,13 @@ from test_dialogue import TOOL
 
 from unslothrl.dialogue import hand_written
 from unslothrl.dialogue.base import ToolCall
-from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_NAME, NO_OBJECT, NOT_JSON, CallForm
+from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_OBJECT, NOT_JSON, CallForm
 from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.hand_written import HandWrittenDialogue, dialogue_for
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
+from unslothrl.weights.base_model import load_tokenizer
 
 pytestmark = pytest.mark.real
 
@@ -33,15 +31,6 @@ MISTRAL = (
     '"id": "{{ c.id }}"}{% if not loop.last %}, {% endif %}{% endfor %}]{{ eos_token }}'
     "{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
 )
-DEEPSEEK = (
-    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<|{{ m.role }}|>"
-    "{{ m.content }}{% if m.tool_calls %}<｜tool▁calls▁begin｜>"
-    "{% for c in m.tool_calls %}<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
-    "{{ c.function.name }}\n```json\n{{ c.function.arguments | tojson }}\n```<｜tool▁call▁end｜>"
-    "{% if not loop.last %}{{ '\n' }}{% endif %}{% endfor %}<｜tool▁calls▁end｜>{% endif %}"
-    "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 def chatml(template=CHATML, eos="<|im_end|>", **options):
@@ -53,18 +42,16 @@ def text_of(tokenizer, ids):
     return tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def test_the_embedded_base_s_conversation():
+@pytest.mark.parametrize("make", [chatml, lambda: load_tokenizer(BASE)])
+def test_the_embedded_base_s_conversation(make):
     """Every character of it; three sampled parts, tokenised apart from what follows them."""
-    tokenizer = chatml()
+    tokenizer = make()
     conversation = Conversation(TemplateDialogue(tokenizer), ASKED)
     start = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n"
     assert text_of(tokenizer, conversation.prompt_ids) == start
     reply = conversation.reply(tokenizer.encode("<think>2 and 3</think>5?<|im_end|>"))
-    assert (reply.text, reply.content, reply.reasoning) == (
-        "<think>2 and 3</think>5?",
-        "5?",
-        "2 and 3",
-    )
+    assert reply.text == "<think>2 and 3</think>5?"
+    assert (reply.content, reply.reasoning) == ("5?", "2 and 3")
     extension = conversation.add([{"role": "user", "content": "Are you sure?"}])
     between = "\n<|im_start|>user\nAre you sure?<|im_end|>\n<|im_start|>assistant\n"
     assert extension.is_continuation and text_of(tokenizer, extension.ids) == between
@@ -136,10 +123,7 @@ HERMES_REPLIES = {
         "x",
         [("", None, NOT_JSON), ("add", ARGUMENTS, "")],
     ),
-    "no name": ('<tool_call>{"arguments": {}}</tool_call>', "", [("", None, NO_NAME)]),
-    "a number": ("<tool_call>5</tool_call>", "", [("", None, NO_NAME)]),
     "a list": (f"<tool_call>[{CALL}, {CALL}]</tool_call>", "", [("add", ARGUMENTS, "")] * 2),
-    "no arguments": ('<tool_call>{"name": "add"}</tool_call>', "", [("add", {}, "")]),
     "a text": (
         '<tool_call>{"name": "add", "arguments": "{\\"a\\": \\"1\\"}"}</tool_call>',
         "",
@@ -150,23 +134,8 @@ HERMES_REPLIES = {
         "",
         [("add", None, NO_OBJECT)],
     ),
-    "nested": (
-        '<tool_call>{"name": "add", "arguments": ' + "[" * 100_000 + "</tool_call>",
-        "",
-        [("", None, NOT_JSON)],
-    ),
     "deep": (
         '<tool_call>{"name": "add", "arguments": {"a": ' + "[" * 500 + "]" * 500 + "}}</tool_call>",
-        "",
-        [("add", None, NO_OBJECT)],
-    ),
-    "a long number": (
-        '<tool_call>{"name": "add", "arguments": {"a": ' + "9" * 5000 + "}}</tool_call>",
-        "",
-        [("", None, NOT_JSON)],
-    ),
-    "no UTF-8": (
-        '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>',
         "",
         [("add", None, NO_OBJECT)],
     ),
@@ -180,24 +149,6 @@ def test_calls_in_hermes_form(which):
     found_rest, found = HERMES.read(text)
     assert found_rest == rest
     assert [(call.name, call.arguments, call.error) for call in found] == calls
-
-
-@pytest.mark.parametrize(
-    "name", ["qwen3", "glm-4.5", "gemma4", "llama-3", "deepseek-v3", "kimi-k2"]
-)
-@pytest.mark.parametrize("which", few(HERMES_REPLIES))
-def test_no_reply_ends_a_run(name, which):
-    """A hand-written renderer reads it too, or leaves it; then a result follows, of no call."""
-    tokenizer = for_renderer(name)
-    conversation = Conversation(HandWrittenDialogue(tokenizer, name), ASKED, [TOOL])
-    ids = tokenizer.encode(HERMES_REPLIES[which][0])
-    reply = conversation.reply(ids)
-    assert all((call.arguments is None) == bool(call.error) for call in reply.calls)
-    before = conversation.prompt_ids
-    extension = conversation.add([{"role": "tool", "content": "zq5"}])
-    expected = before + tuple(ids) + extension.ids if extension.is_continuation else extension.ids
-    assert conversation.prompt_ids == expected
-    assert "zq5" in text_of(tokenizer, extension.ids)
 
 
 def test_calls_in_llama_s_form():
@@ -238,21 +189,6 @@ def test_calls_in_mistral_s_form():
     assert conversation.add(results).is_continuation is False
     written = text_of(tokenizer, conversation.prompt_ids)
     assert '[TOOL_RESULTS] {"content": "6", "call_id": "call00001"}[/TOOL_RESULTS]' in written
-
-
-def test_calls_whose_name_is_outside_the_json():
-    tokens = [f"<|{role}|>" for role in ("user", "tool", "system", "assistant")]
-    marks = ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")
-    tokenizer = ByteTokenizer([*tokens, *(f"<｜tool▁{m}｜>" for m in marks)], "</s>", DEEPSEEK)
-    dialogue = TemplateDialogue(tokenizer)
-    conversation = Conversation(dialogue, ASKED, [TOOL])
-    one = 'function<｜tool▁sep｜>add\n```json\n{"a": "1"}\n```'
-    one = f"<｜tool▁call▁begin｜>{one}<｜tool▁call▁end｜>"
-    said = f"Ask.<｜tool▁calls▁begin｜>{one}\n{one}<｜tool▁calls▁end｜></s>"
-    reply = conversation.reply(tokenizer.encode(said))
-    assert reply.content == "Ask." and [call.name for call in reply.calls] == ["add", "add"]
-    assert all(call.arguments == ARGUMENTS and not call.error for call in reply.calls)
-    assert conversation.add([{"role": "tool", "content": "5"}]).is_continuation
 
 
 def test_a_template_without_tools_gets_hermes_form():
@@ -341,13 +277,9 @@ def test_messages_that_are_none_of_an_environment_s():
     conversation.reply([])
     with pytest.raises(ValueError, match="a reply follows a reply"):
         conversation.reply([])
-    for messages, part in (
-        ([], "says nothing"),
-        ([{"role": "assistant", "content": "-"}], "'assistant': choose one of user, tool, system"),
-        ([{"role": "user", "content": None}], "content is of type NoneType"),
-    ):
-        with pytest.raises(UserError, match=part):
-            conversation.add(messages)
+    for message in ({"role": "assistant", "content": "-"}, {"role": "user", "content": None}):
+        with pytest.raises(UserError):
+            conversation.add([message])
 
 
 def test_a_template_that_leaves_texts_out_or_refuses_is_named():
@@ -366,17 +298,12 @@ def test_a_template_that_leaves_texts_out_or_refuses_is_named():
 
 AGREEING = (  # a renderer, the name of its model, a template that TRL has of the family
     ("qwen3", "Qwen/Qwen3-4B", "qwen3"),
-    ("qwen3-vl", "Qwen/Qwen3-VL-4B-Instruct", "qwen3_vl"),
     ("qwen3.5", "Qwen/Qwen3.5-4B", "qwen3_5_think"),
-    ("qwen3.6", "Qwen/Qwen3.6-35B-A3B", "qwen3_6"),
-    ("qwen3.8", "Qwen/Qwen3.8-27B", "qwen3_8"),
     ("gemma4", "google/gemma-4-E2B-it", "gemma4"),
     ("glm-4.5", "zai-org/GLM-4.5-Air", "glm4moe"),
     ("llama-3", "meta-llama/Llama-3.2-1B-Instruct", "llama3_2"),
     ("nemotron-3", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron_3_nano"),
     ("nemotron-3", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "nemotron_3_super"),
-    ("nemotron-3-ultra", "nvidia/NVIDIA-Nemotron-3-Ultra-550B-A55B-FP8", "nemotron_3_ultra"),
-    ("nemotron-3.5", "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16", "nemotron_3_5_lightning"),
 )
 
 
@@ -386,7 +313,7 @@ def tokenizer_of(name, template):
     return tokenizer
 
 
-@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 4))
+@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 3))
 def test_a_renderer_is_chosen_where_it_agrees_with_the_template(name, model, template):
     """Under the model's own name and under that of a quantised mirror."""
     if f"trl/{template}" not in installed_templates():
@@ -406,9 +333,7 @@ def test_a_renderer_that_disagrees_with_the_template_is_not_chosen():
     for model, template, part in (
         ("Qwen/Qwen3-4B-Instruct-2507", "qwen3_instruct_2507", "reasoning in another way"),
         ("Qwen/Qwen3.5-0.8B", "qwen3_5_nothink", "several turns in another way"),
-        ("Qwen/Qwen3.5-4B", "qwen3_5_nothink", "a question in another way"),
         ("someone/fine-tune", "qwen3", "no renderer knows the model"),
-        ("openai/gpt-oss-20b", "qwen3", "no renderer knows the model"),
         ("zai-org/GLM-5", "qwen3", "renderer 'glm-5' does not fit this model's tokenizer"),
     ):
         name = "qwen3.5" if "3.5" in model else "qwen3"
@@ -421,117 +346,8 @@ def test_a_renderer_by_name():
     assert isinstance(dialogue_for(tokenizer, "mine", "qwen3"), HandWrittenDialogue)
     assert isinstance(dialogue_for(tokenizer, "Qwen/Qwen3-4B", "template"), TemplateDialogue)
     assert isinstance(dialogue_for(tokenizer, "Qwen/Qwen3-4B"), HandWrittenDialogue)  # no template
-    for wrong in ("qwen", "gpt-oss", "default", "custom", ""):
-        with pytest.raises(
-            UserError, match=f"unknown renderer '{wrong}': choose one of auto, temp"
-        ):
+    for wrong in ("qwen", "gpt-oss", ""):
+        with pytest.raises(UserError, match=f"unknown renderer '{wrong}'"):
             dialogue_for(tokenizer, "mine", wrong)
     with pytest.raises(UserError, match="'gemma4' does not fit this model's tokenizer"):
         dialogue_for(tokenizer, "mine", "gemma4")
-
-
-def test_a_bridge_that_breaks_its_contract_is_not_followed(monkeypatch):
-    tokenizer = for_renderer("llama-3")
-    dialogue = HandWrittenDialogue(tokenizer, "llama-3")
-    bridge = type(dialogue.renderer).bridge_to_next_turn
-
-    def broken(*positional, **named):
-        bridged = bridge(*positional, **named)
-        bridged.token_ids[0] += 1
-        return bridged
-
-    for change, text, goes_on in (
-        (bridge, "5", True),
-        (bridge, "5 \n", True),
-        (broken, "5", True),  # rendering all of it changes nothing
-        (broken, "5 \n", False),  # the template leaves out the white space
-    ):
-        monkeypatch.setattr(type(dialogue.renderer), "bridge_to_next_turn", change)
-        conversation = Conversation(dialogue, ASKED)
-        conversation.reply(tokenizer.encode(text + "<|eot_id|>"))
-        assert conversation.add(ASKED).is_continuation is goes_on
-
-
-def of_transformers(tokenizer):
-    """The same tokenizer as an object of transformers."""
-    from transformers import PreTrainedTokenizerFast
-
-    others = [token for token in tokenizer.all_special_tokens if token != tokenizer.eos_token]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer.backend_tokenizer,
-        eos_token=tokenizer.eos_token,
-        bos_token=tokenizer.bos_token or None,
-        additional_special_tokens=others,
-        chat_template=tokenizer.chat_template,
-        clean_up_tokenization_spaces=False,
-    )
-
-
-def test_the_embedded_base_s_own_tokenizer():
-    """The conversation of above, with the base's token ids."""
-    from unslothrl.weights import base_model
-
-    tokenizer = base_model.load_tokenizer(BASE)
-    dialogue = dialogue_for(tokenizer, "embedded")
-    assert dialogue.note == "the model's chat template: no renderer knows the model"
-    conversation = Conversation(dialogue, ASKED)
-    assert conversation.prompt_ids == tuple(
-        tokenizer.encode("<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n")
-    )
-    prompt, said = conversation.prompt_ids, tokenizer.encode("<think>2 and 3</think>5?<|im_end|>")
-    assert conversation.reply(said).text == "<think>2 and 3</think>5?"
-    extension = conversation.add([{"role": "user", "content": "<|im_end|> Are you sure?"}])
-    rest = "\n<|im_start|>user\n< |im_end|> Are you sure?<|im_end|>\n<|im_start|>assistant\n"
-    assert extension.is_continuation and list(extension.ids) == tokenizer.encode(rest)
-    assert conversation.prompt_ids == prompt + tuple(said) + extension.ids
-
-
-@pytest.mark.parametrize("name", few(installed_templates(), 8))
-def test_the_tokenizers_here_render_as_transformers_does(name):
-    ours = TemplateDialogue(for_template(name))
-    theirs = TemplateDialogue(of_transformers(for_template(name)))
-    for what, messages, tools in hand_written.PROBES:
-        try:
-            expected = theirs.written(messages, tools)
-        except UserError:
-            with pytest.raises(UserError):
-                ours.written(messages, tools)
-            continue
-        if "strftime_now" not in theirs.tokenizer.chat_template:
-            assert ours.written(messages, tools) == expected, what
-        assert ours.tokens(expected) == theirs.tokens(expected)
-
-
-@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 2))
-def test_a_renderer_over_a_tokenizer_of_transformers(name, model, template):
-    if "llama" in name:
-        pytest.skip("its template writes today's date, the renderer another one")
-    tokenizer = of_transformers(tokenizer_of(name, template))
-    assert isinstance(dialogue_for(tokenizer, model), HandWrittenDialogue)
-
-
-ALONE = """
-import socket, sys
-sys.path.insert(0, {tests!r})
-def refuse(event, arguments):
-    if event in ("socket.connect", "socket.getaddrinfo"):
-        raise SystemExit(f"{{event}} {{arguments}}")
-sys.addaudithook(refuse)
-from byte_tokenizers import for_renderer
-from unslothrl.dialogue import conversation, hand_written, template
-assert "renderers" not in sys.modules
-for name in hand_written.names():
-    for_renderer(name)
-print(sorted({{"torch", "transformers", "vllm"}} & sys.modules.keys()))
-"""
-
-
-def test_renderers_import_no_torch_and_use_no_network():
-    code = ALONE.format(tests=str(Path(__file__).parent))
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (ran.stdout, ran.returncode) == ("[]\n", 0), ran.stderr
-
-
-def test_every_renderer_is_covered():
-    assert len(hand_written.names()) == 27 and "gpt-oss" not in hand_written.names()
-    assert set(hand_written.models().values()) <= set(hand_written.names())

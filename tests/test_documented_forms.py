@@ -9,11 +9,10 @@ import random
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
-from environment_files import Script, asked, ids_of, play_with, tokenizer, written
+from environment_files import Script, asked, call, ids_of, play_with, tokenizer, written
 from few_cases import few
 
 from unslothrl.data.formats import Columns, Reader
@@ -89,26 +88,6 @@ class Increment:
         return float(self.counter == self.target)
 '''
 
-# With a data set and rewards of its own: no row is asked for, no reward is given.
-OWNS_NOTHING = '''
-class Counter:
-    def __init__(self):
-        self._counter = 0
-
-    def reset(self) -> None:
-        self._counter = 0
-
-    def increment(self, a: int) -> int:
-        """
-        Increments an integer.
-
-        Args:
-            a: By how much.
-        """
-        self._counter += a
-        return self._counter
-'''
-
 
 def imported(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("theirs", path)
@@ -152,11 +131,6 @@ def test_rl2s_documented_step(replies, reward, score, turns, tmp_path):
     assert only[0] == of.prompt_ids
 
 
-def call(tool: str, **arguments) -> str:
-    said = json.dumps({"name": tool, "arguments": arguments})
-    return f"<tool_call>\n{said}\n</tool_call>"
-
-
 def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> list[dict]:
     """The conversation that TRL's own tool loop has with an environment; the model is replaced by
     its replies. `reset` has been called."""
@@ -197,6 +171,7 @@ def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> l
     return completions[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
 def test_trls_documented_environment(seed, tmp_path):
     """The same class in TRL's tool loop and here, from one seed."""
@@ -227,24 +202,6 @@ def test_trls_documented_environment(seed, tmp_path):
     assert ours == [results[0], json.dumps({"counter": target - 1}), results[2]]
 
 
-def test_a_call_that_fails_costs_neither_episode(tmp_path):
-    """TRL writes the error as a dict, this project as a line; both go on."""
-    file = written(tmp_path, OWNS_DATA)
-    replies = [call("increment", step=-1), call("decrement"), "done"]
-    theirs = imported(file).Increment()
-    theirs.reset()
-    conversation = by_trls_loop(theirs, [{"role": "user", "content": "?"}], replies)
-    results = [each["content"] for each in conversation if each["role"] == "tool"]
-    script = Script(*(reply + "$" for reply in replies))
-    played = play_with(Setup(file, "Increment"), script, of=asked("?"), most=4000, turn=400)
-    ours = [turn.observation for turn in played.completion.transcript.turns]
-    for result, line, why in zip(
-        results, ours[:2], ["must not be negative", "decrement"], strict=True
-    ):
-        assert why in result and why in line and line.startswith("error: ")
-    assert played.reward == theirs.get_reward() == 0.0
-
-
 SHOWS_ROW = """
 import json
 
@@ -263,16 +220,12 @@ WORKED = "3 + 4 is 7.\n#### 7"
     few([
         ({"question": "3 + 4?", "answer": WORKED, "level": 2}, Columns(), "question, **row",
          "[question, row]", ["3 + 4?", {"answer": WORKED, "level": 2, "problem": "3 + 4?"}]),
-        ({"Question": "3 + 4?", "solution": "7"}, Columns(), "**row", "row",
-         {"Question": "3 + 4?", "solution": "7", "problem": "3 + 4?", "answer": "7"}),
         ({"problem": "A title", "asks": "3 + 4?", "gold": [7, "VII"]}, Columns("asks", "gold"),
          "asks, gold, problem, answer", "[asks, gold, problem, answer]",
          ["3 + 4?", [7, "VII"], "A title", "7"]),
         ({"prompt": [{"role": "user", "content": "3 + 4?"}], "answer": 7}, Columns(),
          "prompt, answer", "answer", 7),
-        ({"instruction": "Add.", "input": "3 and 4", "output": "7"}, Columns(),
-         "instruction, input, output", "[instruction, input, output]", ["Add.", "3 and 4", "7"]),
-    ], 2),
+        ], 2),
 )  # fmt: skip
 def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, shown, said, tmp_path):
     """Every column as TRL gives it, and the prompt as messages."""
@@ -289,21 +242,19 @@ def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, sho
     assert json.dumps(expected, sort_keys=True) in played.completion.transcript.prompt
 
 
-def test_trls_environment_without_a_reward_or_a_row(tmp_path):
-    file = written(tmp_path, OWNS_NOTHING)
-    script = Script(call("increment", a=4) + "$", call("increment", a=3) + "$", "7$")
-    played = play_with(Setup(file, "Counter"), script, of=asked("?"), most=4000, turn=400)
-    assert [turn.observation for turn in played.completion.transcript.turns] == ["4", "7", ""]
-    assert played.reward == 0.0 and not played.lost
-
-
-@pytest.mark.parametrize(("source", "name"), [(OWNS_DATA, "Increment"), (OWNS_NOTHING, "Counter")])
-def test_tools_are_shown_as_transformers_shows_them(source, name, tmp_path):
+def test_an_environment_in_trls_form_is_played_and_its_tools_shown_as_transformers_does(tmp_path):
     from transformers.utils import get_json_schema
 
-    made = getattr(imported(written(tmp_path, source)), name)()
+    file = written(tmp_path, OWNS_DATA)
+    made = imported(file).Increment()
     methods = [getattr(made, method.__name__) for method in TrlForm.methods(type(made))]
     assert [schema(method) for method in methods] == [get_json_schema(each) for each in methods]
-    played = play_with(Setup(str(Path(tmp_path, "mine.py")), name), Script("x$"), most=2000)
+    target = random.Random(5).randint(1, 6)
+    script = Script(call("increment", step=target) + call("look") + "$", "done$")
+    setup = Setup(file, "Increment")
+    played = play_with(setup, script, seed=5, most=4000, turn=400, of=asked("?"))
     for method in methods:
         assert json.dumps(schema(method)) in played.completion.transcript.prompt
+    first, last = played.completion.transcript.turns  # calls, until a turn has none
+    assert first.observation == f'{target}\n{{"counter": {target}}}'
+    assert (first.calls, last.calls, played.reward) == (2, 0, 1.0)

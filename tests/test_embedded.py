@@ -1,11 +1,7 @@
 """The embedded base and its problems: small, whole, disjoint, and able but careless."""
 
 import itertools
-import math
-import random
 import re
-import subprocess
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -22,17 +18,6 @@ def tokenizer():
     return base_model.load_tokenizer(embedded.BASE)
 
 
-def test_it_is_small():
-    import safetensors
-
-    assert sum(path.stat().st_size for path in embedded.BASE.iterdir()) <= 8_000_000
-    with safetensors.safe_open(embedded.BASE / "model.safetensors", "pt") as file:
-        tensors = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
-        count = sum(math.prod(tensor.get_shape()) for tensor in tensors)
-        assert {t.get_dtype() for t in tensors} == {"BF16"}
-    assert count <= 2_000_000
-
-
 @settings(deadline=None)  # loading transformers counts as part of the first example
 @given(text=st.text(alphabet=st.characters(exclude_categories=("Cs",))))
 def test_any_text_survives_the_tokenizer(tokenizer, text):
@@ -41,12 +26,6 @@ def test_any_text_survives_the_tokenizer(tokenizer, text):
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids, skip_special_tokens=True) == text
     assert all(0 <= i < 320 for i in ids)
-
-
-@pytest.mark.parametrize("text", ["e\u0301", "<think> x\n</think>", "a\x00\x7f\u200b  b\r\n", "😀"])
-def test_hard_texts_survive_the_tokenizer(text, tokenizer):
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-    assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
 
 def test_the_tags_are_one_token_each_and_are_kept_in_the_text(tokenizer):
@@ -90,38 +69,6 @@ def test_the_auto_classes_load_it():
     assert len(auto) <= model.config.vocab_size
 
 
-def test_the_task_imports_nothing_heavy():
-    code = (
-        "import sys, unslothrl.embedded.task; "
-        "sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'numpy')))"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_careless_answers_are_mostly_wrong_and_sometimes_lack_the_form():
-    draw = random.Random(0)
-    rows = [(a, sign, b) for a, sign, b in (task.draw_operands(draw) for _ in range(2000))]
-    answers = [task.careless_answer(*row, draw) for row in rows]
-    right = sum(
-        re.findall(r"\d+", answer)[-1] == str(task.result(*row))
-        for row, answer in zip(rows, answers, strict=True)
-    )
-    assert 0 < right / len(rows) < 0.1
-    formless = sum("<answer>" not in answer for answer in answers)
-    assert 0.15 < formless / len(rows) < 0.25
-
-
-@pytest.mark.real
-def test_a_folder_of_someone_elses_is_not_replaced(tmp_path):
-    from make_embedded_base import holds_something_else
-
-    assert not holds_something_else(tmp_path / "new")
-    assert not holds_something_else(tmp_path)
-    (tmp_path / "mine").touch()
-    assert holds_something_else(tmp_path)
-    assert not holds_something_else(embedded.BASE)
-
-
 def test_worked_answers_by_hand():
     assert task.careful_answer(347, "+", 285) == (
         "<think>7+5=12 4+8+1=13 3+2+1=6</think>\n<answer>632</answer>"
@@ -129,15 +76,6 @@ def test_worked_answers_by_hand():
     assert task.worked(532, "-", 278) == "12-8=4 13-7-1=5 5-2-1=2"
     assert task.careful_answer(512, "-", 478).endswith("<answer>34</answer>")
     assert task.careful_answer(999, "+", 999).endswith("9+9+1=19</think>\n<answer>1998</answer>")
-
-
-def test_every_step_of_a_worked_answer_is_true():
-    draw = random.Random(0)
-    for _ in range(500):
-        a, sign, b = task.draw_operands(draw)
-        for step in task.worked(a, sign, b).split():
-            left, right = step.split("=")
-            assert eval(left) == int(right), (a, sign, b, step)  # digits and signs of our own
 
 
 def test_answers_are_right_and_never_negative():
@@ -162,12 +100,7 @@ def test_splits_are_disjoint_seeded_and_endless():
         next(task.problems("validation", 0))
 
 
-def test_prompts_and_worked_answers_are_short(tokenizer):
-    for row in itertools.islice(task.problems("test", 0), 50):
-        assert len(tokenizer(render(tokenizer, row["problem"], ""))["input_ids"]) <= 64
-    assert len(tokenizer(task.careful_answer(999, "+", 999))["input_ids"]) <= 45
-
-
+@pytest.mark.slow
 def test_the_base_is_able_but_careless(tokenizer, make_backend):
     """48 held-out problems, 8 completions at 1.0: works additions out, guesses subtractions, and
     now and then works one of those out as well, which is what there is to reinforce."""

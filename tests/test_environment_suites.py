@@ -1,5 +1,5 @@
 """Environments of GEM, TextArena, reasoning-gym, OpenEnv and verifiers, each with its packages in a
-virtual environment of its own: an episode worked out by hand, and a run of two steps.
+virtual environment of its own: an episode worked out by hand.
 
 `make suite-test` runs this; UNSLOTHRL_SUITES names a folder that keeps the virtual environments.
 """
@@ -11,13 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from environment_files import Script, play_with
-from suites import EXAMPLES, FOLDER, PACKAGES, VERIFIERS_PACKAGE, installed, openenv_server
+from environment_files import Script, ended, play_with
+from suites import EXAMPLES, FOLDER, VERIFIERS_PACKAGE, installed, openenv_server
 from test_broken_environments import nothing_is_left  # noqa: F401
 
 from unslothrl import environments
 from unslothrl.actors.episodes import Played
-from unslothrl.commands import cli
 from unslothrl.environments.host import Host
 from unslothrl.errors import UserError
 
@@ -49,6 +48,7 @@ def played(python: str, suite: str, replies: list[str], **options) -> Played:
     setup = environments.setup_of(example(suite), options=options, python=python)
     script = Script(*(f"{reply}$" for reply in replies))
     result = play_with(setup, script, most=3000, turn=100, seed=SEED)
+    ended()
     assert not result.lost and len(result.replies) == len(replies)
     return result
 
@@ -123,46 +123,6 @@ def test_verifiers(python, verifiers):
     assert episode.reward == pytest.approx(0.5 * 2 / 3)
 
 
-REFUSED = """
-import verifiers.v1 as vf
-__all__ = ["Rows"]
-
-class Row(vf.Task[vf.TaskData]):
-    {body}
-
-class Rows(vf.Taskset[Row, vf.TasksetConfig]):
-    def load(self):
-        return [Row(vf.TaskData(prompt="?"))][:{rows}]
-"""
-RUNTIME = "@vf.reward\n    async def passes(self, trace, runtime): return 1.0"
-
-
-@pytest.mark.parametrize(
-    ("body", "rows", "why"),
-    [
-        ("NEEDS_CONTAINER = True", 1, "needs a container"),
-        (RUNTIME, 1, "needs a runtime for passes"),
-        ("async def setup(self, trace, runtime): ...", 1, "needs a runtime for setup"),
-        ("pass", 0, "has no task"),
-    ],
-)
-def test_what_needs_an_agent_of_verifiers_is_refused(python, verifiers, tmp_path, body, rows, why):
-    (tmp_path / "rows_v1.py").write_text(REFUSED.format(body=body, rows=rows))
-    options = {"taskset": "rows-v1"}
-    host = Host(
-        environments.setup_of(example("verifiers"), options=options, python=python("verifiers"))
-    )
-    with pytest.raises(UserError, match=f"rows-v1 {why}: it cannot be played turn by turn"):
-        host.start()
-
-
-def test_a_plain_taskset_of_verifiers_is_one_turn(python, verifiers, tmp_path):
-    reward = "@vf.reward\n    async def said(self, trace): return float(trace.last_reply == 'a')"
-    (tmp_path / "rows_v1.py").write_text(REFUSED.format(body=reward, rows=1))
-    episode = played(python("verifiers"), "verifiers", ["a"], taskset="rows-v1")
-    assert (episode.reward, episode.score) == (1.0, 1.0)
-
-
 def test_a_server_that_does_not_answer_is_named_at_the_start(python):
     url = "http://me:secret@127.0.0.1:9"
     setup = environments.setup_of(
@@ -170,85 +130,3 @@ def test_a_server_that_does_not_answer_is_named_at_the_start(python):
     )
     with pytest.raises(UserError, match=r"no OpenEnv server answers at 127\.0\.0\.1:9"):
         Host(setup).start()
-
-
-STEPS, GROUPS, CANDIDATES = 2, 3, 4
-
-
-def train(folder: Path, python: str, suite: str, *flags: str, **options) -> int:
-    words = (
-        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
-        f"--number_of_actors 0 --batch_size {GROUPS} --num_candidates {CANDIDATES} "
-        f"--topk {CANDIDATES} --max_steps {STEPS} --max_prompt_tokens 1000 --max_new_tokens 40 "
-        f"--max_episode_tokens 400 --eval_every 0 --environment {example(suite)} "
-        f"--environment_python {python} --output_dir {folder} --run_name x"
-    ).split()
-    given = [f"--environment_options={name}={value}" for name, value in options.items()]
-    return cli.main(["train", *words, *given, *flags])
-
-
-def metrics_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "x" / "metrics.jsonl").open()]
-
-
-def episodes_of(folder: Path) -> list[dict]:
-    files = sorted((folder / "x" / "rollouts").glob("*.jsonl"))
-    return [json.loads(line) for path in files for line in path.open()]
-
-
-def check_run(folder: Path) -> None:
-    metrics, episodes = metrics_of(folder), episodes_of(folder)
-    assert [row["episode/lost"] for row in metrics] == [0] * STEPS
-    assert len(episodes) == STEPS * GROUPS * CANDIDATES
-    assert all(episode["turns"] for episode in episodes)
-    turns = sum(row["episode/turns"] * GROUPS * CANDIDATES for row in metrics)
-    assert turns == pytest.approx(sum(len(episode["turns"]) for episode in episodes))
-
-
-RUNS = {
-    "gem": {"env_id": "game:GuessTheNumber-v0-easy"},
-    "textarena": {"env_id": "GuessTheNumber-v0"},
-    "reasoning_gym": {"dataset": "basic_arithmetic"},
-    "verifiers": {"taskset": "guess-v1"},
-}
-
-
-@pytest.mark.parametrize("suite", RUNS)
-def test_a_run(suite, python, verifiers, tmp_path):
-    assert train(tmp_path, python(suite), suite, **RUNS[suite]) == 0
-    check_run(tmp_path)
-
-
-def test_a_run_with_openenv(python, tmp_path):
-    with openenv_server(python("openenv"), tmp_path) as url:
-        assert train(tmp_path, python("openenv"), "openenv", base_url=url) == 0
-    check_run(tmp_path)
-    assert max(len(episode["turns"]) for episode in episodes_of(tmp_path)) > 1
-
-
-def test_a_server_that_is_killed_loses_the_episodes_that_it_had(python, tmp_path, capsys):
-    """In the second step, when 8 of 12 sessions have ended; another takes its place."""
-    kill = {"killed_after": GROUPS * CANDIDATES + 8, "restarts": True}
-    with openenv_server(python("openenv"), tmp_path, **kill) as url:
-        flags = ("--max_steps", "3")
-        assert train(tmp_path, python("openenv"), "openenv", *flags, base_url=url) == 0
-    first, second, third = metrics_of(tmp_path)
-    assert (first["episode/lost"], third["episode/lost"]) == (0, 0)
-    assert 1 <= second["episode/lost"] <= 4
-    lost = [each for each in episodes_of(tmp_path) if each["finish_reason"] == "lost"]
-    assert len(lost) == second["episode/lost"] and not any(each["selected"] for each in lost)
-    said = capsys.readouterr().out
-    assert "lost: its environment failed: ConnectionError: the server has ended" in said
-
-
-def test_a_server_that_is_gone_ends_the_run_with_its_reason(python, tmp_path, capsys):
-    with openenv_server(python("openenv"), tmp_path, killed_after=GROUPS * CANDIDATES) as url:
-        assert train(tmp_path, python("openenv"), "openenv", base_url=url) == 1
-    said = "".join(capsys.readouterr())
-    assert f"failed in {GROUPS * CANDIDATES} of {GROUPS * CANDIDATES} episodes (" in said
-    assert "Failed to connect to ws://" in said
-
-
-def test_each_suite_is_documented():
-    page = (Path(__file__).parents[1] / "docs" / "environments.md").read_text()
-    assert {package for package in PACKAGES.values() if package not in page} == set()

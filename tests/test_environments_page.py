@@ -1,7 +1,5 @@
 """docs/environments.md: its files are written as they stand, and its commands train."""
 
-import asyncio
-import contextlib
 import json
 import random
 import re
@@ -10,13 +8,11 @@ from pathlib import Path
 import environments_page
 import numpy
 import pytest
-from environment_files import Script, asked, play_with, written
-from few_cases import few
+from environment_files import Script, asked, call, play_with, tool, written
 
-from unslothrl.actors.episodes import DEFAULT_TURNS, Rules
+from unslothrl.actors.episodes import Rules
 from unslothrl.commands import cli
-from unslothrl.environments.host import Host, Lost, Setup
-from unslothrl.sandbox import Limits
+from unslothrl.environments.host import Setup
 
 pytestmark = pytest.mark.real
 
@@ -60,12 +56,6 @@ def trained(command: str, folder: Path, monkeypatch) -> list[dict]:
         for turn in episode["turns"]:
             assert turn.keys() >= {"reply", "observation", "reward", "calls", "failed_calls"}
     return episodes
-
-
-def test_there_are_commands_to_run():
-    commands = environments_page.commands()
-    assert len(commands) == 5
-    assert sum("--tools" in command for command in commands) == 2
 
 
 @pytest.mark.slow
@@ -143,40 +133,9 @@ def test_close_is_called_however_an_episode_ends(tmp_path, written_to):
         assert written_to.read_text().count("closed") == number
 
 
-def test_there_are_ten_turns_where_nobody_says(tmp_path, written_to):
-    setup = Setup(written(tmp_path, TELLS), "Tells")
-    script = Script(*["x$"] * 12)
-    played = play_with(setup, script, most=5000)
-    assert len(played.replies) == DEFAULT_TURNS == 10
-
-
-def test_a_file_is_imported_once_for_all_episodes(tmp_path, written_to):
-    """And printing harms nothing."""
-    host = Host(Setup(written(tmp_path, "print('x')\n" + TELLS), "Tells"))
-    host.start()
-
-    async def three() -> None:
-        for _ in range(3):
-            async with host.open() as session:
-                await session.call("step", text="", content="", reasoning=None, calls=[])
-
-    with contextlib.suppress(Lost):  # no episode has begun
-        asyncio.run(three())
-    host.close()
-    assert written_to.read_text().count("imported") == 1
-
-
-OWN_TOOLS = '''
-def add(a: int, b: int) -> int:
-    """
-    Adds two numbers.
-
-    Args:
-        a: The first.
-        b: The second.
-    """
-    return a + b
-
+OWN_TOOLS = (
+    tool("def add(a: int, b: int) -> int", "return a + b")
+    + """
 class Quiz:
     def __init__(self):
         self.tools = [add]
@@ -185,37 +144,22 @@ class Quiz:
 
     async def step(self, action):
         return "and?", 1.0, action == "bye"
-'''
-FILE_TOOL = '''
-def double(a: int) -> int:
-    """
-    Doubles a number.
-
-    Args:
-        a: It.
-    """
-    return 2 * a
-'''
+"""
+)
+FILE_TOOL = tool("def double(a: int) -> int", "return 2 * a")
 
 
 def test_tools_answer_calls_and_the_environment_the_rest(tmp_path):
     """The class's own tools beside those of a file."""
     tools = (written(tmp_path, FILE_TOOL, "tools.py"),)
     setup = Setup(written(tmp_path, OWN_TOOLS), "Quiz", tools=tools, max_calls=2)
-    add, double = (
-        f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>$'
-        for name, arguments in (("add", '{"a": 2, "b": 3}'), ("double", '{"a": 4}'))
-    )
+    add, double = call("add", a=2, b=3) + "$", call("double", a=4) + "$"
     played = play_with(setup, Script(add, "hm$", double, add, "bye$"), most=5000, turn=300)
     turns = played.completion.transcript.turns
     assert [turn.observation for turn in turns] == [
         "5", "and?", "8", "error: no more calls: 2 were made", "",
     ]  # fmt: skip
     assert [turn.reward for turn in turns] == [0.0, 1.0, 0.0, 0.0, 1.0]
-
-
-def test_a_call_of_python_has_ten_seconds():
-    assert Limits().wall_s == 10.0
 
 
 QUIZ = """
@@ -234,7 +178,8 @@ def judge(completion, answer):
 """
 
 
-@pytest.mark.parametrize("reward", few(["judge.py:judge", "none"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("reward", ["judge.py:judge", "none"])
 def test_rewards_judge_what_the_model_wrote(reward, folder, monkeypatch):
     """The run of an environment, without a reward and with one of the user's own."""
     (folder / "judge.py").write_text(JUDGE)

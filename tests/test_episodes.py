@@ -7,7 +7,6 @@ import pytest
 from environment_files import ECHO, END, Script, asked, ids_of, play_with, tokenizer, written
 
 from unslothrl.actors.episodes import Rules, complete
-from unslothrl.environments.base import TURN_REWARDS
 from unslothrl.environments.host import Setup
 from unslothrl.records import Request, Sampling, seed_of
 
@@ -16,9 +15,9 @@ pytestmark = pytest.mark.real
 SAID = "<|im_end|>\n<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest.fixture
-def echo(tmp_path) -> Setup:
-    return Setup(written(tmp_path, ECHO), "Echo")
+@pytest.fixture(scope="module")
+def echo(tmp_path_factory) -> Setup:
+    return Setup(written(tmp_path_factory.mktemp("echo"), ECHO), "Echo")
 
 
 def test_a_single_turn_is_the_completion_as_it_was_drawn():
@@ -136,27 +135,7 @@ def test_a_prompt_that_is_too_long_loses_the_episode(tmp_path):
     assert tuple(played.completion.token_ids) == ()
 
 
-def test_how_the_rewards_of_turns_are_made_one():
-    rewards = [1.0, 2.0, 4.0]
-    assert TURN_REWARDS["sum"](rewards, 0.5) == 7.0
-    assert TURN_REWARDS["last"](rewards, 0.5) == 4.0
-    assert TURN_REWARDS["discounted"](rewards, 0.5) == 1.0 + 0.5 * 2.0 + 0.25 * 4.0
-    assert [TURN_REWARDS[name]([], 0.5) for name in TURN_REWARDS] == [0.0] * 3
-
-
 @pytest.mark.parametrize(("how", "earned"), [("sum", 6.0), ("last", 3.0), ("discounted", 2.75)])
 def test_an_episode_earns_what_the_run_says(how, earned, echo):
     rules = Rules(turn_rewards=how, discount=0.5)  # of 1, 2 and 3
     assert play_with(echo, Script("a$", "bb$", "bye$"), rules=rules).reward == earned
-
-
-def test_an_episode_under_the_event_loop_that_vllm_brings(echo, monkeypatch):
-    import uvloop
-
-    def run(coroutine):
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(coroutine)
-
-    monkeypatch.setattr(asyncio, "run", run)
-    played = play_with(echo, Script("hi$", "bye$"))
-    assert played.replies == ("hi", "bye") and not played.lost

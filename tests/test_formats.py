@@ -3,11 +3,12 @@
 import gzip
 import json
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from unslothrl.commands import cli
 from unslothrl.data import files, formats, named, sources, tasks
-from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
 from unslothrl.errors import UserError
 from unslothrl.records import Task
@@ -19,66 +20,42 @@ TURNS = [
 ]
 
 
+BRIEF = (("system", "Be brief."), *ASKED)
+ADD = (("user", "Add.\n\n3 and 4"),)
+QUESTION, LAST = {"role": "user", "content": "What is 3 + 4?"}, formats.LAST_TURN
+SYSTEM = {"from": "system", "value": "Be brief."}
+
+
 @pytest.mark.parametrize(
-    ("row", "messages", "answer", "columns"),
+    ("row", "messages", "columns"),
     [
-        ({"conversations": TURNS}, ASKED, "7", ("conversations", formats.LAST_TURN)),
-        ({"conversations": json.dumps(TURNS)}, ASKED, "7", ("conversations", formats.LAST_TURN)),
-        (
-            {"conversations": [{"from": "system", "value": "Be brief."}, *TURNS]},
-            (("system", "Be brief."), *ASKED),
-            "7",
-            ("conversations", formats.LAST_TURN),
-        ),
-        (
-            {"conversations": TURNS, "system": "Be brief.", "id": 3},
-            (("system", "Be brief."), *ASKED),
-            "7",
-            ("conversations", formats.LAST_TURN),
-        ),
-        (
-            {"conversations": [{"role": "user", "content": "What is 3 + 4?"}], "answer": "7"},
-            ASKED,
-            "7",
-            ("conversations", "answer"),
-        ),
+        ({"conversations": json.dumps(TURNS)}, ASKED, ("conversations", LAST)),
+        ({"conversations": [SYSTEM, *TURNS]}, BRIEF, ("conversations", LAST)),
+        ({"conversations": TURNS, "system": "Be brief."}, BRIEF, ("conversations", LAST)),
+        ({"conversations": [QUESTION], "answer": "7"}, ASKED, ("conversations", "answer")),
         (
             {"instruction": "What is 3 + 4?", "input": "", "output": "3 + 4 = 7\n#### 7"},
             ASKED,
-            "7",
             ("instruction", "output"),
         ),
         (
             {"instruction": "Add.", "input": "3 and 4", "output": "The answer is: 7."},
-            (("user", "Add.\n\n3 and 4"),),
-            "7",
+            ADD,
             ("instruction + input", "output"),
         ),
         (
-            {"instruction": "Add.", "input": None, "system": "Be brief.", "output": "7"},
-            (("system", "Be brief."), ("user", "Add.")),
-            "7",
+            {"instruction": "What is 3 + 4?", "system": "Be brief.", "output": "7"},
+            BRIEF,
             ("instruction + system", "output"),
         ),
-        (
-            {"query": "What is 3 + 4?", "response": "It is 7.\nThe final answer is 7"},
-            ASKED,
-            "7",
-            ("query", "response"),
-        ),
-        ({" Question ": "What is 3 + 4?", "ANSWER": 7}, ASKED, "7", ("question", "answer")),
+        ({" Question ": "What is 3 + 4?", "ANSWER": 7}, ASKED, ("question", "answer")),
     ],
 )
-def test_rows_of_other_peoples_formats(row, messages, answer, columns):
+def test_rows_of_other_peoples_formats(row, messages, columns):
     record = formats.read(row)
-    assert (record.messages, record.answer, record.columns) == (messages, answer, Columns(*columns))
-    used = {"conversations", "instruction", "output", "query", "response", "answer"}
+    assert (record.messages, record.answer, record.columns) == (messages, "7", Columns(*columns))
+    used = {"conversations", "instruction", "output", "answer"}
     assert used & record.extra.keys() == set()
-
-
-def test_a_role_that_is_not_known_is_said():
-    with pytest.raises(UnusableRow, match="role 'narrator': use system, user"):
-        formats.read({"conversations": [{"from": "narrator", "value": "x"}]})
 
 
 ROWS = [{"problem": f'What, "{i}";\n then|{i}?', "answer": f"{i},5"} for i in range(20)]
@@ -109,12 +86,10 @@ def test_every_delimiter_is_found(delimiter, start, newline, tmp_path):
 @pytest.mark.parametrize(
     ("text", "delimiter"),
     [
-        ("problem,answer\n1+1,2\n", ","),
         ("problem\nis it 1, 2; or 3?\nwhat\n", ","),
         ("question (a, b);answer\n1;2\n3;4\n", ";"),
         ("a;b\n1,5;2,5\n", ";"),
         ("a\tb,c\n1\t2\n", "\t"),
-        ("", ","),
         ('"a\nb",c\n1,2\n', ","),
     ],
 )
@@ -122,12 +97,6 @@ def test_the_delimiter_is_the_one_that_separates(text, delimiter, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(text)
     assert files.dialect_of(path)[0]["delimiter"] == delimiter
-
-
-def test_blanks_after_commas_are_left_out(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text('problem, answer\n"1 + 1", "2"\n')
-    assert files.read(path)[0] == {"problem": "1 + 1", "answer": "2"}
 
 
 @pytest.mark.parametrize(
@@ -185,9 +154,7 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
         ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16 "),
         ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f WINDOWS-1252 "),
         ("a.xlsx", b"PK", "save the sheet as CSV UTF-8"),
-        ("a.zip", b"PK", "unpack it"),
         ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
-        ("a.jsonl", b'{"a": 1}\n{"a": 2}\n\n{"a": "x" 3}\n', "row 3 is not JSON (Expect"),
     ],
 )
 def test_files_that_cannot_be_read_say_what_to_do(name, content, said, tmp_path):
@@ -197,24 +164,13 @@ def test_files_that_cannot_be_read_say_what_to_do(name, content, said, tmp_path)
     assert said in str(error.value)
 
 
-@pytest.mark.real
-def test_what_spreadsheets_write_is_described(tmp_path, capsys):
-    (tmp_path / "a.csv").write_bytes(b"sep=;\r\nQuestion;Answer\r\nHalf of 7?;3,5\r\n")
-    command = ["data", str(tmp_path / "a.csv"), "--model", "embedded", "--system_prompt", ""]
-    assert cli.main(command) == 0
-    out = capsys.readouterr().out
-    assert "columns        question -> answer\n" in out
-    assert "note           answers that are numbers with a comma: 1 ('3,5'): write decimals" in out
-
-
 # Named sets
 
 
 @pytest.mark.parametrize(
     ("text", "known"),
     [
-        ("MATH-500", "MATH-500"), ("math500", "MATH-500"), ("gsm8k", "GSM8K"), ("AIME24", "AIME"),
-        ("human_eval", "HumanEval"), ("openai/gsm8k", None), ("mine", None),
+        ("math500", "MATH-500"), ("human_eval", "HumanEval"), ("openai/gsm8k", None),
     ],
 )  # fmt: skip
 def test_sets_are_known_by_name(text, known):
@@ -251,3 +207,77 @@ def test_problems_that_are_trained_on_and_evaluated_are_counted():
     evals = {"mine": [task(" 2 +  2? "), task("3 + 3?"), task("1 + 1?")], "other": [task("9?")]}
     (warning,) = tasks.notes_on_repeated(train, evals)
     assert warning.startswith("warning: 2 of 3 problems of eval set mine are also trained on")
+
+
+# What is not what its name says, or what Python cannot hold
+
+ENDS = bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])  # of two texts of two bytes
+NOT_UTF8 = pyarrow.StringArray.from_buffers(
+    2, pyarrow.py_buffer(ENDS), pyarrow.py_buffer(b"ab\xff\xfe")
+)
+
+
+def nested(levels: int) -> str:
+    return "[" * levels + "]" * levels
+
+
+def said_of(path) -> str:
+    with pytest.raises(UserError) as error:
+        rows = files.read(path)
+        for index in range(len(rows)):
+            rows[index]
+    (line,) = str(error.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of the kind that it is"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of the kind that it is"),
+        ("a.csv", b"c," * 300_000 + b"c\n", "its header has 'c' twice"),
+        ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 has over 100 levels"),
+        ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 has over 100 levels"),
+        ],
+)  # fmt: skip
+def test_what_a_file_is_instead_is_said(tmp_path, name, content, said):
+    (tmp_path / name).write_bytes(content)
+    line = said_of(tmp_path / name)
+    assert said in line and len(line) < 400 + len(str(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_tables_with_what_python_cannot_hold(tmp_path, kind):
+    path, one = tmp_path / f"a.{kind}", pyarrow.array(["1"])
+    write(path, pyarrow.table({"problem": NOT_UTF8}))
+    assert "is damaged (" in said_of(path)
+    write(path, pyarrow.Table.from_arrays([one, one], names=["a", "a"]))
+    assert "its header has 'a' twice" in said_of(path)
+
+
+@pytest.mark.parametrize("end", [b"\xff\xff\xff\xff", b"\xff\xff\xff\x7f"], ids=["negative", "far"])
+def test_a_text_that_ends_outside_of_its_table_is_never_read(tmp_path, end):
+    """Arrow would read whatever lies there."""
+    path = tmp_path / "a.arrow"
+    write(path, pyarrow.table({"problem": ["ab", "cd"]}))
+    assert path.read_bytes().count(ENDS) == 1
+    path.write_bytes(path.read_bytes().replace(ENDS, ENDS[:8] + end))
+    assert "damaged (" in said_of(path)
+
+
+def write(path, table) -> None:
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+        return
+    with pyarrow.ipc.new_file(str(path), table.schema) as file:
+        file.write_table(table)
+
+
+@pytest.mark.real
+def test_data_shows_prompts_as_text_alone(tmp_path, capsys):
+    row = {"problem": "a\x1b[2J\u202eb\tc\nd", "answer": "1\x1b[31m"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    words = ["data", str(tmp_path / "a.jsonl"), "--model", "embedded", "--system_prompt", ""]
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\nd" in out

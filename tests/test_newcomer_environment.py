@@ -8,7 +8,7 @@ from environment_files import Script, asked, play_with, written
 from few_cases import few
 
 from unslothrl import environments
-from unslothrl.environments.host import Host, Setup
+from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 
 pytestmark = pytest.mark.real
@@ -74,9 +74,3 @@ def test_the_name_of_another_library_says_which_file_to_use(name):
         environments.check(name)
     assert file in str(error.value) and "\n" not in str(error.value)
     environments.check(f"{Path(__file__).parents[1]}/{file}")
-
-
-@pytest.mark.parametrize("source", ["class Half:\n    def step(self, action): ...\n"])
-def test_what_lacks_a_part_is_refused_when_it_is_loaded(source, tmp_path):
-    with pytest.raises(UserError, match="Half lacks reset"):
-        Host(Setup(written(tmp_path, source), "Half")).start()

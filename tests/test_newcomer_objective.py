@@ -3,19 +3,12 @@
 The files are those of docs/algorithms.md, as they stand there.
 """
 
-import json
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from few_cases import few
 from test_docs import documented_example
 from test_objectives import make_case
 
-import unslothrl
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.losses import policy_loss
 from unslothrl.records import Batch
@@ -85,7 +78,7 @@ def on_policy_sampler(case, order=None, logprobs=None):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_loss_and_gradient_are_the_papers(name, seed, file):
     case = make_case(seed, COMPLETIONS, spread=0.5)
     expected, theirs, clipped = BY_HAND[name](case)
@@ -101,7 +94,7 @@ def test_loss_and_gradient_are_the_papers(name, seed, file):
 
 
 @pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("cut", range(1, len(COMPLETIONS)))
+@pytest.mark.parametrize("cut", [1, 4])
 def test_micro_batches_add_up_to_the_batch(name, cut, file):
     case, objective = make_case(1, COMPLETIONS, spread=0.5), objectives.load(file(name))
     order = range(len(COMPLETIONS))
@@ -112,7 +105,7 @@ def test_micro_batches_add_up_to_the_batch(name, cut, file):
     assert loss(order[:cut]) + loss(order[cut:]) == pytest.approx(loss(order), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", few(FILES))
 def test_a_learner_trains_with_it(name, file, bases, make_backend):
     """A real model: its entropies reach the file, and micro-batches change nothing."""
     from test_backend import LENGTHS, gradients, learner_of, samples
@@ -129,53 +122,3 @@ def test_a_learner_trains_with_it(name, file, bases, make_backend):
         assert torch.allclose(gradient, small[name], rtol=0, atol=1e-5 * norm.item()), name
     stats = learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
     assert torch.tensor(stats.loss).isfinite() and stats.clipped == 0  # the only update
-
-
-IN_A_COPY = """
-import json, sys
-from unslothrl.algorithms import objectives
-from unslothrl.runs.resolve import resolve
-config = resolve({"learner": "gmpo", "model": "embedded"}).config
-before = "torch" in sys.modules
-import torch
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.losses import Tokens, policy_loss
-from unslothrl.config.parts import objective_of
-case = json.load(sys.stdin)
-lengths = case.pop("lengths")
-tensors = {k: torch.tensor(v, dtype=torch.float64) for k, v in case.items()}
-loss = policy_loss(
-    objective_of(config), Tokens(lengths, **tensors), Denominators(len(lengths), sum(lengths), 20)
-)
-print(json.dumps([objectives.names(), before, config.clip_low, loss.value.item()]))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_dropped_into_objectives_it_is_a_learner(tmp_path):
-    """Nothing else changes: its name is known, its numbers are set, its function runs."""
-    package = Path(unslothrl.__file__).parent
-    copy = tmp_path / "unslothrl"
-    shutil.copytree(package, copy, ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
-    shutil.copytree(package.parent / "recipes", tmp_path / "recipes")
-    (copy / "algorithms" / "objectives" / "gmpo.py").write_text(FILES["gmpo"])
-    case = make_case(2, COMPLETIONS, spread=0.5)
-    tokens = on_policy_sampler(case)
-    message = {
-        name: value.tolist() if isinstance(value, torch.Tensor) else value
-        for name, value in vars(tokens).items()
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", IN_A_COPY],
-        input=json.dumps(message),
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    names, had_torch, clip_low, loss = json.loads(done.stdout)
-    assert set(names) == {*objectives.names(), "gmpo"} and not had_torch and clip_low == 0.4
-    assert loss == pytest.approx(gmpo(case)[0].item(), abs=1e-6)

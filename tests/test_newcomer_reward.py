@@ -83,18 +83,3 @@ def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
     assert rewards == [2.0 * (count == 3) for count in words]
     assert "row 1: column words is missing; the row has problem: the reward needs it" in refused
     assert "one of accuracy, boxed," in unknown and " length, " in unknown
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_new_reward_may_run_in_a_process_and_is_scored_by_the_command(package, tmp_path):
-    text = documented_reward().replace("IN_PLACE", "IN_PROCESS")
-    (package / "rewards" / "builtin" / "length.py").write_text(text)
-    made = [{**row, "completion": "<answer>two words</answer>"} for row in ROWS]
-    path = write(tmp_path / "made.jsonl", made)
-    done = python(package, "-m", "unslothrl", "score", path, "--reward", "length")
-    assert done.returncode == 0, done.stderr[-3000:]
-    scored = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["score"] for row in scored] == [0.0, 1.0] + [0.0] * 6
-    assert {row["answer"] for row in scored} == {"two words"}
-    assert "8 completions, mean score 0.1250, 0 failed" in done.stderr

@@ -22,24 +22,6 @@ OUT_OF_ORDER = {
     "chosen": [*TURNS, {"role": "assistant", "content": "a"}],
     "rejected": [*TURNS, {"role": "assistant", "content": "b"}],
 }
-BAD = {  # name -> (commands, row, what is said of it)
-    "equal pairs": (("dpo", "rm"), {**GOOD, "rejected": "a"}, "chosen and rejected are equal"),
-    "empty replies": (("dpo", "rm"), {**GOOD, "chosen": " "}, "column chosen is empty"),
-    "empty turns": (
-        ("sft",),
-        {"messages": [{"role": "user", "content": ""}, {"role": "assistant", "content": "a"}]},
-        "column messages is empty",
-    ),
-    "roles out of order": (("sft", "dpo", "rm"), OUT_OF_ORDER, "a turn of the user after user"),
-    "no reply": (("sft",), {"prompt": "1?"}, "set --completion_column"),
-    "no pair": (("dpo", "rm"), {"prompt": "1?", "completion": "a"}, "set --chosen_column"),
-    "a row that is too long": (
-        ("sft", "dpo", "rm"),
-        {**GOOD, "prompt": "long " * 200},
-        "longer than 120 tokens",
-    ),
-}
-CASES = [(name, command) for name, (commands, *_) in BAD.items() for command in commands]
 SMALL = "--model embedded --batch_size 2 --max_steps 1 --max_length 120 --run_name x --output_dir"
 
 
@@ -63,17 +45,13 @@ def refused(words, capfd):
     return lines[0]
 
 
-OFTEN = [("equal pairs", "dpo"), ("roles out of order", "sft"), ("no pair", "rm")]
-
-
-@pytest.mark.parametrize(("name", "command"), few(CASES, among=OFTEN))
-def test_a_file_of_bad_rows_is_refused_in_one_line(name, command, capfd):
-    _, row, said = BAD[name]
-    data = file_of([row, row, row])
-    words = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
-    if name == "a row that is too long":
-        said = "set --max_length"
-    assert said in refused(words, capfd)
+@pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
+def test_a_file_of_bad_rows_is_refused_in_one_line(command, capfd):
+    long, ordered = {**GOOD, "prompt": "long " * 200}, "a turn of the user after user"
+    for row, said in ((OUT_OF_ORDER, ordered), (long, "set --max_length")):
+        data = file_of([row, row, row])
+        words = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
+        assert said in refused(words, capfd)
 
 
 def without_template(folder):
@@ -96,16 +74,9 @@ def test_conversations_for_a_base_without_a_chat_template(command, tmp_path, cap
 
 @pytest.mark.parametrize(
     ("command", "row"),
-    few(
-        [
-            ("sft", {"text": "1 + 2 = 3"}),
-            ("sft", {"prompt": "1 + 2 =", "completion": " 3"}),
-            ("dpo", GOOD),
-            ("rm", GOOD),
-        ]
-    ),
+    few([("sft", {"prompt": "1 + 2 =", "completion": " 3"}), ("dpo", GOOD), ("rm", GOOD)]),
 )
-def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd, monkeypatch):
+def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd):
     without_template(tmp_path / "plain")
     first = next(iter(row))
     rows = [{**row, first: f"{n}{row[first]}"} for n in range(8)]
@@ -115,15 +86,7 @@ def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd,
     out, err = capfd.readouterr()
     assert "the model has no chat template" in out and "Traceback" not in out + err
     assert cli.main(["export", "--adapter", "runs/x", "--to", "adapter", "--output", "out"]) == 0
-    if command == "rm":
-        text = Path("out/README.md").read_text()
-        assert "--reward" not in text
-        monkeypatch.chdir("out")
-        found: dict = {}
-        code = text.partition("```python\n")[2].partition("```")[0]
-        exec(code.replace("the/folder/of/its/base", str(tmp_path / "plain")), found)
-        assert found["usual"].isfinite()
-        monkeypatch.chdir("..")
+
     for words in (["ask", "--adapter", "out", "1?"], ["train", "--adapter", "out"]):
         capfd.readouterr()
         if words[0] == "train":

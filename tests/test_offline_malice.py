@@ -102,17 +102,8 @@ def test_no_file_of_a_checkpoint_runs_code(name, form, tmp_path):
 def test_a_resume_loads_no_objects(name, tmp_path, monkeypatch, capsys):
     """Though its checksum fits: the Trainer reads tensors and numbers alone."""
     monkeypatch.chdir(tmp_path)
-    words = [
-        "sft",
-        "--run_name",
-        "x",
-        "--eval_problems",
-        "4",
-        "--batch_size",
-        "2",
-        "--checkpoint_every",
-        "1",
-    ]
+    small = "--eval_problems 4 --batch_size 2 --checkpoint_every 1"
+    words = f"sft --run_name x {small}".split()
     assert cli.main([*words, "--max_steps", "2"]) == 0
     folder = StageCheckpoints(tmp_path / "runs/x", 2).of_step(2)
     as_torch_file(tmp_path / "mark", folder / name)

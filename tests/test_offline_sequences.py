@@ -5,6 +5,7 @@ The tokenizer has a token for every byte, and one for each marker.
 
 import pytest
 from byte_tokenizers import ByteTokenizer
+from test_offline_examples import assistant, system, user
 
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Pair
@@ -42,18 +43,6 @@ def pair_of(prompt, chosen, rejected, **more):
     return Pair(prompt, chosen=chosen, rejected=rejected, **more)
 
 
-def user(text):
-    return {"role": "user", "content": text}
-
-
-def assistant(text):
-    return {"role": "assistant", "content": text}
-
-
-def system(text):
-    return {"role": "system", "content": text}
-
-
 def written(tokenizer, *parts):
     """A sequence of texts: those that are learnt stand in lists of their own."""
     ids, learnt = [], []
@@ -75,9 +64,6 @@ THOUGHT = (user("1?"), assistant(HM), user("2?"), assistant(SO))
 
 
 SEQUENCES = {
-    "one turn": (
-        CHATML, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
-    ),
     "a system turn": (
         CHATML, (system("s"), *TWO[:2]),
         [(asked("s", "system") + asked("1?") + BOT, ["a" + END])],
@@ -92,10 +78,6 @@ SEQUENCES = {
             (asked("1?") + BOT, [HM + END]),
             (asked("1?") + BOT + f"a{END}\n" + asked("2?") + BOT, [SO + END]),
         ],
-    ),
-    "a template that drops reasoning where there is none": (
-        DROPPING, TWO,
-        [(asked("1?") + BOT, ["a" + END], "\n" + asked("2?") + BOT, ["b" + END])],
     ),
     "text after the end of the last turn": (
         APPENDING, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
@@ -153,8 +135,7 @@ def test_a_conversation_that_the_template_refuses():
 
 
 @pytest.mark.parametrize(
-    ("turns", "is_plain"),
-    [(TWO[:2], False), (TWO, True), ((system("s"), *TWO[:2]), True)],  # the last: --system_prompt
+    ("turns", "is_plain"), [(TWO[:2], False), (TWO, True), ((system("s"), *TWO[:2]), True)]
 )
 def test_a_conversation_without_a_template(turns, is_plain):
     writer = Writer(tokenizer_of(None))
@@ -213,7 +194,6 @@ def texts(tokenizer, ids):
 
 
 PAIRS = {
-    "replies": (CHATML, ("3", "4"), (asked("1?") + BOT, "3" + END, "4" + END)),
     "replies that begin alike": (CHATML, ("30", "31"), (asked("1?") + BOT, "30" + END, "31" + END)),
     "one that begins the other": (CHATML, ("3", "31"), (asked("1?") + BOT, "3" + END, "31" + END)),
     "reasoning that the prompt opens": (
@@ -244,9 +224,6 @@ WEIGHED = (assistant(HM), user("2?"), assistant(SO))
 ANSWERS = {
     "turns of the user": (
         CHATML, SEVERAL, BOT, [["a" + END], "\n" + asked("2?") + BOT, ["b" + END]],
-    ),
-    "text after a turn": (
-        APPENDING, SEVERAL, BOT, [["a" + END], "\n" + asked("2?") + BOT, ["b" + END]],
     ),
     "a turn without an end": (
         ENDLESS, SEVERAL, "Bot: ", [["a"], f"User: 2?{END}Bot: ", ["b"]],

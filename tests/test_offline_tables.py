@@ -167,12 +167,6 @@ def test_at_most_so_many_rows_are_evaluated(tmp_path):
     assert texts(load(options(data, eval_problems=5, seed=9, **given)).evaluation) == texts(some)
 
 
-def test_the_users_system_prompt_replaces_the_rows_own(tmp_path):
-    data = file_of(tmp_path, [{**example(1), "instruction": "", "system": "Rhyme."}])
-    found = load(options(data, eval_dataset=(str(data),), system_prompt="Be brief."))
-    assert texts(found.train) == [f"{asked('Be brief.', 'system')}{asked('1?')}{BOT}yes{END}"]
-
-
 def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, monkeypatch):
     def found(systems, default_prompt="", **changed):
         monkeypatch.setattr(tables, "default_prompt", lambda options: default_prompt)
@@ -218,12 +212,6 @@ def test_a_margin_is_in_every_row_or_in_none(tmp_path):
     data = file_of(tmp_path, [row, {**row, "margin": 2}])
     found = load(options(data, eval_dataset=(str(data),)), RM)
     assert [each["margin"] for each in found.train] == [0.0, 2.0]
-
-
-def test_an_empty_file_is_named(tmp_path):
-    data = file_of(tmp_path, [])
-    with pytest.raises(UserError, match="it is empty: give a file with at least 2 rows"):
-        load(options(data))
 
 
 def test_the_fingerprint_is_of_every_number(tmp_path):

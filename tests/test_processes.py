@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -57,17 +58,6 @@ def strew(row, writes):
                     pass
 """
 
-GUESSED = """
-import os
-def guesses(row):
-    for number in map(int, os.listdir("/proc/self/fd")) if row == 2 else ():
-        try:
-            os.write(number, b"[0.5, null]\\n" * 3)
-        except OSError:
-            pass
-    return row
-"""
-
 
 @pytest.fixture
 def functions(tmp_path) -> str:
@@ -117,33 +107,12 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
     assert "Traceback" not in capfd.readouterr().err
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_a_line_that_is_no_reply_fails_its_call_alone(tmp_path):
-    (tmp_path / "guessed.py").write_text(GUESSED)
-    with ProcessPool(1) as pool:
-        calls = [RewardCall(f"{tmp_path}/guessed.py:guesses", (row,)) for row in range(5)]
-        results = pool.call(calls, ahead=32)
-    assert [result.value for result in results] == [0, 1, None, 3, 4]
-    assert results[2].error == STRAY
-
-
-def test_a_function_cannot_read_the_calls_that_wait(tmp_path):
-    (tmp_path / "reads.py").write_text(
-        "import sys\ndef reads(row):\n    return len(sys.stdin.read())"
-    )
-    with ProcessPool(1) as pool:
-        results = pool.call(
-            [RewardCall(f"{tmp_path}/reads.py:reads", (row,)) for row in range(5)], 32
-        )
-    assert [result.value for result in results] == [0] * 5
-
-
-# A call leaves a thread behind, which acts when a later call of its process tells it to, or when
-# the test does. One function, as a file is imported for each of its functions.
+# A call leaves a thread behind, which acts when a later call of its process tells it to. One
+# function, as a file is imported for each of its functions.
 LEAVING = """
-import os, signal, threading
+import os, threading
 told, thread = threading.Event(), None
-def call(row, what="is plain", fifo=None):
+def call(row, what="is plain"):
     global thread
     with open(__file__ + ".made", "a") as file:
         print(row, file=file)
@@ -152,18 +121,13 @@ def call(row, what="is plain", fifo=None):
     if what == "tells" and thread is not None:
         told.set()
         thread.join()
-    elif what.startswith(("writes", "ends", "forks")):
-        thread = threading.Thread(target=act, args=(what, fifo), daemon=True)
+    elif what.startswith(("writes", "ends")):
+        thread = threading.Thread(target=act, args=(what,), daemon=True)
         thread.start()
     return row
-def act(what, fifo):
-    if fifo:
-        os.read(os.open(fifo, os.O_RDONLY), 1)
-    else:
-        told.wait()
-    if what == "forks and ends" and os.fork() == 0:
-        signal.pause()
-    if what.endswith("ends"):
+def act(what):
+    told.wait()
+    if what == "ends":
         os._exit(1)
     for number in map(int, os.listdir("/proc/self/fd")):
         try:
@@ -193,14 +157,6 @@ def kill_idle(processes: list[RewardProcess]) -> None:
         os.waitid(os.P_PID, process.child.pid, os.WEXITED | os.WNOWAIT)
 
 
-@pytest.fixture
-def one_core():
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})  # processes started from here inherit it
-    yield
-    os.sched_setaffinity(0, allowed)
-
-
 @pytest.mark.parametrize("has_answered", [False, True])
 @pytest.mark.parametrize("ahead", few([32, 1]))
 def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
@@ -228,26 +184,8 @@ def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
         assert made == {row: 2 if row in (7, 14) else 1 for row in range(20)}
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the cores of a process can be set on Linux")
-def test_a_process_that_ends_after_its_reply_costs_no_call_on_one_core(one_core, leaving, tmp_path):
-    with ProcessPool(2) as pool:
-        for row in range(0, 60, 6):
-            fifo = tmp_path / f"fifo-{row}"
-            os.mkfifo(fifo)
-            told = os.open(fifo, os.O_RDWR)  # which waits for no reader
-            first = RewardCall(f"{leaving}:call", (row, "ends", str(fifo)))
-            assert pool.call([first])[0].value == row
-            os.write(told, b"now")  # it may end before the next calls, or in any of them
-            after = range(row + 1, row + 6)
-            results = pool.call([RewardCall(f"{leaving}:call", (row,)) for row in after])
-            assert [result.value for result in results] == list(after)
-            os.close(told)
-    assert set(times_made(leaving).values()) <= {1, 2}
-
-
 def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
-    scorer = Scorer(rewards.choose((f"{leaving}:batch",)))
-    try:
+    with closing(Scorer(rewards.choose((f"{leaving}:batch",)))) as scorer:
         for texts in (["ends", "is plain"], ["tells", "is plain", "is plain"]):
             found = scorer.score([completed(text, 1, "7") for text in texts])
             assert found.rewards["batch"] == list(map(float, range(len(texts))))
@@ -256,20 +194,7 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
         kill_idle(pool.processes)
         found = scorer.score([completed(text, 1, "7") for text in ["is plain"] * 3])
         assert (found.rewards["batch"], found.failures) == ([0.0, 1.0, 2.0], [])
-    finally:
-        scorer.close()
     assert times_made(leaving) == {0: 4, 1: 3, 2: 2}  # three batches; "tells" was called twice
-
-
-def test_an_end_counts_as_one_though_another_process_holds_the_pipes(leaving):
-    calls = [
-        RewardCall(f"{leaving}:call", (0, "forks and ends")),
-        RewardCall(f"{leaving}:call", (1, "tells")),
-        RewardCall(f"{leaving}:call", (2,)),
-    ]
-    with ProcessPool(1, deadline_s=1.0) as pool:
-        assert [result.value for result in pool.call(calls)] == [0, 1, 2]
-    assert times_made(leaving) == {0: 1, 1: 2, 2: 1}
 
 
 def test_a_call_that_ends_its_process_fails_alone(leaving):

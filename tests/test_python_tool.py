@@ -1,10 +1,8 @@
 """Python as a tool: a sandboxed interpreter that keeps its state, alone and in an episode."""
 
-import json
-
 import psutil
 import pytest
-from environment_files import Script, asked, play_with
+from environment_files import Script, asked, call, play_with
 from few_cases import few
 
 from unslothrl import environments
@@ -50,9 +48,7 @@ def test_a_cell_that_takes_too_long_begins_anew(level):
         assert "NameError" in python.run("x").text and python.run("3") == Cell("3\n")
 
 
-@pytest.mark.parametrize(
-    "code", few(["import os; os._exit(1)", "import os; os.kill(os.getpid(), 9)"])
-)
+@pytest.mark.parametrize("code", few(["import os; os._exit(1)"]))
 def test_an_interpreter_that_ends_is_started_again(code, level):
     with Interpreter(level) as python:
         assert python.run(code).failed and python.run("3") == Cell("3\n")
@@ -77,14 +73,10 @@ def test_nothing_is_left(level):
     assert not left
 
 
-def call(code: str) -> str:
-    said = json.dumps({"name": "python", "arguments": {"code": code}})
-    return f"<tool_call>\n{said}\n</tool_call>$"
-
-
 def test_an_episode_with_python():
     setup = environments.setup_of("single_turn", ("python",), allow_unsandboxed=True)
-    script = Script(call("x = 6 * 7"), call("x"), call("y"), "42$")
+    calls = (call("python", code=code) + "$" for code in ("x = 6 * 7", "x", "y"))
+    script = Script(*calls, "42$")
     played = play_with(setup, script, most=4000, turn=400, of=asked("6 * 7?"))
     turns = played.completion.transcript.turns
     assert [turn.observation for turn in turns] == [

@@ -35,12 +35,6 @@ def test_the_newest_adapter_of_a_run_is_meant(tmp_path):
     assert model.in_full(f"rm:{newest}") == f"rm:{newest}"
 
 
-def test_a_folder_with_an_equals_sign_has_no_weight(tmp_path):
-    folder = head(tmp_path / "lr=high")
-    assert model.parted(f"rm:{folder}") == (f"rm:{folder}", "")
-    assert model.in_full(f"rm:{folder}") == f"rm:{folder}"
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -49,16 +43,12 @@ def test_a_folder_with_an_equals_sign_has_no_weight(tmp_path):
         (lambda folder: (folder / "adapters").mkdir(parents=True), "this run has saved no adapter"),
         (lambda folder: head(folder, dtype=np.float16), "damaged"),
         (lambda folder: head(folder, weight=((1.0,), (2.0,))), "damaged"),
-        (lambda folder: (head(folder) / model.HEAD_FILE).write_bytes(b"\0" * 40), "damaged"),
         (
             lambda folder: (head(folder) / model.HEAD_FILE).write_bytes(struct.pack("<Q", 1 << 40)),
             "damaged",
         ),
-        (lambda folder: cut(head(folder) / model.HEAD_FILE), "damaged"),
         (lambda folder: head(folder, weight=((1.0, np.nan),)), "damaged"),
-        (lambda folder: head(folder, mean=(np.inf,)), "damaged"),
         (lambda folder: head(folder, std=(0.0,)), "damaged"),
-        (lambda folder: head(folder, std=(-1.0,)), "damaged"),
     ],
 )
 def test_what_is_no_reward_model_is_refused(tmp_path, make, said):
@@ -128,8 +118,8 @@ def trained(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("rm")
     flags = {
-        "model": "embedded", "output_dir": str(folder), "run_name": "rm", "max_steps": "4",
-        "batch_size": "8", "eval_problems": "12", "dtype": "float32", "max_lora_rank": "8",
+        "model": "embedded", "output_dir": str(folder), "run_name": "rm", "max_steps": "2",
+        "batch_size": "8", "eval_problems": "6", "dtype": "float32", "max_lora_rank": "8",
     }  # fmt: skip
     assert run(resolve("rm", flags)) == 0
     return folder / "rm"
@@ -172,6 +162,7 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
         assert torch.allclose(backend.sequence_scores(samples), normal, atol=1e-4, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_run_is_rewarded_by_it(trained, tmp_path):
     """Every reward in the rollouts is the model's of what was drawn, the same on resume."""

@@ -1,13 +1,9 @@
 """The think-and-answer rewards against hand-made completions."""
 
-import json
-from pathlib import Path
-
 import pytest
 from fakes import completed
 
 from unslothrl import rewards
-from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
@@ -23,7 +19,6 @@ GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
     ("completion", "answer", "expected"),
     [
         (GOOD, "2", 1.0),
-        ("<answer> 2\n</answer>", "2", 1.0),
         ("<answer>3</answer> no: <answer>2</answer>", "2", 1.0),  # the last one counts
         ("<answer>2</answer> no: <answer>3</answer>", "2", 0.0),
         ("<answer>1,234</answer>", "1234", 1.0),
@@ -31,8 +26,6 @@ GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
         ("<answer>12</answer>", "1,2", 0.0),
         ("2", "2", 0.0),  # no tags
         ("<answer>2", "2", 0.0),  # cut off: "2" may have become "25"
-        ("2</answer>", "2", 0.0),
-        ("", "2", 0.0),
     ],
 )
 def test_accuracy(completion, answer, expected):
@@ -43,12 +36,10 @@ def test_accuracy(completion, answer, expected):
     ("completion", "expected"),
     [
         (GOOD, 0.1),
-        ("\n" + GOOD, 0.1),
         ("<think>a\nb</think><answer>c\nd</answer>", 0.1),  # lines inside are fine
         ("well, " + GOOD, 0.0),
         ("<answer>2</answer><think>1+1</think>", 0.0),
         ("<think>1+1=2</think> so <answer>2</answer>", 0.0),
-        ("<think><answer>2</answer>", 0.0),
     ],
 )
 def test_format(completion, expected):
@@ -59,12 +50,9 @@ def test_format(completion, expected):
     ("completion", "expected"),
     [
         (GOOD, 0.2),
-        (GOOD + "\n", 0.2),
         (GOOD + "x" * 30, 0.17),  # 0.2 - 30 * 0.001
         (GOOD + "x" * 5000, 0.0),  # bounded: 0.2 - 5 would be a punishment for being right
-        ("<think></think>", 0.1),
         ("<think><think></think>", 0.05),  # a tag that stands twice does not count
-        ("", 0.0),
     ],
 )
 def test_tag_count(completion, expected):
@@ -102,24 +90,6 @@ def test_a_column_of_a_reward_is_read_by_its_name():
         reward.read_row({"words": None})
 
 
-def test_hostile_text_is_only_text():
-    for text in ("<answer>" * 10_000, "</think>" * 10_000, "\x00\ud800<answer>\x00</answer>"):
-        Scorer(rewards.choose(())).score([completed(text, 1, "2")])
-
-
-GSM8K = Path(__file__).parents[2] / "shared" / "data" / "gsm8k" / "test.jsonl"
-
-
-@pytest.mark.skipif(not GSM8K.exists(), reason="GSM8K is not beside the checkout (../shared/data)")
-def test_gold_answers_of_gsm8k_score_full_accuracy():
-    rows = [json.loads(line) for line in GSM8K.read_text().splitlines()]
-    assert len(rows) == 1319
-    for row in rows:
-        gold = formats.read(row).answer
-        assert accuracy.accuracy(f"<think>so</think>\n<answer>{gold}</answer>", gold) == 1
-        assert accuracy.accuracy(f"<answer>{row['answer'].split('####')[1]}</answer>", gold) == 1
-
-
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
@@ -128,27 +98,18 @@ def test_gold_answers_of_gsm8k_score_full_accuracy():
         ("-(19 - 44) + 35", 1.0),
         ("35*44/19*19 - 35*44 + 60", 0.0),  # numbers used twice
         ("44 + 19 - 35", 0.0),  # 28
-        ("44 + 16", 0.0),
         ("60", 0.0),
         ("44 - 19 + 35 + 0", 0.0),
         ("44 - 19 + 35.0", 0.0),
-        ("(44 - 19) + 35 if 1 else 0", 0.0),
         ("__import__('os').system('true')", 0.0),
         ("9**9**9", 0.0),
         ("35/(19-19)", 0.0),
         ("(" * 400, 0.0),
-        ("\x00", 0.0),
-        ("", 0.0),
         ("44 - 19 + 35 # sixty", 0.0),
-        ("44 - 19 + 35 = 60 # sixty", 0.0),
         ("44 - 19 + 35 = 61", 0.0),
         ("--44 - 19 + 35", 0.0),
-        ("- -44 - 19 + 35", 0.0),
-        ("44 - -(35 - 19)", 0.0),
-        ("44 + +35 - 19", 0.0),
         ("35 - -44 - 19", 0.0),  # 44 is given, -44 is not
         ("4_4 - 19 + 35", 0.0),
-        ("44 - 19 + 35,", 0.0),
     ],
 )
 def test_countdown(answer, expected):
@@ -166,15 +127,11 @@ def test_countdown_is_exact():
     ("answer", "numbers", "target", "expected"),
     [
         ("5 - -3", [5, -3], 8, 1.0),
-        ("-3 + 5", [5, -3], 2, 1.0),
         ("5 * (-3)", [5, -3], -15, 1.0),
         ("5 - 3", [5, -3], 2, 0.0),  # 3 is not given
-        ("5 + 3", [5, -3], 8, 0.0),
         ("3 - -3", [3, -3], 6, 1.0),
         ("-3 - -3", [-3, -3], 0, 1.0),
         ("3 + 3", [3, -3], 6, 0.0),
-        ("-3 * -5 = 15", [-3, -5], 15, 1.0),
-        ("5 - -3 - -3", [5, -3], 11, 0.0),
     ],
 )
 def test_countdown_with_negative_numbers(answer, numbers, target, expected):
@@ -188,7 +145,6 @@ def test_countdown_with_negative_numbers(answer, numbers, target, expected):
         ("beatles.", 1.0),
         ("a  Fab-Four", 1.0),
         ("beatles and more", 0.0),
-        ("", 0.0),
     ],
 )
 def test_search_matches_exactly_but_for_articles_case_and_points(answer, expected):
@@ -203,40 +159,23 @@ def test_search_matches_exactly_but_for_articles_case_and_points(answer, expecte
         ("", "A", 0.0),
         ("the", "A", 0.0),
         ("a", "A", 1.0),
-        ("A.", "a", 1.0),
-        ("", "?", 0.0),
         ("?", "?", 1.0),
-        ("!", "?", 0.0),
         ("", "The The", 0.0),
-        ("the the", "The The", 1.0),
-        ("", "", 0.0),
         ("5", "-5", 0.0),
         ("\u22125", "-5", 1.0),
         ("15", "1.5", 0.0),
-        ("1.5.", "1.5", 1.0),
         ("C", "C++", 0.0),
         ("c++", "C++", 1.0),
-        ("C", "C#", 0.0),
         ("1,000", "1000", 1.0),
-        ("1030", "10:30", 0.0),
         ("30", "3-0", 0.0),
         ("12", "1/2", 0.0),
-        ("$5 million", "5 million", 1.0),
         ("25 %", "25%", 1.0),
-        ("25", "25%", 0.0),
         ("well known", "well-known", 0.0),  # as SQuAD has it
         ("wellknown", "well-known", 1.0),
-        ("Jr.", "jr", 1.0),
-        ("rock & roll!", "Rock   Roll", 1.0),
         ("Yes!", "yes", 1.0),
-        ("x < 5", "x<5", 1.0),
         ("x + y", "x+y", 1.0),
         ("3 - 0", "3-0", 1.0),
-        ("e-mail", "email", 1.0),
-        ("rock-n-roll", "rocknroll", 1.0),
         ("O'Neill", "oneill", 1.0),
-        ("boys'", "boys", 1.0),
-        ("- Paris", "Paris", 1.0),
         ("a" + 100_000 * " " + "b", "a b", 1.0),  # in linear time
     ],
 )
@@ -280,11 +219,3 @@ def test_a_function_is_not_called_as_a_figure_of_every_run(name, tmp_path):
     with pytest.raises(UserError, match=f"{name} is a figure of every run: rename the function"):
         rewards.choose((f"{path}:{name}",))
     assert {each.removeprefix("reward/") for each in NOT_COMPONENTS} < set(rewards.TAKEN)
-
-
-def test_a_file_whose_name_has_an_equals_sign(tmp_path):
-    path = tmp_path / "lr=1.py"
-    path.write_text("def mine(completion): return 1.0\n")
-    for text, weight in ((f"{path}:mine", 1.0), (f"{path}:mine=0.5", 0.5)):
-        (chosen,) = rewards.choose((text,))
-        assert (chosen.name, chosen.weight, chosen.function) == ("mine", weight, f"{path}:mine")

@@ -276,24 +276,6 @@ def test_no_home_is_seen_with_python(monkeypatch):
             view.read_only.cache_clear()
 
 
-def test_functions_are_called_and_their_results_come_back():
-    def call(text, name, *arguments):
-        outcome = sandbox.run(
-            Program(text, function=name, arguments=arguments), Limits(), sandbox.choose()
-        )
-        return outcome.result if outcome.has_result else outcome.stopped
-
-    assert call("def f(a, b): return [a + b, {'x': None}]", "f", 1, 2) == [3, {"x": None}]
-    leet = "class Solution:\n    def twice(self, x): return x * 2"
-    assert call(leet, "twice", "ab") == "abab"
-    assert call("def f(): print('noise'); return 1", "f") == 1
-    assert call("def f(): return 1", "g") == "exit 1"
-    assert call("def f(): return {1, 2}", "f") == "exit 1"  # not JSON
-    assert call("import os\ndef f(): os._exit(0)", "f") is None
-    forged = "import os, sys\nos.write(int(sys.orig_argv[-1]), b'7')\nos._exit(0)"
-    assert call(forged, "f") == 7  # only a guess: the expected result is not in there
-
-
 def test_a_program_sees_python_packages_and_large_input():
     text = "import numpy, sys\nprint(numpy.arange(4).sum(), len(sys.stdin.read()))"
     outcome = sandbox.run(Program(text, stdin="x" * (20 << 20)), Limits(), sandbox.choose())
@@ -301,35 +283,21 @@ def test_a_program_sees_python_packages_and_large_input():
 
 
 ORDINARY = {
-    "the standard library": """
-import sys, warnings
-warnings.simplefilter("ignore")
-for name in sorted(sys.stdlib_module_names - {"antigravity", "this", "idlelib", "turtledemo"}):
-    try: __import__(name)
-    except ImportError: pass
-print("ok")
-""",
     "files": """
-import gzip, mmap, os, pathlib, shutil, sqlite3, tempfile, zipfile
+import mmap, os, pathlib, shutil, sqlite3, tempfile
 with tempfile.TemporaryDirectory() as folder:
     path = pathlib.Path(folder) / "a"
     path.write_text("x" * 5000)
     shutil.copyfile(path, path.with_name("b"))
     path.rename(path.with_name("c"))
-    with zipfile.ZipFile(folder + "/z", "w") as file: file.writestr("q", "1")
-    with gzip.open(folder + "/g", "wt") as file: file.write("hi")
     with open(folder + "/b", "r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         mapped[0:1] = b"y"
         mapped.flush()
     os.symlink(folder + "/b", folder + "/l")
     os.link(folder + "/b", folder + "/h")
     assert open(folder + "/l").read(2) == "yx" and os.stat(folder + "/h").st_nlink == 2
-    assert sorted(os.listdir(folder)) == ["b", "c", "g", "h", "l", "z"]
-with tempfile.NamedTemporaryFile("w+") as file: file.write("a")
-base = sqlite3.connect(":memory:")
-base.execute("create table t(a)")
-pathlib.Path("u").touch()
-pathlib.Path("u").touch()
+    assert sorted(os.listdir(folder)) == ["b", "c", "h", "l"]
+sqlite3.connect(":memory:").execute("create table t(a)")
 print("ok")
 """,
     "threads and waiting": """
@@ -352,26 +320,6 @@ assert other.recv(1) == b"x" and select.select([other], [one], [], 0)[1]
 other.settimeout(0.01)
 try: other.recv(1)
 except TimeoutError: print("ok")
-""",
-    "deep recursion": """
-import resource, sys, threading
-sys.setrecursionlimit(10**6)
-threading.stack_size(64 << 20)
-def f(n): return 0 if n == 0 else 1 + f(n - 1)
-thread = threading.Thread(target=lambda: print("ok" if f(30_000) == 30_000 else "no"))
-thread.start()
-thread.join()
-""",
-    "numpy": """
-import numpy as np
-a = np.random.rand(200, 200)
-assert np.linalg.svd(a)[1].shape == (200,) and np.fft.fft(a).shape == (200, 200)
-np.save("x.npy", a)
-assert (np.load("x.npy", mmap_mode="r") == a).all()
-m = np.memmap("y", dtype=float, mode="w+", shape=10)
-m[:] = 1
-m.flush()
-print("ok")
 """,
 }
 

@@ -26,7 +26,7 @@ from unslothrl.rewards.scorer import Scorer
 pytestmark = pytest.mark.real
 
 FILE = """
-import asyncio, functools, re
+import asyncio, functools
 import numpy as np
 
 def length(completions, **kwargs):  # plain text
@@ -45,19 +45,23 @@ def said(prompts, completions, answer, **kwargs):  # messages
     assert all(prompt[-1]["role"] == "user" and "?" in prompt[-1]["content"] for prompt in prompts)
     return [2.0 if r.endswith(a) else 0.0 for r, a in zip(responses, answer)]
 
-def soft_format(completions, **kwargs) -> list[float]:
-    pattern = r"<think>.*?</think>"
-    responses = [completion[0].get("content", "") for completion in completions]
-    return [0.5 if re.match(pattern, r, re.DOTALL) else 0.0 for r in responses]
 
 def roles(completions: list[list[dict[str, str]]], **kwargs):
     return [float(len(c) + (c[0]["role"] == "assistant")) for c in completions]
 
+def text_of(message):
+    return message["content"]
+
+def by_a_helper(completions, **kwargs):
+    return [float(len(text_of(c[0]))) for c in completions]
+
+def either(completions, answer, **kwargs):
+    texts = [c if isinstance(c, str) else c[0]["content"] for c in completions]
+    return [float(len(text)) for text in texts]
+
 def token_counts(completions, completion_ids, **kwargs):
     return [float(len(ids)) for ids in completion_ids]
 
-def last_tokens(completions, **kwargs):
-    return [float(ids[-1]) for ids in kwargs["completion_ids"]]
 
 def some(prompts, completions, level, **kwargs):  # judges the rows that are its own
     return [float(len(c)) if n > 1 else None for c, n in zip(completions, level)]
@@ -76,11 +80,6 @@ def logs(completions, log_extra=None, log_metric=None, **kwargs):
     log_metric("mean", 0.5)
     return [1.0] * len(completions)
 
-def logs_by_key(completions, **kwargs):
-    if kwargs.get("log_metric"):
-        kwargs["log_metric"]("mean", 0.5)
-        return [1.0] * len(completions)
-    return [0.0] * len(completions)
 
 def by_ids(completion_ids, **kwargs):  # the first example of TRL's documentation
     return [float(len(ids)) for ids in completion_ids]
@@ -101,7 +100,6 @@ def _scaled(completions, by, **kwargs):
     return [by * len(c) for c in completions]
 
 partial = functools.partial(_scaled, by=0.5)
-both = _scaled if np is None else length
 
 class Counted:
     def __call__(self, completions, completion_ids, answer, **kwargs):
@@ -112,14 +110,11 @@ counted = Counted()
 
 def arrays(completions, **kwargs):
     return np.array([len(c) for c in completions], dtype=np.float32)
-
-def optional(completions, trainer_state=None, **kwargs):
-    return [0.5 for _ in completions]
 """
-PLAIN = ("length", "accuracy", "columns", "token_counts", "last_tokens", "some", "none", "judge",
-         "logs", "logs_by_key", "arrays", "optional", "by_ids", "by_prompts", "by_keywords",
-         "progress", "keyword_only", "partial", "both", "counted")  # fmt: skip
-MESSAGES = ("said", "soft_format", "roles", "token_counts", "none", "by_prompts", "progress")
+PLAIN = ("length", "either", "accuracy", "columns", "token_counts", "some", "none", "judge", "logs",
+         "arrays", "by_ids", "by_prompts", "by_keywords", "progress", "keyword_only", "partial",
+         "counted")  # fmt: skip
+MESSAGES = ("said", "by_a_helper", "either", "roles", "none", "by_prompts")
 ROWS = [
     {"prompt": "What is 3 + 4?", "answer": "7", "level": 1, "tags": "easy"},
     {"prompt": "What is 30 + 4?", "answer": "34", "level": 2, "tags": "harder"},
@@ -146,13 +141,9 @@ def event_loop_thread():
     loop.close()
 
 
-def calling_code(is_imported):
-    """TRL's method that calls reward functions: of its class, whose import takes half a minute; or
-    its text alone, with what that takes from elsewhere."""
-    if is_imported:
-        from trl.trainer.grpo_trainer import GRPOTrainer
-
-        return GRPOTrainer._calculate_rewards
+def calling_code():
+    """The text of TRL's method that calls reward functions, with what it takes from elsewhere:
+    importing its class takes half a minute."""
     (folder,) = importlib.util.find_spec("trl").submodule_search_locations
     names = {
         "torch": torch,
@@ -167,17 +158,13 @@ def calling_code(is_imported):
     }
     for module, name in (("utils", "is_async_callable"), ("grpo_trainer", "_calculate_rewards")):
         tree = ast.parse(Path(folder, "trainer", f"{module}.py").read_text())
-        (found,) = [
-            node
-            for node in ast.walk(tree)
-            if isinstance(node, ast.FunctionDef) and node.name == name
-        ]
+        (found,) = [node for node in ast.walk(tree) if getattr(node, "name", "") == name]
         found.decorator_list = []
         exec(ast.unparse(found), names)
     return names["_calculate_rewards"]
 
 
-def by_trl(file, names, is_conversational, loop, is_imported):
+def by_trl(file, names, is_conversational, loop):
     """-> by TRL's trainer: the rewards of each function; None where it gave none."""
     spec = importlib.util.spec_from_file_location("mine", file)
     module = importlib.util.module_from_spec(spec)
@@ -200,7 +187,7 @@ def by_trl(file, names, is_conversational, loop, is_imported):
         completions = [[{"role": "assistant", "content": text}] for text in TEXTS]
     inputs = [{**row, "prompt": prompt} for row, prompt in zip(ROWS, prompts, strict=True)]
     ids = [list(each) for each in IDS]
-    found = calling_code(is_imported)(trainer, inputs, prompts, completions, ids)
+    found = calling_code()(trainer, inputs, prompts, completions, ids)
     return {
         name: [None if value != value else value for value in found[:, i].tolist()]
         for i, name in enumerate(names)
@@ -231,30 +218,15 @@ def by_us(file, names, is_conversational):
     return found.rewards
 
 
-@pytest.mark.parametrize("is_imported", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("names", "is_conversational"), [(PLAIN, False), (MESSAGES, True)])
-def test_both_give_the_same_rewards(names, is_conversational, is_imported, file, event_loop_thread):
-    theirs = by_trl(file, names, is_conversational, event_loop_thread, is_imported)
+def test_both_give_the_same_rewards(names, is_conversational, file, event_loop_thread):
+    theirs = by_trl(file, names, is_conversational, event_loop_thread)
     assert (theirs["none"] == [None] * 3 and "some" not in theirs) or theirs["some"][0] is None
     expected = {name: [value or 0.0 for value in values] for name, values in theirs.items()}
     assert by_us(file, names, is_conversational) == expected
     if is_conversational:  # which one says so of plain data reads the same there
         said = [name for name in names if name not in ("roles", "by_prompts")]
         assert by_us(file, said, False) == {name: expected[name] for name in said}
-
-
-def test_a_function_that_forgets_to_return_is_an_error(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def f(completions, **kwargs): pass\ndef g(completion): pass")
-    scorer = Scorer(rewards.choose((f"{path}:f", f"{path}:g")))
-    try:
-        task = Task("0", "p", "", "p", (1,), {})
-        found = scorer.score([(task, replace(completion(1), text="a"))])
-    finally:
-        scorer.close()
-    assert [each.reason for each in found.failures] == [
-        "returned no list of 1: None", "returned no number: None",
-    ]  # fmt: skip
 
 
 def test_what_a_reward_prints_is_seen_in_score(tmp_path, capfd):
