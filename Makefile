@@ -64,7 +64,7 @@ slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 
 run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
 	$(call slow_tests,main_job resume loop start_again starting_adapter mirror mirrored_runs base_parts \
-	    base_model backend learner logprobs tracing export gguf use reward_model plan eval coverage \
+	    base_model backend learner learner_state logprobs tracing export gguf use reward_model plan eval coverage \
 	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been

@@ -134,10 +134,10 @@ AVOIDED = {  # a pattern -> what is written instead
     r"\bgo(?:es)? on\b|\bwent on\b": "continue",
     r"\bin vain\b": "without success, or how often",
     r"\bmend(?:s|ed)?\b": "fix, remedy",
-    r"\b(?:is|are) none\b": "there is no ..., or none is ...",
+    r"(?<!there )\b(?:is|are) none\b": "there is no ..., or none is ...",
     r"\bheed(?:s|ed)?\b": "handle, obey",
 }
-CODE = re.compile(r"```.*?```|`[^`]*`|^ {4}.*$|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"```.*?```|`[^`]*`|^ {4}[^\n]*$|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
 
 
 def texts_of(path: Path) -> str:

@@ -87,8 +87,9 @@ def test_an_evaluation_is_drawn_with_one_engine(options, learner_draws, engine):
     assert (config.learner_evaluates, engine_of(config)) == (learner_draws, engine)
 
 
+@pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("actors", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("actors", [0, 1])
 def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     """To the last bit, where as many generators draw; the base's is that before the first step."""
     more = ["--number_of_actors", str(actors), "--output_dir", str(tmp_path)]

@@ -92,6 +92,7 @@ json.dump({"prompt": prompt[0].tolist(), "behind": behind.tolist(), "moved": mov
 """
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
     """In its run and moved elsewhere. PEFT finds the answer of `ask` the likeliest, but for
