@@ -119,21 +119,16 @@ def test_what_is_left_out_is_documented():
 
 
 def often() -> list[str]:
-    """The commands that `make test` runs: those without a model, and the first of each other, but
-    for what trains or evaluates, and what takes a stage's result."""
-    seen = set()
-    found = []
-    for command in documented():
-        kind = arguments(command)[0]
-        if (
-            is_run(command)
-            and kind not in (*STAGES, "eval")
-            and not any(made in command for made in ("runs/preferred", "runs/judge"))
-            and (kind not in WITH_A_MODEL or kind not in seen)
-        ):
-            found.append(command)
-            seen.add(kind)
-    return found
+    """The commands that `make test` runs: those without a model, and without a run of one."""
+    needing = (*WITH_A_MODEL, *STAGES)
+    made = ("runs/preferred", "runs/judge")  # by commands that train
+    return [
+        command
+        for command in documented()
+        if is_run(command)
+        and arguments(command)[0] not in needing
+        and not any(name in command for name in made)
+    ]
 
 
 RUN = [each for each in documented() if is_run(each)]
