@@ -124,7 +124,7 @@ def test_the_token_is_read_where_ray_reads_it(home, head, as_user, tmp_path):
 @pytest.mark.slow
 def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
     as_user(tmp_path)
-    assert "there is none here: copy the head's ~/.ray/auth_token" in refusal(head)
+    assert "copy the head's ~/.ray/auth_token" in refusal(head)
     as_user(tmp_path, RAY_AUTH_TOKEN="0" * 64)
     assert "does not accept the token of RAY_AUTH_TOKEN: use" in refusal(head)
     (tmp_path / ".ray").mkdir()
