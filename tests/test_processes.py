@@ -184,6 +184,22 @@ def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
         assert made == {row: 2 if row in (7, 14) else 1 for row in range(20)}
 
 
+def test_what_a_process_has_replied_before_it_ended_is_read(leaving, monkeypatch):
+    calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]
+    calls[3], calls[7] = (RewardCall(f"{leaving}:call", it) for it in ((3, "ends"), (7, "tells")))
+    with ProcessPool(1) as pool:
+        (first,), exchange = pool.processes, RewardProcess.exchange
+
+        def late(process, data, ends):
+            if process is first and not data:
+                os.waitid(os.P_PID, first.child.pid, os.WEXITED | os.WNOWAIT)
+            return exchange(process, data, ends)
+
+        monkeypatch.setattr(RewardProcess, "exchange", late)
+        assert [result.value for result in pool.call(calls, 32)] == list(range(20))
+    assert times_made(leaving) == {row: 2 if row == 7 else 1 for row in range(20)}
+
+
 def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
     with closing(Scorer(rewards.choose((f"{leaving}:batch",)))) as scorer:
         for texts in (["ends", "is plain"], ["tells", "is plain", "is plain"]):

@@ -113,7 +113,8 @@ class RewardProcess:
         has ended."""
         try:
             self.socket.settimeout(max(0.0, ends - time.monotonic()))
-            self.socket.sendall(data)
+            if data:  # sending nothing fails too where an ended process has left replies to read
+                self.socket.sendall(data)
             while not self.lines:
                 self.socket.settimeout(max(0.0, ends - time.monotonic()))
                 data = self.socket.recv(CHUNK)
