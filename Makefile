@@ -12,6 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which saves a quart
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))
 bin = .venv/bin
 PYTEST = $(bin)/python -m pytest
+QUICK = $(PYTEST) --quick -p no:unraisableexception -p no:anyio
 GPU_SET = .venv-gpu-set
 ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
 GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
@@ -37,7 +38,7 @@ train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 	$(bin)/python train_distributed.py --learner grpo $(ARGS)
 
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
-	$(PYTEST) --quick -n 2 --dist loadfile -p no:unraisableexception -p no:anyio $(ARGS)
+	$(QUICK) -n 2 --dist loadfile --assert plain $(ARGS) || { $(QUICK) --last-failed $(ARGS); false; }
 
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)

@@ -40,6 +40,7 @@ def test_every_slow_test_is_of_a_target():
     assert [name for name in listed if not (ROOT / f"tests/test_{name}.py").exists()] == []
 
 
+@pytest.mark.real
 @pytest.mark.skipif(shutil.which("git") is None, reason="CI is of a checkout")
 def test_a_part_that_fails_stops_no_other_and_one_that_passed_waits_for_a_change(tmp_path):
     (tmp_path / "bin").mkdir()

@@ -205,6 +205,7 @@ def completed(line: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     ("line", "expected"),
     [

@@ -83,7 +83,9 @@ def test_a_header_of_letters_alone_is_hidden_with_its_scheme(scheme):
     assert said == f"sent Authorization: {HIDDEN} to it"
 
 
-VALUE = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), min_size=6, max_size=20)
+VALUE = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=6, max_size=20
+)
 
 
 @given(VALUE, st.sampled_from([str, json.dumps, repr, lambda text: json.dumps([text], indent=1)]))
