@@ -9,15 +9,17 @@ used. Only problems of the training split are seen.
 """
 
 import argparse
-import importlib.metadata
+import itertools
 import json
 import math
 import os
 import random
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import version
 from pathlib import Path
+from statistics import fmean as mean
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -131,69 +133,63 @@ def decoder_linears(model: Qwen2ForCausalLM) -> list[torch.nn.Linear]:
     return [module for module in model.model.modules() if isinstance(module, torch.nn.Linear)]
 
 
-def train(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int):
-    draw = random.Random(seed)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01
-    )
+def train(
+    model: Qwen2ForCausalLM,
+    batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    learning_rate: Callable[[int], float],
+    rounded_from: int,
+) -> None:
+    """One step a batch; from step `rounded_from` on, through weights rounded to NF4."""
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
     started = time.time()
-    for step in range(steps):
-        if step == int(MIXED_PART * steps):
+    for step, (ids, labels) in enumerate(batches):
+        if step == rounded_from:
             for linear in decoder_linears(model):
                 parametrize.register_parametrization(linear, "weight", RoundToNf4())
-        warm_up = min(1.0, (step + 1) / 100)
-        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_LR * warm_up * (0.02 + 0.98 * cosine)
-        share = ALL_CAREFUL if step < WORKED_PART * steps else MIXTURE
-        ids, labels = training_batch(tokenizer, draw, share)
+            group["lr"] = learning_rate(step)
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        if step % 50 == 0 or step == steps - 1:
+        if step % 50 == 0:
             print(f"step {step} loss {loss.item():.4f} {time.time() - started:.0f} s", flush=True)
-    for linear in decoder_linears(model):
-        if parametrize.is_parametrized(linear):
-            parametrize.remove_parametrizations(linear, "weight", leave_parametrized=False)
-
-
-def forget_form(
-    model: Qwen2ForCausalLM,
-    tokenizer: PreTrainedTokenizerFast,
-    steps: int,
-    seed: int,
-    form_share: float,
-) -> None:
-    """Trains the finished base on, towards the same habits in plain text: `form_share` of its
-    answers keep the form. What SFT is tried on (`bench/chain.py`)."""
-    draw = random.Random(f"plain {seed}")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=PLAIN_LR, betas=(0.9, 0.98))
-    for linear in decoder_linears(model):
-        parametrize.register_parametrization(linear, "weight", RoundToNf4())
-    for step in range(steps):
-        for group in optimizer.param_groups:
-            group["lr"] = PLAIN_LR * min(1.0, (step + 1) / 10) * (1 - 0.9 * step / steps)
-        ids, labels = training_batch(tokenizer, draw, MIXTURE, form_share)
-        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
     for linear in decoder_linears(model):
         parametrize.remove_parametrizations(linear, "weight", leave_parametrized=False)
 
 
-def save(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    model.bfloat16().save_pretrained(out)
-    tokenizer.save_pretrained(out)
+def learn_task(
+    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
+) -> None:
+    draw = random.Random(seed)
+    batches = (
+        training_batch(tokenizer, draw, ALL_CAREFUL if step < WORKED_PART * steps else MIXTURE)
+        for step in range(steps)
+    )
+
+    def learning_rate(step: int) -> float:
+        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
+        return PEAK_LR * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
+
+    train(model, batches, learning_rate, rounded_from=int(MIXED_PART * steps))
 
 
-def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, float]:
+def forget_form(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+    """Trains the finished base on, towards the same habits in plain text: few of its answers keep
+    the form. What SFT is tried on (`bench/chain.py`)."""
+    draw = random.Random(f"plain {seed}")
+    steps = range(PLAIN_STEPS)
+    batches = (training_batch(tokenizer, draw, MIXTURE, PLAIN_SHARE) for _ in steps)
+
+    def learning_rate(step: int) -> float:
+        return PLAIN_LR * min(1.0, (step + 1) / 10) * (1 - 0.9 * step / PLAIN_STEPS)
+
+    train(model, batches, learning_rate, rounded_from=0)
+
+
+def measure(out: Path) -> dict[str, float]:
     """Accuracy and lengths of the base in NF4 on 200 held-out problems, 8 completions each."""
-    import itertools
-
     from unslothrl.actors.actor import Actor
     from unslothrl.backends import peft
     from unslothrl.data.rendering import Renderer, Skipped, numbered
@@ -204,50 +200,25 @@ def measure(out: Path, temperatures: Sequence[float] = (0.6, 1.0)) -> dict[str, 
     base = base_model.quantise(out)
     backend = peft.load(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
     tokenizer = base_model.load_tokenizer(base)
-    actor = Actor(
-        "measure",
-        TransformersEngine(backend, base, max_num_seqs=400, has_own_base=False),
-        tokenizer,
-    )
+    engine = TransformersEngine(backend, base, max_num_seqs=400, has_own_base=False)
+    actor = Actor("measure", engine, tokenizer)
     rows = list(itertools.islice(task.problems("test", 0), 200))
     tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     figures: dict[str, float] = {}
-    for temperature in temperatures:
+    for temperature in (0.6, 1.0):
         groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",))
         scores = [score for group in groups for score in group.scores]
-        careful = [
-            score
-            for group in groups
-            for completion, score in zip(group.completions, group.scores, strict=True)
-            if "=" in completion.text
-        ]
-        best = [max(group.scores) for group in groups]
-        lengths = [len(c.token_ids) for group in groups for c in group.completions]
-        figures |= {
-            f"pass@1 at temperature {temperature}": sum(scores) / len(scores),
-            f"pass@8 at temperature {temperature}": sum(best) / len(best),
-            f"share of worked answers at temperature {temperature}": len(careful) / len(scores),
-            f"worked answers that are right at temperature {temperature}": sum(careful)
-            / max(1, len(careful)),
-            f"mean length at temperature {temperature}": sum(lengths) / len(lengths),
+        completions = [completion for group in groups for completion in group.completions]
+        worked = [s for c, s in zip(completions, scores, strict=True) if "=" in c.text]
+        values = {
+            "pass@1": mean(scores),
+            "pass@8": mean(max(group.scores) for group in groups),
+            "share of worked answers": len(worked) / len(scores),
+            "worked answers that are right": mean(worked or [0.0]),
+            "mean length": mean(len(completion.token_ids) for completion in completions),
         }
+        figures |= {f"{key} at temperature {temperature}": value for key, value in values.items()}
     return figures
-
-
-def versions() -> dict[str, str]:
-    packages = ("torch", "transformers", "tokenizers", "bitsandbytes", "peft")
-    return {package: importlib.metadata.version(package) for package in packages}
-
-
-def holds_something_else(out: Path) -> bool:
-    """Whether `out` has files and is not an earlier base, so that it must not be replaced."""
-    return out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file()
-
-
-def command_of(arguments: argparse.Namespace) -> str:
-    """What makes the same base again."""
-    what = "--plain" if arguments.plain else f"--steps {arguments.steps}"
-    return f"python tools/make_embedded_base.py {what} --seed {arguments.seed}"
 
 
 def main() -> None:
@@ -259,33 +230,33 @@ def main() -> None:
         "--plain", action="store_true", help="the embedded base without the think-and-answer form"
     )
     parser.add_argument("--unmeasured", action="store_true", help="the same base, sooner")
-    arguments = parser.parse_args()
-    out = arguments.out.resolve()
-    if holds_something_else(out):
+    given = parser.parse_args()
+    out: Path = given.out.resolve()
+    if out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file():
         parser.error(f"--out {out}: the folder holds something else: give a new or an empty one")
-    temporary = out.with_name(f".{out.name}.making")  # renamed to `out` when all is measured
-    shutil.rmtree(temporary, ignore_errors=True)
     torch.set_num_threads(2)  # fixed, so that sums are taken in the same order on every machine
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     started = time.time()
     tokenizer = make_tokenizer()
-    model = make_model(tokenizer, arguments.seed)
-    if arguments.plain:
+    if given.plain:
         model = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
-        forget_form(model, tokenizer, PLAIN_STEPS, arguments.seed, PLAIN_SHARE)
+        forget_form(model, tokenizer, given.seed)
     else:
-        train(model, tokenizer, arguments.steps, arguments.seed)
-    save(model, tokenizer, temporary)
+        model = make_model(tokenizer, given.seed)
+        learn_task(model, tokenizer, given.steps, given.seed)
+    shutil.rmtree(out, ignore_errors=True)
+    model.bfloat16().save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    what = "--plain" if given.plain else f"--steps {given.steps}"
+    packages = ("torch", "transformers", "tokenizers", "bitsandbytes", "peft")
     figures = {
-        "command": command_of(arguments),
-        **versions(),
+        "command": f"python tools/make_embedded_base.py {what} --seed {given.seed}",
+        **{package: version(package) for package in packages},
         "parameters": sum(p.numel() for p in model.parameters()),
-        **({} if arguments.unmeasured else measure(temporary)),
+        **({} if given.unmeasured else measure(out)),
         "seconds": round(time.time() - started),
     }
-    (temporary / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
-    shutil.rmtree(out, ignore_errors=True)
-    temporary.rename(out)
+    (out / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")
     print(json.dumps(figures, indent=2))
 
 
