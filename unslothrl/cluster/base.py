@@ -3,7 +3,7 @@ work, at the start and when one is started again."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -139,9 +139,6 @@ class Cluster:
     def restart_learners(self) -> None:
         """Ends all learners, and starts as many again, as they were at the start of the run."""
         self.add_actor("learners")
-
-    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """How far the run is after a step, for `unslothrl cluster`."""
 
     def close(self) -> None:
         """Ends every process that was started."""

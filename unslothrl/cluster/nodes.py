@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.cluster import causes, joining, on_node
-from unslothrl.cluster.joining import name_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
@@ -292,6 +291,12 @@ class JoinedNodes(Nodes):
         """For what ends a run on its nodes; no longer than that is worth."""
         if refs:
             self.ray.wait(list(refs), num_returns=len(refs), timeout=REMOVE_S)
+
+
+def name_of(node: Mapping[str, Any]) -> str:
+    """The address of a node of `ray.nodes()`, by which messages name it."""
+    address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
+    return f"{address} ({host})" if host not in ("", address) else address
 
 
 def strategy_of(node: str, group: Any) -> Any:

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +39,6 @@ from unslothrl.cluster.ray_calls import (
     answer_s,
     watched_host,
 )
-from unslothrl.cluster.run_entry import RunEntry
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError
@@ -77,7 +76,6 @@ class RayCluster(Cluster):
         self.plans: dict[str, ProcessPlan] = {}
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
-        self.entry: RunEntry | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
         self.head: RayHead | None = None
         self.results = Results({})
@@ -93,8 +91,8 @@ class RayCluster(Cluster):
             raise
 
     def _connect(self) -> None:
-        """Starts Ray, or joins it, and enters the run there."""
-        ray, address, name = self.ray, self.config.ray_address, self.config.run_name or "run"
+        """Starts Ray, or joins it."""
+        ray, address = self.ray, self.config.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with joining.undisturbed(ray):
             if address is None:
@@ -106,10 +104,6 @@ class RayCluster(Cluster):
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
         self.head = RayHead(context.address_info["gcs_address"])
-        client, here = ray._private.worker.global_worker.gcs_client, ray.get_runtime_context()
-        entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
-        entry.claim(is_resumed=self.config.resume is not None)
-        self.entry = entry
 
     def _start(self) -> None:
         config, base_mb = self.config, base_model.size_mb(self.base)
@@ -131,7 +125,6 @@ class RayCluster(Cluster):
             LearnerHandle(each.name, self._way(each.name)) for each in placement.learners
         ]
         self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
-        self._enter_processes()
 
     def _join(self) -> None:
         """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
@@ -147,17 +140,6 @@ class RayCluster(Cluster):
         """To a process that has been launched."""
         node = self.plans[name].node
         return RayTransport(self.hosts[name], "" if node is None else node.id, self.fetched)
-
-    def _enter_processes(self) -> None:
-        """What runs where, for `unslothrl cluster`."""
-        assert self.entry is not None
-        ids = {name: host._actor_id.hex() for name, host in self.hosts.items()}
-        self.entry.place([plan for plan in self.plans.values() if plan.name in ids], ids)
-
-    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        assert self.entry is not None
-        if self._has_head():
-            self.entry.report(step, steps, metrics)
 
     def _has_head(self) -> bool:
         """Whether calls of the head may be made: they would block."""
@@ -328,7 +310,6 @@ class RayCluster(Cluster):
     def _enter_actor(self, name: str) -> ActorHandle:
         handle = ActorHandle(name, self._way(name))
         self.actors = [*(actor for actor in self.actors if actor.name != name), handle]
-        self._enter_processes()
         return handle
 
     def start_again(self, name: str) -> None:
@@ -357,7 +338,6 @@ class RayCluster(Cluster):
         self._launch_again(names)
         self._wait_ready(names)
         self.learners = [LearnerHandle(name, self._way(name)) for name in names]
-        self._enter_processes()
 
     def _place(self, name: str) -> None:
         """Decides where a process starts. Where its node has gone, waits until another is ready.
@@ -388,7 +368,7 @@ class RayCluster(Cluster):
             stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
             stack.callback(self.scratch_files.close)
             stack.callback(self.ray.shutdown)
-            for part in (self.entry, self.node_watch, self.nodes) if self._has_head() else ():
+            for part in (self.node_watch, self.nodes) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)
             for name in list(self.hosts):

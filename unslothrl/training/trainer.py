@@ -199,7 +199,6 @@ class Trainer:
         self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
-        self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
     def save_boundary(self) -> bool:
