@@ -104,7 +104,8 @@ class JoinedNodes(Nodes):
         """What there is on nodes, with the GPUs that Ray counts as free, which are reserved: on
         each at most so many. Raises UserError or RunError that names a node."""
         paths = list(self.digests)
-        self.facts |= self._answers([(node, self._on(node, "facts", paths)) for node in nodes])
+        facts = self._answers([(node, self._on(node, "facts", paths)) for node in nodes])
+        self.facts |= dict(zip(nodes, facts, strict=True))
         memory = {each["NodeID"]: each["Resources"].get("memory", 0) for each in self.ray.nodes()}
         cards = self._reserve(nodes, most)
         found = []
@@ -136,7 +137,7 @@ class JoinedNodes(Nodes):
             calls = [(node, self._on(node, "card", limit, group=group)) for node, group in held]
             cards = [
                 (node, self._card(node, group, answer))
-                for (node, group), answer in zip(held, self._answered(calls), strict=True)
+                for (node, group), answer in zip(held, self._answers(calls), strict=True)
             ]
             unused.pop_all()
         return cards
@@ -167,7 +168,7 @@ class JoinedNodes(Nodes):
         refs: dict[str, Any] = {}  # of the paths that have been put into Ray's object store
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
         self.preparing += [call for _, call in calls]
-        answers = self._answers(calls, None)
+        answers = dict(zip(kinds, self._answers(calls, None), strict=True))
         first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
@@ -219,13 +220,6 @@ class JoinedNodes(Nodes):
         return task.remote(str(variables.IMPORT_FOLDER), name, *arguments)
 
     def _answers(
-        self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
-    ) -> dict[str, dict[str, Any]]:
-        """What one call of each node returns. Raises UserError, RunError."""
-        nodes = [node for node, _ in calls]
-        return dict(zip(nodes, self._answered(calls, timeout_s), strict=True))
-
-    def _answered(
         self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
     ) -> list[dict[str, Any]]:
         """What calls, each with its node, return. Raises UserError, RunError."""

@@ -3,7 +3,6 @@ how processes that do not answer are noticed."""
 
 import math
 import os
-import pickle
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,12 +18,6 @@ GET_S = 60.0  # in which a result that is there must arrive
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 LATE_S = 0.05  # that an answer is waited for where the one before it is long ago
-LARGE = ("update", "measure", "judge", "load_state")  # their arguments fill the object store
-
-Asked = str | bytes | tuple[str, tuple[Any, ...]]
-"""A method, with its arguments where none is another call's result. They come in one piece because
-Ray pickles each by itself; pickled already, because that takes it five times as long as it takes
-pickle; but not large ones, whose buffers it writes into its object store without a copy."""
 
 
 class RayCall(Call[Any]):
@@ -43,11 +36,8 @@ class RayTransport:
         self.fetched = {} if fetched is None else fetched
 
     def call(self, method: str, *arguments: Any) -> RayCall:
-        if any(isinstance(argument, RayCall) for argument in arguments):
-            refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-            return RayCall(self, self.host.call.remote(method, *refs))
-        asked = (method, arguments) if method in LARGE else pickle.dumps((method, arguments), 5)
-        return RayCall(self, self.host.call.remote(asked))
+        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
+        return RayCall(self, self.host.call.remote(method, *refs))
 
     def fetch(self, argument: Any) -> RayCall | float:
         """In a thread of its own there. What is no call travels with the call that takes it."""
@@ -76,11 +66,7 @@ class RayHost:
         if self.failed is not None:
             raise self.failed
 
-    def call(self, asked: Asked, *arrived: Any) -> Any:
-        """Calls a method; `arrived` are the arguments that Ray had to wait for."""
-        if isinstance(asked, bytes):
-            asked = pickle.loads(asked)
-        method, arguments = (asked, arrived) if isinstance(asked, str) else asked
+    def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.target, method)(*arguments)
 
     def pid(self) -> int:
