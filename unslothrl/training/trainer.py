@@ -28,7 +28,6 @@ from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import (
     Evaluation,
     GroupSource,
-    PrefetchedTasks,
     RewardModel,
     SynchronousSource,
 )
@@ -70,7 +69,6 @@ class Trainer:
         self.first = first or RunState()
         self.state = copy.deepcopy(self.first)
         self.learners = LearnerGroup(cluster, Costs.of(config))
-        self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
         self.stream = RolloutStream(
             cluster,
@@ -84,7 +82,7 @@ class Trainer:
         model = RewardModel.of(config, self.judge)
         source = OverlappedSource if config.max_staleness else SynchronousSource
         self.source: GroupSource = source(
-            config, self.objective, self.tasks, self.stream, failures, view, steps, model
+            config, self.objective, data.train, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view, model)
