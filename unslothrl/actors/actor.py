@@ -176,7 +176,9 @@ class Actor:
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
         end = None if seconds is None else time.monotonic() + seconds
-        try:
+        with contextlib.ExitStack() as on_error:  # Ctrl-C included: what is being scored ends
+            on_error.callback(self.scoring.close)
+            on_error.callback(self.scorer.close)
             with self._named(), self.profiler.part("generation"):
                 groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
             if not self.episodes:
@@ -185,10 +187,7 @@ class Actor:
             if not self.episodes:
                 self.scoring.finish(None if end is None else max(0.0, end - time.monotonic()))
             groups += self.scoring.take()
-        except BaseException:  # Ctrl-C included: what is being scored is given up
-            self.scorer.close()
-            self.scoring.close()
-            raise
+            on_error.pop_all()
         return Collected(
             tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
             time.perf_counter() - drawn,

@@ -247,11 +247,11 @@ def of_the_environment(gave_texts: bool = True) -> Iterator[None]:
     it gave none, what a template refuses is the user's."""
     try:
         yield
-    except UserError as error:  # the template refuses what the environment says
-        if not gave_texts:
-            raise
-        raise Lost(str(error)) from None
     except Exception as error:
+        if isinstance(error, UserError):  # the template refuses what the environment says
+            if not gave_texts:
+                raise
+            raise Lost(str(error)) from None
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise Lost(f"what it says cannot be read ({said:.200})") from error
 

@@ -115,9 +115,9 @@ class Part:
         named = asked_for(function, len(arguments), named)
         try:
             result = function(*arguments, **named)
-        except RunError:  # of a part of another file, which this one calls
-            raise
         except Exception as error:
+            if isinstance(error, RunError):  # of a part of another file, which this one calls
+                raise
             frames = traceback.extract_tb(error.__traceback__)
             lines = [each.lineno for each in frames if each.filename == str(self.path)]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -161,12 +161,8 @@ def asked_for(
 def _parameters(
     function: Callable[..., Any], positional: int
 ) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """-> (those that the first `positional` arguments go to, the others). Both are empty where a
-    function written in C does not say."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return [], []
+    """-> (those that the first `positional` arguments go to, the others)."""
+    parameters = list(inspect.signature(function).parameters.values())
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
     return taken, [parameter for parameter in parameters if parameter not in taken]

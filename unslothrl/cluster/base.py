@@ -167,7 +167,7 @@ def loaded(config: Config) -> str:
 
 @dataclass
 class Checks:
-    """Of one run. `calls` begins them in a process, `check` judges what came of them."""
+    """Of one run. `calls` begins them in a process, `problem` judges what came of them."""
 
     level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
     base_hash: str = ""  # of the 4-bit base, as the first process has it
@@ -201,23 +201,26 @@ class Checks:
             begun.append(handle.canary(self.shape))
         return begun
 
-    def check(self, name: str, results: Sequence[Any]) -> None:
-        """Raises UserError where a process cannot sandbox programs as the others do, RunError where
-        it holds another base."""
+    def problem(self, name: str, results: Sequence[Any]) -> UserError | RunError | None:
+        """What is wrong with a process, by what came of its calls: it cannot sandbox programs as
+        the others do, or holds another base."""
         refusal, base_hash, *_ = results
         if refusal is not None:
-            raise UserError(f"{name}: {refusal}")
+            return UserError(f"{name}: {refusal}")
         self.base_hash = self.base_hash or base_hash
-        if base_hash != self.base_hash:
-            raise RunError(
-                f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
-                f"({self.base_hash}): the same --model must be the same files on every node"
-            )
+        if base_hash == self.base_hash:
+            return None
+        return RunError(
+            f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
+            f"({self.base_hash}): the same --model must be the same files on every node"
+        )
 
     def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
-        """Every process at once, or those of `handles`."""
+        """Every process at once, or those of `handles`. Raises what `problem` says."""
         handles = everyone(cluster) if handles is None else handles
         begun = [self.calls(handle) for handle in handles]
         results = iter(cluster.gather([call for calls in begun for call in calls]))
         for handle, calls in zip(handles, begun, strict=True):
-            self.check(handle.name, [next(results) for _ in calls])
+            error = self.problem(handle.name, [next(results) for _ in calls])
+            if error is not None:
+                raise error

@@ -74,13 +74,12 @@ class RayCluster(Cluster):
         self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
             self._connect()
             self._start()
             self._join()
-        except BaseException:
-            self.close()
-            raise
+            on_error.pop_all()
 
     def _connect(self) -> None:
         """Starts Ray, or joins it."""

@@ -169,14 +169,12 @@ class VllmEngine:
 
         number = next(NUMBERS)
         request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.llm.llm_engine.remove_lora, number)
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
             self.slots.loaded(number, adapter, files.folder)
-        except BaseException:
-            with contextlib.suppress(Exception):  # it may have come no further than the files
-                self.llm.llm_engine.remove_lora(number)
-            raise
+            on_error.pop_all()
         return number, LoadedVersion(adapter.version, request, files)
 
     def canary(self, shape: AdapterShape) -> None:

@@ -212,19 +212,17 @@ class Pool:
             results.append(value)
             if len(results) < len(calls):
                 return
-            try:
-                self.checks.check(member.name, results)
-            except (UserError, RunError) as error:
-                if not self.cluster.exclude_node(member.name):
-                    raise
-                self.note(f"{error}: its node is not used")
-                self._let_go(member)
-                if member.name in self.extra:
-                    self.cluster.remove_actor(member.name)
-                else:
-                    self._start(member.name)
+            error = self.checks.problem(member.name, results)
+            if error is None:
+                return self._load(member)
+            if not self.cluster.exclude_node(member.name):
+                raise error
+            self.note(f"{error}: its node is not used")
+            self._let_go(member)
+            if member.name in self.extra:
+                self.cluster.remove_actor(member.name)
             else:
-                self._load(member)
+                self._start(member.name)
 
         for call in calls:
             self.call(member, "check", call, keep)
