@@ -14,6 +14,7 @@ from ray_nodes import RayNodes, own_token
 from unslothrl.cluster import joining, nodes, on_node
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
+from unslothrl.errors import UserError
 from unslothrl.planning.place import place
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
@@ -126,8 +127,8 @@ def test_a_reward_that_lacks_something_on_a_node_is_refused_there(tmp_path):
     path, lacks = str(tmp_path / "mine.py"), "No module named 'helpers'"
     (tmp_path / "mine.py").write_text(f"from helpers.words import WORDS\n{REWARD}")
     config = replace(Config(), model=str(BASE), reward=(f"{path}:reward",))
-    answer = on_node.prepare(config, [path], "session", "job", ["job"], on_node.content(path))
-    assert answer["error"].startswith("reward ") and lacks in answer["error"]
+    with pytest.raises(UserError, match=f"reward .*{lacks}"):
+        on_node.prepare(config, [path], "session", "job", ["job"], on_node.content(path))
 
 
 @pytest.mark.slow

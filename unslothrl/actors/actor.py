@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from unslothrl import rewards
-from unslothrl.actors.episodes import Course, Played, Rules, Talking, complete, of_one_prompt, play
+from unslothrl.actors.episodes import Played, Rules, Talking, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
 from unslothrl.dialogue.base import Dialogue
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
-from unslothrl.environments.host import Host, Lost, Setup
+from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import (
     Assignment,
@@ -268,13 +268,7 @@ class Actor:
     async def _played(self, task: Task, first: Request, group_seed: int) -> Played:
         if self.host is None:
             return await complete(first, self._draw, self.talking.text)
-        try:
-            async with self.host.open() as session:
-                return await play(
-                    task, first, group_seed, session, self._draw, self.talking, self.rules
-                )
-        except Lost as lost:  # it has not begun
-            return Course(task, first, self.rules).played(str(lost))
+        return await play(task, first, group_seed, self.host, self._draw, self.talking, self.rules)
 
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()

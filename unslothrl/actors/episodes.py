@@ -19,7 +19,7 @@ import numpy as np
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply, ToolCall
 from unslothrl.dialogue.conversation import Conversation, checked_prompt
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
-from unslothrl.environments.host import Lost, Session
+from unslothrl.environments.host import Host, Lost, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
     MOST_REWARD,
@@ -78,7 +78,7 @@ async def play(
     task: Task,
     first: Request,
     group_seed: int,
-    session: Session,
+    host: Host,
     draw: Draw,
     talking: "Talking",
     rules: Rules,
@@ -88,9 +88,10 @@ async def play(
     the task's own prompt; `group_seed` is the environment's, the same for all candidates."""
     course = Course(task, first, rules)
     try:
-        await course.begin(session, talking, group_seed)
-        await course.run(session, draw)
-        course.check_rewards()
+        async with host.open() as session:
+            await course.begin(session, talking, group_seed)
+            await course.run(session, draw)
+            course.check_rewards()
     except Lost as lost:
         return course.played(str(lost) or "it failed")
     return course.played()

@@ -136,13 +136,12 @@ class NodeWatch:
     def _take(self, node: str, found: Future[Any], is_new: bool) -> None:
         """Uses a node that has been looked at, unless it is going by now."""
         is_there = node in self.alive and node not in self.draining
-        try:
-            entry, cards = found.result()
-        except (UserError, RunError) as error:
+        if isinstance(error := found.exception(), UserError | RunError):
             self.refused.add(node)
             if is_there:
                 self.notes.append(f"{error}: the run continues without this node")
             return
+        entry, cards = found.result()
         kept = len(cards) // self.each * self.each if is_there else 0
         self.nodes.give_back(cards[kept:])  # what is left over holds no actor
         if not is_there:

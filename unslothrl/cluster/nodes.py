@@ -172,8 +172,6 @@ class JoinedNodes(Nodes):
         first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
-            if "error" in answer:
-                raise UserError(f"node {name}: {answer['error']}")
             if changed := base_parts.differing(self.tokenizer, answer["parts"]):
                 raise UserError(
                     f"node {name}: model {model} is not the driver's, by its {changed}: fetch the "
@@ -237,6 +235,8 @@ class JoinedNodes(Nodes):
                 answer = self.ray.get(ref)
             except self.ray.exceptions.RayError as error:
                 cause = causes.original(error)
+                if isinstance(cause, UserError):
+                    raise UserError(f"node {name}: {cause}") from None
                 raise RunError(f"node {name}: {causes.summary_of(cause)}") from None
             if isinstance(answer, str):
                 raise UserError(

@@ -11,6 +11,7 @@ The user's files travel through Ray's object store: Ray's own packages (`runtime
 than a gRPC message, in the memory of the head, and an adapter may be larger.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -109,7 +110,7 @@ def prepare(
     *contents: Content,
 ) -> dict[str, Any]:
     """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
-    folder of the run's own, and reads the user's files. -> {"error": a line} where that fails.
+    folder of the run's own, and reads the user's files. Raises UserError where that fails.
 
     `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
     are no longer `alive` are removed.
@@ -120,21 +121,14 @@ def prepare(
         if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
             shutil.rmtree(folder, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
-    try:
-        moved = write(dict(zip(sent, contents, strict=True)), scratch)
-        here = renamed(config, lambda path: moved.get(path, path))
-        objectives.load(here.learner)
-        scorer = scorer_of(here)
-        try:
-            scorer.check()
-        finally:
-            scorer.close()
-        environments.check(here.environment)
-        tensor_parallel.check_source(here)
-        base = base_model.prepare(config.model)
-    except UserError as error:
-        shutil.rmtree(scratch, ignore_errors=True)
-        return {"error": f"{error} (a node is sent the Python files beside one alone)"}
+    moved = write(dict(zip(sent, contents, strict=True)), scratch)
+    here = renamed(config, lambda path: moved.get(path, path))
+    objectives.load(here.learner)
+    with contextlib.closing(scorer_of(here)) as scorer:
+        scorer.check()
+    environments.check(here.environment)
+    tensor_parallel.check_source(here)
+    base = base_model.prepare(config.model)
     parts = base_parts.of(base)
     return {"config": here, "base": str(base), "parts": parts, "scratch": str(scratch)}
 
