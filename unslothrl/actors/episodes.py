@@ -35,6 +35,7 @@ from unslothrl.records import (
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
 
+CALL = ("name", "arguments", "error", "id")  # what an environment gets of a tool's
 NOTHING = Completion.drawn((), (), "abort", 0)
 
 
@@ -83,9 +84,9 @@ async def play(
     talking: "Talking",
     rules: Rules,
 ) -> Played:
-    """Turn by turn until the environment, the turns or the tokens end it. An environment that fails
-    ends it as well: what was drawn by then is kept, and marked. `first` asks for the first turn of
-    the task's own prompt; `group_seed` is the environment's, the same for all candidates."""
+    """Turn by turn until the environment, which may fail, the turns or the tokens end it: what was
+    drawn is kept. `first` asks for the first turn of the task's own prompt; `group_seed` is the
+    environment's, the same for all candidates."""
     course = Course(task, first, rules)
     try:
         async with host.open() as session:
@@ -150,7 +151,7 @@ class Course:
                 text=reply.text,
                 content=reply.content,
                 reasoning=reply.reasoning,
-                calls=[call_of(call) for call in reply.calls],
+                calls=[{name: getattr(call, name) for name in CALL} for call in reply.calls],
             )
             self.take(answer)
             if answer["done"]:
@@ -286,10 +287,6 @@ def of_one_prompt(played: list[Played]) -> list[Played]:
 def recorded(call: ToolCall) -> Call:
     arguments = "" if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
     return Call(call.name, arguments, call.error)
-
-
-def call_of(call: Any) -> dict[str, Any]:
-    return {"name": call.name, "arguments": call.arguments, "error": call.error, "id": call.id}
 
 
 def joined(record: Completion, turn: Completion) -> Completion:
