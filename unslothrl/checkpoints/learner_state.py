@@ -100,7 +100,7 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     for index, parameter in having.items():
         state = optimizer.state[parameter]
         for key, value in state.items():  # tensors stay the buffers that they are
-            new = saved[f"{index}/{key}"]
+            new: Any = saved[f"{index}/{key}"]
             state[key] = value.copy_(new) if isinstance(value, torch.Tensor) else new
 
 

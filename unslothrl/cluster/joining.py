@@ -8,6 +8,7 @@ same one.
 """
 
 import contextlib
+import logging
 import os
 import re
 import secrets
@@ -236,6 +237,6 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
 if __name__ == "__main__":
     import ray
 
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
     print(f"\n{JOINED}", flush=True)  # on a line of its own, among what Ray's C++ threads write
     ray.shutdown()
