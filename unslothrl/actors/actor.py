@@ -65,10 +65,9 @@ class Actor:
         follows_newest: bool = False,
         overlaps: bool = False,
     ):
-        """Without an `environment` an episode is a single turn. `make_dialogue` makes what writes
-        and reads turns, by default the tokenizer's chat template. `overlaps`: groups come and go
-        while others are drawn, so a reward that takes all completions of a rollout gets those of
-        the groups that are complete by then. UserError where the environment cannot be loaded."""
+        """`make_dialogue` makes what writes and reads turns, by default the tokenizer's template.
+        `overlaps`: a reward that takes all completions of a rollout gets those of the groups that
+        are complete by then. UserError where the environment cannot be loaded."""
         self.name, self.engine = name, engine
         self.talking = Talking(tokenizer, make_dialogue or (lambda: TemplateDialogue(tokenizer)))
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
@@ -115,9 +114,8 @@ class Actor:
             raise AdapterMismatch(f"{self.name}: {error}") from None
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
-        """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is
-        left to run alone at the end. A group that is in flight already is left as it is, so that a
-        driver may repeat itself."""
+        """Begins groups, unless they are in flight already; they are drawn by `collect`. Long
+        prompts start first, so that none is left to run alone at the end."""
         if not self.episodes:
             self.done, self.tokens_before = 0, self.engine.sampled_tokens
             self.progress.set(0, 0)

@@ -51,11 +51,8 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
 
 
 def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
-    """A number that differs where any bit of any parameter does, wherever they lie.
-
-    The bits as whole numbers, each times an odd number of its own, summed modulo 2**64: exact in
-    any order, so that devices and numbers of threads make no difference.
-    """
+    """A number that differs where any bit of any parameter does: the bits as whole numbers, each
+    times an odd number of its own, summed modulo 2**64, which is exact in any order."""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []
     for parameter in parameters:
@@ -68,11 +65,8 @@ def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
 
 
 def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStore, str]:
-    """-> (where the learners meet, its address), on a free port. Rank 0 opens it before any of them
-    joins; the port is free again when nobody holds the store.
-
-    `host`: this node's address as the other learners reach it; None: asked of the system.
-    """
+    """-> (where the learners meet, its address), on a free port, for as long as the store is held.
+    `host`: this node's address as the other learners reach it; None: asked of the system."""
     host = node_address() if host is None else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
@@ -89,10 +83,8 @@ def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStor
 
 
 class Exchange:
-    """One learner's end. Every rank joins, and then calls `sum` as often as the others do.
-
-    After a PeerLost the exchange is closed.
-    """
+    """One learner's end. Every rank joins, and then calls `sum` as often as the others do, until a
+    PeerLost closes it."""
 
     def __init__(
         self,

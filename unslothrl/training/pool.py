@@ -149,9 +149,8 @@ class Pool:
             self._call_load(member, self.newest, pending.done)
 
     def _version_lost(self, member: Member, version: Version, error: Exception) -> None:
-        """The learner has died before what it published was there, or its node has gone since: no
-        fault of `member`, which goes on with what comes next. Raises ProcessLost, once a version.
-        """
+        """The learner has died before what it published was there, or its node has gone since.
+        Raises ProcessLost, once a version."""
         if isinstance(error, ResultLost):
             name = self.cluster.learners[0].name
             error = ProcessLost(name, f"the version that {name} published is lost ({error})")
