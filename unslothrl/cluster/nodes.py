@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.cluster import causes, joining, on_node
+from unslothrl.cluster.ray_calls import result_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
@@ -231,13 +232,12 @@ class JoinedNodes(Nodes):
                     f"node {name} has not answered for {timeout_s:.0f} s: look at it with `ray "
                     "status`, or stop Ray on it"
                 )
-            try:
-                answer = self.ray.get(ref)
-            except self.ray.exceptions.RayError as error:
+            answer, error = result_of(ref)
+            if error is not None:
                 cause = causes.original(error)
                 if isinstance(cause, UserError):
-                    raise UserError(f"node {name}: {cause}") from None
-                raise RunError(f"node {name}: {causes.summary_of(cause)}") from None
+                    raise UserError(f"node {name}: {cause}")
+                raise RunError(f"node {name}: {causes.summary_of(cause)}")
             if isinstance(answer, str):
                 raise UserError(
                     f"node {name} cannot import this package ({answer}): install the driver's "

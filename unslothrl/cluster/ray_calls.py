@@ -99,6 +99,16 @@ def watched_host() -> type:
     return type("RayHost", (RayHost,), methods)
 
 
+def result_of(ref: Any) -> tuple[Any, Exception | None]:
+    """-> (what a reference of Ray's stands for, or what was raised instead)."""
+    import ray
+
+    try:
+        return ray.get(ref, timeout=GET_S), None
+    except Exception as error:
+        return None, error
+
+
 @dataclass
 class Results:
     """Turns what Ray gives back into values and this package's errors."""
@@ -125,12 +135,8 @@ class Results:
 
     def outcome(self, call: RayCall) -> Outcome:
         """What a call has come to, in any thread."""
-        import ray
-
-        try:
-            return Outcome(call, ray.get(call.ref, timeout=GET_S))
-        except Exception as error:
-            return Outcome(call, error=self.error_of(error))
+        value, error = result_of(call.ref)
+        return Outcome(call, value, error and self.error_of(error))
 
     def error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
@@ -166,13 +172,13 @@ class Watch:
         # An answer that came while this process was stopped itself is there a moment later.
         timeout_s = LATE_S if self.silence_s() > 1 else 0
         if self.ref is not None and ray.wait([self.ref], timeout=timeout_s)[0]:
-            ref, self.ref = self.ref, None
-            try:
-                self.state = ray.get(ref, timeout=GET_S)
-            except ray.exceptions.RayError as error:
-                if isinstance(error, ray.exceptions.ActorDiedError):
-                    self.death = error
-                return self  # its call, if any, says so, too
+            state, error = result_of(self.ref)
+            self.ref = None
+            if isinstance(error, ray.exceptions.ActorDiedError):
+                self.death = error
+            if error is not None:  # its call, if any, says so, too
+                return self
+            self.state = state
         now = time.monotonic()
         if self.ref is None and now - self.asked >= ASK_S:
             self.ref = self.host.progress.remote()
