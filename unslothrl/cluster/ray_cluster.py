@@ -327,12 +327,9 @@ class RayCluster(Cluster):
         """Decides where a process starts. Where its node has gone, waits until another is ready.
         Raises RunError if none can be."""
         watch = self.node_watch
-        while watch is not None:
-            try:
-                return watch.place(name)
-            except RunError:
-                if not watch.looks:
-                    raise
+        while watch is not None and (problem := watch.find_place(name)):
+            if not watch.looks:
+                raise RunError(problem)
             watch.look()
             time.sleep(POLL_S)
 
