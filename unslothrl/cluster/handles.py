@@ -26,7 +26,7 @@ class Transport(Protocol):
 
     def fetch(self, argument: Any) -> Call[float] | float:
         """Brings an argument of a later call to the process's node, beside what the process is
-        doing. -> seconds, 0 where another process of the node was asked before."""
+        doing. -> seconds"""
 
 
 class GeneratorHandle:

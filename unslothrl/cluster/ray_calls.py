@@ -30,10 +30,8 @@ class RayCall(Call[Any]):
 class RayTransport:
     """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
 
-    def __init__(self, host: Any, node: str = "", fetched: dict[str, Any] | None = None):
-        """`fetched`: what each node was asked last to fetch, of all processes."""
-        self.host, self.node = host, node
-        self.fetched = {} if fetched is None else fetched
+    def __init__(self, host: Any):
+        self.host = host
 
     def call(self, method: str, *arguments: Any) -> RayCall:
         refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
@@ -41,9 +39,8 @@ class RayTransport:
 
     def fetch(self, argument: Any) -> RayCall | float:
         """In a thread of its own there. What is no call travels with the call that takes it."""
-        if not isinstance(argument, RayCall) or self.fetched.get(self.node) == argument.ref:
+        if not isinstance(argument, RayCall):
             return 0.0
-        self.fetched[self.node] = argument.ref
         return RayCall(self, self.host.fetch.remote([argument.ref]))
 
     def ready(self) -> RayCall:

@@ -71,7 +71,6 @@ class RayCluster(Cluster):
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
         self.head: RayHead | None = None
         self.results = Results({})
-        self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         with contextlib.ExitStack() as on_error:
@@ -129,8 +128,7 @@ class RayCluster(Cluster):
 
     def _way(self, name: str) -> RayTransport:
         """To a process that has been launched."""
-        node = self.plans[name].node
-        return RayTransport(self.hosts[name], "" if node is None else node.id, self.fetched)
+        return RayTransport(self.hosts[name])
 
     def _has_head(self) -> bool:
         """Whether calls of the head may be made: they would block."""

@@ -57,14 +57,9 @@ def start(
 
 
 def set_variables() -> None:
-    """What vLLM reads when it is imported.
-
-    PYTORCH_ALLOC_CONF is repeated under its old name, by which alone vLLM 0.26 knows it. What
-    sleeps cannot lie in expandable segments: PyTorch refuses ("MemPool doesn't currently support
-    expandable_segments"). vLLM turns them off while it allocates, if it finds them under that name
-    (device_allocator/cumem.py:330); from PyTorch 2.10 on users set the new one, and importing
-    Unsloth moves both there.
-    """
+    """What vLLM reads when it is imported. PYTORCH_ALLOC_CONF is repeated under its old name, by
+    which alone vLLM 0.26 knows it and turns expandable segments off for what sleeps
+    (device_allocator/cumem.py:330), which PyTorch refuses in them."""
     for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
     if settings := os.environ.get("PYTORCH_ALLOC_CONF"):

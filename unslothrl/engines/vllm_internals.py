@@ -151,11 +151,8 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
 
 def of_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
     """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
-    cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there.
-
-    It warms up with a whole batch, which takes minutes where workers wait for one another on a few
-    cores: those get a small one.
-    """
+    cannot do: prompts are prefilled whole there. It warms up with a whole batch, which takes
+    minutes where workers wait for one another on a few cores: those get a small one."""
     prefill = memory.prefill_tokens if workers == 1 else SPLIT_PREFILL
     return {
         "enable_chunked_prefill": False,
