@@ -274,21 +274,6 @@ def check_sleep(engine: Engine, load: Load) -> None:
     ]
 
 
-def check_progress(engine: Engine) -> None:
-    """`generate` reports it, and each completion as soon as it is there, in any order."""
-    seen: list[tuple[int, int]] = []
-    there: dict[int, object] = {}
-    drawn = generate(
-        engine,
-        requests(),
-        lambda done, tokens: seen.append((done, tokens)),
-        lambda index, completion: there.update({index: completion}),
-    )
-    assert seen[-1] == (24, sum(len(one.token_ids) for one in drawn))
-    assert len(seen) > 3 and [done for done, _ in seen] == sorted(done for done, _ in seen)
-    assert [there[index] for index in range(24)] == drawn
-
-
 def check_each_request_has_its_own_seed(engine: Engine) -> None:
     same_prompt = [Request(str(i), (5, 6, 7), seed_of("x", i), SAMPLING) for i in range(16)]
     first = generate(engine, same_prompt)
@@ -312,7 +297,6 @@ OF_REQUESTS = [
     check_requests_join_others_that_run,
     check_an_id_is_in_flight_once,
     check_abort,
-    check_progress,
     check_each_request_has_its_own_seed,
 ]
 OF_VERSIONS = [

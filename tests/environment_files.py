@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.actors.episodes import Course, Played, Rules, Talking, play
+from unslothrl.actors.episodes import Played, Rules, Talking, play
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
-from unslothrl.environments.host import Host, Lost, Setup
+from unslothrl.environments.host import Host, Setup
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.weights.base_model import load_tokenizer
 
@@ -90,13 +90,7 @@ def play_with(
     talking = Talking(tokenizer(), lambda: TemplateDialogue(tokenizer()))
 
     async def run() -> Played:
-        try:
-            async with host.open() as session:
-                return await play(
-                    task, first, seed, session, script.draw, talking, rules or Rules()
-                )
-        except Lost as lost:
-            return Course(task, first, Rules()).played(str(lost))
+        return await play(task, first, seed, host, script.draw, talking, rules or Rules())
 
     return asyncio.run(run())
 

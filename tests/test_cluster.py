@@ -85,7 +85,7 @@ def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
     cluster = RayCluster.__new__(RayCluster)
     cluster.hosts = {"learner-0": SimpleNamespace(ready=SimpleNamespace(remote=object))}
     cluster.plans = {"learner-0": ProcessPlan(LEARNER, 0)}
-    cluster.fetched, said = {}, []
+    said = []
     cluster.stage = said.append
     cluster.poll = lambda calls, timeout_s: []
     cluster._end = cluster._place = cluster._launch = lambda *_: None

@@ -118,8 +118,8 @@ def test_a_learner_that_was_killed_is_noticed_at_once(lost, learners):
     assert found[lost] == "died"
     others = [found[rank] for rank in range(learners) if rank != lost]
     assert max(seconds for _, _, seconds in others) < 10
-    assert any(name == f"learner-{lost}" for name, _, _ in others)
-    for _, message, _ in others:
+    for name, message, _ in others:
+        assert name.startswith("learner-")
         assert message.endswith("continue from the last checkpoint with --resume")
         assert "\n" not in message
 
@@ -134,7 +134,6 @@ def test_a_learner_that_hangs_is_waited_for_until_the_deadline(lost):
     for _, message, seconds in others:
         assert seconds < DEADLINE_S + 8
         assert " without success (" in message
-    assert any(name == f"learner-{lost}" for name, _, _ in others)
     assert max(seconds for _, _, seconds in others) >= DEADLINE_S
 
 
@@ -171,7 +170,7 @@ def test_learners_may_meet_again_and_leave_no_port_behind(tmp_path):
 def test_an_address_where_nobody_listens():
     store, address = listen("127.0.0.1")
     del store
-    with pytest.raises(RunError, match=r"learner 1 of 2 waited for learner 0 without success \("):
+    with pytest.raises(RunError, match=r"learner 1 of 2 waited for the others without success \("):
         Exchange(1, 2, address, deadline_s=0.5)
 
 

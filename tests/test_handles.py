@@ -75,11 +75,12 @@ def test_who_has_a_canary():
 
 def test_another_base_and_another_sandbox_are_named():
     checks = Checks("bubblewrap")
-    checks.check("learner-0", [None, "a" * 8])
-    with pytest.raises(RunError, match=r"actor-1 holds a different 4-bit base \(bbbbbbbb\)"):
-        checks.check("actor-1", [None, "b" * 8, None])
-    with pytest.raises(UserError, match="actor-2: no bubblewrap here"):
-        checks.check("actor-2", ["no bubblewrap here", "a" * 8])
+    assert checks.problem("learner-0", [None, "a" * 8]) is None
+    base = checks.problem("actor-1", [None, "b" * 8, None])
+    assert isinstance(base, RunError)
+    assert str(base).startswith("actor-1 holds a different 4-bit base (bbbbbbbb)")
+    sandbox = checks.problem("actor-2", ["no bubblewrap here", "a" * 8])
+    assert isinstance(sandbox, UserError) and str(sandbox) == "actor-2: no bubblewrap here"
 
 
 class Dying:

@@ -12,7 +12,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.timer import Timer
-from unslothrl.training.group_source import PrefetchedTasks, SynchronousSource
+from unslothrl.training.group_source import SynchronousSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
@@ -33,7 +33,7 @@ class Run:
         self.source = OverlappedSource(
             self.config,
             objective_of(self.config),
-            PrefetchedTasks(tasks or FakeTasks()),
+            tasks or FakeTasks(),
             self.stream,
             FailureReport(view.note),
             view,
@@ -152,7 +152,7 @@ def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overl
     saved = copy.deepcopy(first.state)
     assert saved.batches == [4, 2]
     stream, view, config = RolloutStream(FakeCluster(2), 0), FakeView(), first.config
-    tasks = PrefetchedTasks(ShortEpisodes())
+    tasks = ShortEpisodes()
     source = SynchronousSource(
         config, objective_of(config), tasks, stream, FailureReport(view.note), view, STEPS
     )

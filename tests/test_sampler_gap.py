@@ -96,15 +96,6 @@ def test_one_that_is_far_off_is_stopped_and_its_late_samples_do_not_stop_its_suc
     assert len(watch.stops) == 2
 
 
-def test_a_single_actor_is_compared_with_its_past_and_never_stopped():
-    watch = Watched()
-    for version in range(12):
-        gap = 0.005 if version < 8 else 2.0
-        watch.saw([stats(("actor-0", version, noise(400, gap, version)))], version)
-    assert len(watch.notes) == 1 and "its own before 0.0" in watch.notes[0]
-    assert watch.stops == []
-
-
 def test_few_tokens_say_nothing():
     watch = Watched()
     for version in range(6):

@@ -10,7 +10,6 @@ import pytest
 
 from unslothrl import cluster, embedded
 from unslothrl.cluster.base import Builders, Checks, everyone
-from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.system.machine import Machine
 
@@ -85,8 +84,7 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     processes.check_learners()
 
     actor = processes.actors[0]  # and one that is stopped for a while, which its silence shows
-    host = processes.hosts[actor.name]
-    pid = processes.ray.get(host.pid.remote())
+    pid = processes.ray.get(processes.hosts[actor.name].pid.remote())
     processes.silence_s(actor)
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + 60
@@ -96,8 +94,3 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     while processes.silence_s(actor) > 0 and time.monotonic() < end:
         pass
     assert silent >= 2.0 and time.monotonic() < end
-    watch = processes.watches[host]
-    seconds, when = watch.longest
-    assert seconds >= 1.5
-    assert watch.answer_s(when + FORGET_S) == pytest.approx(seconds / 2)
-    assert processes.answer_s() < seconds  # the learner's, beside it

@@ -20,7 +20,7 @@ from unslothrl.commands import plan
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_internals import EXTENSION, options
-from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, variables_of
+from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, set_variables_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import assign_gpus, place
@@ -380,9 +380,8 @@ def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
 
 def test_the_workers_share_the_threads_of_their_actor(monkeypatch):
     names = ("OMP_NUM_THREADS", "VLLM_WORKER_MULTIPROC_METHOD")
-    monkeypatch.delenv(names[1], raising=False)
+    monkeypatch.setenv(names[1], "")
     for threads, workers, each in (("16", 4, "4"), ("7", 2, "3"), ("1", 2, "1")):
         monkeypatch.setenv(names[0], threads)
-        with variables_of(workers):
-            assert [os.environ[name] for name in names] == [each, "spawn"]
-        assert os.environ[names[0]] == threads and names[1] not in os.environ
+        set_variables_of(workers)
+        assert [os.environ[name] for name in names] == [each, "spawn"]

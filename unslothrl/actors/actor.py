@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from unslothrl import rewards
-from unslothrl.actors.episodes import Course, Played, Rules, Talking, complete, of_one_prompt, play
+from unslothrl.actors.episodes import Played, Rules, Talking, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
 from unslothrl.dialogue.base import Dialogue
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
-from unslothrl.environments.host import Host, Lost, Setup
+from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import (
     Assignment,
@@ -65,10 +65,9 @@ class Actor:
         follows_newest: bool = False,
         overlaps: bool = False,
     ):
-        """Without an `environment` an episode is a single turn. `make_dialogue` makes what writes
-        and reads turns, by default the tokenizer's chat template. `overlaps`: groups come and go
-        while others are drawn, so a reward that takes all completions of a rollout gets those of
-        the groups that are complete by then. UserError where the environment cannot be loaded."""
+        """`make_dialogue` makes what writes and reads turns, by default the tokenizer's template.
+        `overlaps`: a reward that takes all completions of a rollout gets those of the groups that
+        are complete by then. UserError where the environment cannot be loaded."""
         self.name, self.engine = name, engine
         self.talking = Talking(tokenizer, make_dialogue or (lambda: TemplateDialogue(tokenizer)))
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
@@ -115,9 +114,8 @@ class Actor:
             raise AdapterMismatch(f"{self.name}: {error}") from None
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
-        """Begins groups; they are drawn by `collect`. Long prompts start first, so that none is
-        left to run alone at the end. A group that is in flight already is left as it is, so that a
-        driver may repeat itself."""
+        """Begins groups, unless they are in flight already; they are drawn by `collect`. Long
+        prompts start first, so that none is left to run alone at the end."""
         if not self.episodes:
             self.done, self.tokens_before = 0, self.engine.sampled_tokens
             self.progress.set(0, 0)
@@ -176,7 +174,9 @@ class Actor:
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
         end = None if seconds is None else time.monotonic() + seconds
-        try:
+        with contextlib.ExitStack() as on_error:  # Ctrl-C included: what is being scored ends
+            on_error.callback(self.scoring.close)
+            on_error.callback(self.scorer.close)
             with self._named(), self.profiler.part("generation"):
                 groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
             if not self.episodes:
@@ -185,10 +185,7 @@ class Actor:
             if not self.episodes:
                 self.scoring.finish(None if end is None else max(0.0, end - time.monotonic()))
             groups += self.scoring.take()
-        except BaseException:  # Ctrl-C included: what is being scored is given up
-            self.scorer.close()
-            self.scoring.close()
-            raise
+            on_error.pop_all()
         return Collected(
             tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
             time.perf_counter() - drawn,
@@ -269,13 +266,7 @@ class Actor:
     async def _played(self, task: Task, first: Request, group_seed: int) -> Played:
         if self.host is None:
             return await complete(first, self._draw, self.talking.text)
-        try:
-            async with self.host.open() as session:
-                return await play(
-                    task, first, group_seed, session, self._draw, self.talking, self.rules
-                )
-        except Lost as lost:  # it has not begun
-            return Course(task, first, self.rules).played(str(lost))
+        return await play(task, first, group_seed, self.host, self._draw, self.talking, self.rules)
 
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()

@@ -19,7 +19,7 @@ import numpy as np
 from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply, ToolCall
 from unslothrl.dialogue.conversation import Conversation, checked_prompt
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
-from unslothrl.environments.host import Lost, Session
+from unslothrl.environments.host import Host, Lost, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
     MOST_REWARD,
@@ -35,6 +35,7 @@ from unslothrl.records import (
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
 
+CALL = ("name", "arguments", "error", "id")  # what an environment gets of a tool's
 NOTHING = Completion.drawn((), (), "abort", 0)
 
 
@@ -78,19 +79,20 @@ async def play(
     task: Task,
     first: Request,
     group_seed: int,
-    session: Session,
+    host: Host,
     draw: Draw,
     talking: "Talking",
     rules: Rules,
 ) -> Played:
-    """Turn by turn until the environment, the turns or the tokens end it. An environment that fails
-    ends it as well: what was drawn by then is kept, and marked. `first` asks for the first turn of
-    the task's own prompt; `group_seed` is the environment's, the same for all candidates."""
+    """Turn by turn until the environment, which may fail, the turns or the tokens end it: what was
+    drawn is kept. `first` asks for the first turn of the task's own prompt; `group_seed` is the
+    environment's, the same for all candidates."""
     course = Course(task, first, rules)
     try:
-        await course.begin(session, talking, group_seed)
-        await course.run(session, draw)
-        course.check_rewards()
+        async with host.open() as session:
+            await course.begin(session, talking, group_seed)
+            await course.run(session, draw)
+            course.check_rewards()
     except Lost as lost:
         return course.played(str(lost) or "it failed")
     return course.played()
@@ -149,7 +151,7 @@ class Course:
                 text=reply.text,
                 content=reply.content,
                 reasoning=reply.reasoning,
-                calls=[call_of(call) for call in reply.calls],
+                calls=[{name: getattr(call, name) for name in CALL} for call in reply.calls],
             )
             self.take(answer)
             if answer["done"]:
@@ -247,11 +249,11 @@ def of_the_environment(gave_texts: bool = True) -> Iterator[None]:
     it gave none, what a template refuses is the user's."""
     try:
         yield
-    except UserError as error:  # the template refuses what the environment says
-        if not gave_texts:
-            raise
-        raise Lost(str(error)) from None
     except Exception as error:
+        if isinstance(error, UserError):  # the template refuses what the environment says
+            if not gave_texts:
+                raise
+            raise Lost(str(error)) from None
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise Lost(f"what it says cannot be read ({said:.200})") from error
 
@@ -285,10 +287,6 @@ def of_one_prompt(played: list[Played]) -> list[Played]:
 def recorded(call: ToolCall) -> Call:
     arguments = "" if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
     return Call(call.name, arguments, call.error)
-
-
-def call_of(call: Any) -> dict[str, Any]:
-    return {"name": call.name, "arguments": call.arguments, "error": call.error, "id": call.id}
 
 
 def joined(record: Completion, turn: Completion) -> Completion:

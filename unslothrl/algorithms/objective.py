@@ -17,15 +17,10 @@ More is passed by name, to a function that has a parameter of that name after th
 a clip. The files beside this one have the same functions under names.
 """
 
-import ast
 import functools
 import inspect
 import math
-import os
-import pickle
-import subprocess
 import sys
-import tempfile
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
@@ -35,6 +30,8 @@ from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.system import variables
+from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
 
 TOKENS = ("lengths", "logprobs", "entropies", "advantages", "sampler", "old", "reference")
@@ -45,11 +42,7 @@ BY_NAME: dict[str, tuple[str, ...]] = {
     "clip": TOKENS,
     "aggregation": (),
 }
-LIGHT = {*sys.stdlib_module_names, __name__} - {"importlib", "runpy"}
-ANSWER = f"from {__name__} import write_answer; write_answer()"
 PLAIN = (str, bool, int, float, type(None))
-
-in_own_process = False  # of a file: what it loads is executed there too, itself included
 
 
 @dataclass(frozen=True)
@@ -115,9 +108,9 @@ class Part:
         named = asked_for(function, len(arguments), named)
         try:
             result = function(*arguments, **named)
-        except RunError:  # of a part of another file, which this one calls
-            raise
         except Exception as error:
+            if isinstance(error, RunError):  # of a part of another file, which this one calls
+                raise
             frames = traceback.extract_tb(error.__traceback__)
             lines = [each.lineno for each in frames if each.filename == str(self.path)]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -161,12 +154,8 @@ def asked_for(
 def _parameters(
     function: Callable[..., Any], positional: int
 ) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """-> (those that the first `positional` arguments go to, the others). Both are empty where a
-    function written in C does not say."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        return [], []
+    """-> (those that the first `positional` arguments go to, the others)."""
+    parameters = list(inspect.signature(function).parameters.values())
     by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
     return taken, [parameter for parameter in parameters if parameter not in taken]
@@ -215,35 +204,14 @@ def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
 
 
 def read(learner: str, path: Path) -> Objective:
-    """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError.
-
-    Options are resolved in the driver, which sets what torch reads when it is imported, and may go
-    on to import Unsloth, later on. So a file that imports more than the standard library and
-    `Objective` is executed in a process of its own (about the seconds that its imports take); its
-    functions are loaded here when one is first called.
-    """
+    """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
     try:
         text = read_text(path, MOST_CODE)
     except Unreadable as error:
         raise UserError(f"learner {learner}: {error}: give a .py file") from None
-    is_light = in_own_process or "torch" in sys.modules or imports_little(text)
-    return Objective(**(_parts if is_light else _parts_elsewhere)(learner, path, text))
-
-
-def imports_little(text: str) -> bool:
-    """Whether executing a file loads nothing heavy, by its imports.
-
-    True as well for what is not Python: executing it tells what is wrong.
-    """
-    try:
-        nodes = list(ast.walk(ast.parse(text)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nesting
-        return True
-    modules = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
-    modules |= {
-        "." * node.level + (node.module or "") for node in nodes if isinstance(node, ast.ImportFrom)
-    }
-    return all({module, module.partition(".")[0]} & LIGHT for module in modules)
+    if "torch" in text:  # which reads some of them when it is imported
+        variables.apply(usable_cpus(), gpu=True)
+    return Objective(**_parts(learner, path, text))
 
 
 @functools.lru_cache(maxsize=64)
@@ -297,34 +265,3 @@ def _check_names(part: Part, function: Callable[..., Any]) -> None:
                 f"called {parameter.name} is passed to it: take {advice} by name, or give it a "
                 "default"
             )
-
-
-@functools.lru_cache(maxsize=64)
-def _parts_elsewhere(learner: str, path: Path, text: str) -> dict[str, Any]:
-    """As `_parts`, by a process of its own."""
-    with tempfile.TemporaryDirectory() as folder:
-        answer = Path(folder) / "answer"
-        done = subprocess.run(
-            [sys.executable, "-c", ANSWER, answer],
-            input=pickle.dumps((learner, path, text)),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-        if done.returncode:
-            raise UserError(
-                f"learner {learner} fails when it is imported (exit code {done.returncode}): fix it"
-            )
-        found = pickle.loads(answer.read_bytes())
-    if isinstance(found, UserError):
-        raise found
-    return found
-
-
-def write_answer() -> None:
-    """What the process for a file runs."""
-    global in_own_process
-    in_own_process = True
-    try:
-        found: Any = _parts(*pickle.load(sys.stdin.buffer))
-    except UserError as error:
-        found = error
-    Path(sys.argv[1]).write_bytes(pickle.dumps(found))

@@ -1,13 +1,13 @@
-"""What a learner saves: named values as bytes, and any torch optimiser's state as named values.
+"""What a learner saves: named values as bytes, and a torch optimiser's state as named values.
 
-A value of a parameter's state is named `index/key/key/...`, where `index` counts the parameters.
+A value of a parameter's state is named `index/key`, where `index` counts the parameters.
 Restoring lets the optimiser build its state by itself and copies the saved values into it:
 `load_state_dict` would put new tensors in the place of its buffers, in the parameter's dtype and,
 for bitsandbytes' paged ones, outside of managed memory (0.50.2, `optim/optimizer.py`).
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
@@ -77,16 +77,15 @@ def unpack(data: bytes) -> dict[str, Leaf]:
 
 
 def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
-    """Each value of the optimiser's state by its name.
-
-    TypeError for what is neither a tensor nor plain.
-    """
-    named: dict[str, Leaf] = {}
-    for index, parameter in enumerate(_parameters(optimizer)):
-        named.update(_walk(optimizer.state.get(parameter, {}), str(index)))
-    return named
+    """Each value of the optimiser's state by its name."""
+    return {
+        f"{index}/{key}": value
+        for index, parameter in enumerate(_parameters(optimizer))
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
+@torch.no_grad()
 def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     """Makes the state what `leaves` gave. Parameters may change: restore theirs afterwards.
 
@@ -99,7 +98,10 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     _build(optimizer, list(having.values()))
     _check(optimizer, leaves(optimizer), saved)
     for index, parameter in having.items():
-        _fill(optimizer.state[parameter], index, saved)
+        state = optimizer.state[parameter]
+        for key, value in state.items():  # tensors stay the buffers that they are
+            new: Any = saved[f"{index}/{key}"]
+            state[key] = value.copy_(new) if isinstance(value, torch.Tensor) else new
 
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
@@ -145,33 +147,3 @@ def _form(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.dtype
     return float if isinstance(value, int | float) else type(value)
-
-
-def _walk(tree: Any, name: str) -> Iterator[tuple[str, Leaf]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _walk(value, f"{name}/{key}")
-    elif isinstance(tree, list | tuple):
-        for key, value in enumerate(tree):
-            yield from _walk(value, f"{name}/{key}")
-    elif tree is None or isinstance(tree, torch.Tensor | int | float | bool | str):
-        yield name, tree
-    else:
-        raise TypeError(f"optimiser state {name} is a {type(tree).__name__}: it cannot be saved")
-
-
-@torch.no_grad()
-def _fill(tree: Any, name: str, saved: dict[str, Leaf]) -> Any:
-    """-> the tree with the saved values; tensors, dicts and lists stay the objects they are."""
-    if isinstance(tree, dict):
-        for key in tree:
-            tree[key] = _fill(tree[key], f"{name}/{key}", saved)
-        return tree
-    if isinstance(tree, list | tuple):
-        filled = [_fill(value, f"{name}/{key}", saved) for key, value in enumerate(tree)]
-        if isinstance(tree, tuple):
-            return tuple(filled)
-        tree[:] = filled
-        return tree
-    value = saved[name]
-    return tree.copy_(value) if isinstance(value, torch.Tensor) else value

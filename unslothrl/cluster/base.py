@@ -3,7 +3,7 @@ work, at the start and when one is started again."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -68,40 +68,30 @@ class Cluster:
         progress: Progress | None = None,
         deadline_s: float | None = None,
     ) -> list[T]:
-        """The results of calls, in order; raises what a call raised, as soon as it does.
-
-        `progress` gets (done, tokens) summed over the calls' processes while they run. ProcessLost
-        where a process has died, does not answer, or is not done within `deadline_s`.
-        """
+        """The results of calls, in order; raises what a call raised, as soon as it does, and
+        ProcessLost where a process has died, does not answer, or is not done within `deadline_s`.
+        `progress` gets (done, tokens) summed over the calls' processes while they run."""
         raise NotImplementedError
 
     def wait(self, calls: Sequence[Call[Any]]) -> None:
-        """Returns when these calls have ended; what came of them stays where it is. ProcessLost
-        where a process does not answer."""
+        """Returns when these calls have ended; what came of them stays where it is."""
         self.gather(calls)
 
     def later(self, call: Call[T]) -> Callable[[], T]:
-        """What another thread may call for a call's result: it waits for that, and raises what
-        `gather` would. Where all is in this process, the call is over when this returns."""
+        """What another thread may call for a call's result; it raises what `gather` would."""
         (value,) = self.gather([call])
         return lambda: value
 
     def poll(
         self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
     ) -> list[Outcome]:
-        """Those of `calls` that have ended, after at most `timeout_s`. Where they run in this
-        process, they are run, what they raise is raised, and `progress` gets (done, tokens)."""
+        """Those of `calls` that have ended, after at most `timeout_s`; in this process all of
+        them, of which `progress` gets (done, tokens)."""
         values = self.gather(list(calls), progress)
         return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
 
     def silence_s(self, handle: GeneratorHandle) -> float:
-        """For how long a process has left a question of this method's unanswered, which a thread
-        answers beside its calls; 0 where it answers."""
-        return 0.0
-
-    def answer_s(self) -> float:
-        """Seconds that such answers take now, of processes that have been asked of late: long where
-        the machines are busy."""
+        """For how long a process's watching thread has left a question unanswered."""
         return 0.0
 
     def check_learners(self) -> None:
@@ -116,10 +106,9 @@ class Cluster:
         return Changes()
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Call[None]]:
-        """Begins to start an actor in place of the one of that name, which is ended first, or one
-        that `changes` has named; on another node than before where its node has gone, or if
-        `elsewhere` and there is room. -> (it, a call that ends when it is ready). Raises RunError
-        where it cannot be started now."""
+        """Begins to start an actor in place of the one of that name, or one that `changes` has
+        named; on another node where its own has gone, or if `elsewhere` and there is room. -> (it,
+        a call that ends when it is ready). Raises RunError where it cannot be started now."""
         raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
 
     def remove_actor(self, name: str) -> None:
@@ -127,21 +116,17 @@ class Cluster:
         self.add_actor(name)
 
     def exclude_node(self, name: str) -> bool:
-        """Starts nothing any more on the node of that actor, unless it is one of those that the run
-        was started on. -> whether that is so"""
+        """Starts nothing any more on the node of that actor, if it has joined since the run began.
+        -> whether it has"""
         return False
 
     def start_again(self, name: str) -> None:
-        """Ends a process that has yet to work, a learner with all the others, and starts it again;
-        returns when it is built."""
+        """Starts a process that has yet to work again, a learner with all the others."""
         self.add_actor(name)
 
     def restart_learners(self) -> None:
-        """Ends all learners, and starts as many again, as they were at the start of the run."""
+        """Ends all learners, and starts as many."""
         self.add_actor("learners")
-
-    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        """How far the run is after a step, for `unslothrl cluster`."""
 
     def close(self) -> None:
         """Ends every process that was started."""
@@ -175,7 +160,7 @@ def loaded(config: Config) -> str:
 
 @dataclass
 class Checks:
-    """Of one run. `calls` begins them in a process, `check` judges what came of them."""
+    """Of one run. `calls` begins them in a process, `problem` judges what came of them."""
 
     level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
     base_hash: str = ""  # of the 4-bit base, as the first process has it
@@ -209,23 +194,26 @@ class Checks:
             begun.append(handle.canary(self.shape))
         return begun
 
-    def check(self, name: str, results: Sequence[Any]) -> None:
-        """Raises UserError where a process cannot sandbox programs as the others do, RunError where
-        it holds another base."""
+    def problem(self, name: str, results: Sequence[Any]) -> UserError | RunError | None:
+        """What is wrong with a process, by what came of its calls: it cannot sandbox programs as
+        the others do, or holds another base."""
         refusal, base_hash, *_ = results
         if refusal is not None:
-            raise UserError(f"{name}: {refusal}")
+            return UserError(f"{name}: {refusal}")
         self.base_hash = self.base_hash or base_hash
-        if base_hash != self.base_hash:
-            raise RunError(
-                f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
-                f"({self.base_hash}): the same --model must be the same files on every node"
-            )
+        if base_hash == self.base_hash:
+            return None
+        return RunError(
+            f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
+            f"({self.base_hash}): the same --model must be the same files on every node"
+        )
 
     def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
-        """Every process at once, or those of `handles`."""
+        """Every process at once, or those of `handles`. Raises what `problem` says."""
         handles = everyone(cluster) if handles is None else handles
         begun = [self.calls(handle) for handle in handles]
         results = iter(cluster.gather([call for calls in begun for call in calls]))
         for handle, calls in zip(handles, begun, strict=True):
-            self.check(handle.name, [next(results) for _ in calls])
+            error = self.problem(handle.name, [next(results) for _ in calls])
+            if error is not None:
+                raise error

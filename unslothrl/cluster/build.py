@@ -31,8 +31,8 @@ from unslothrl.weights.base_model import load_tokenizer
 
 
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
-    """-> an `Actor` with an engine, and on it a 4-bit base, of its own; without a `plan` it has the
-    GPU that it finds to itself."""
+    """-> an `Actor` with an engine and a base of its own; without a `plan` it has the GPU that it
+    finds to itself."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
         prepare_card()
@@ -81,7 +81,6 @@ def vllm_options(config: Config) -> dict[str, Any]:
 
 
 def transformers_engine(config: Config, base: Path, backend: Any, has_own_base: bool):
-    """-> transformers' engine over a backend's model."""
     from unslothrl.engines.transformers import TransformersEngine
 
     sequences = config.sequences_at_once

@@ -1,7 +1,6 @@
 """Describes what ended a run in one line that says what to do; Ray's own reports take pages."""
 
 import re
-import signal
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
@@ -40,15 +39,15 @@ def original(error: Exception) -> Exception:
 def process_died(
     error: Any, names: Mapping[str, str], logs: Path | None, oom_kills: int, here: str = ""
 ) -> ProcessLost:
-    """The error to raise for `error`, Ray's about a dead process. `names` maps Ray's ids to names
-    such as actor-0; `oom_kills` is `oom_killed()` from before the processes were started, `here`
-    this node's address."""
+    """The error to raise for Ray's about a dead process. `names`: Ray's id -> e.g. actor-0;
+    `oom_kills`: `oom_killed()` before the processes were started; `here`: this node's address."""
     message = str(error)
     name = names.get(str(getattr(error, "actor_id", "")), "a process of the run")
     pid = re.search(r"\bpid: (\d+)", message)
     ip = re.search(r"\bip: (\S+)", message)
     elsewhere = f" on {ip[1]}" if here and ip and ip[1] != here else ""
-    log = log_of(logs, int(pid[1])) if logs and pid and not elsewhere else None
+    found = logs.glob(f"worker-*-{pid[1]}.err") if logs and pid and not elsewhere else ()
+    log = next(iter(sorted(found)), None)
     written = log.read_text(errors="replace")[-20_000:] if log else ""
     cause = probable_cause(message, written, not elsewhere and oom_killed() > oom_kills)
     process = f" (process {pid[1]}{elsewhere})" if pid else ""
@@ -67,18 +66,12 @@ def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
         return f"{match[1] or match[2]}"
     if "node" in message and "died" in message and "its node" in message:
         return "its node died or lost the network"
-    exit_code = re.search(r"exit code (\d+)|Exit code: (\d+)", message)
-    if exit_code and (code := int(exit_code[1] or exit_code[2])):
-        names = {128 + each: f" ({each.name})" for each in signal.Signals}  # as a shell has it
-        return f"it ended with exit code {code}{names.get(code, '')}"
     return f"a signal from outside (SIGKILL); if nobody sent it, memory ran out: {LOWER_MEMORY}"
 
 
 def is_for_memory(error: ProcessLost) -> bool:
-    """Whether a process was ended because its machine's memory was short, as far as is known: it
-    would be again."""
-    message = str(error)
-    return "ran short of memory" in message or "because memory ran out" in message
+    """Whether a process was ended for memory, as far as is known: it would be again."""
+    return any(said in str(error) for said in ("ran short of memory", "because memory ran out"))
 
 
 def oom_killed() -> int:
@@ -86,11 +79,6 @@ def oom_killed() -> int:
     counts = VMSTAT.read_text() if VMSTAT.is_file() else ""
     match = re.search(r"^oom_kill (\d+)$", counts, re.MULTILINE)
     return int(match[1]) if match else 0
-
-
-def log_of(logs: Path, pid: int) -> Path | None:
-    """The file of a Ray process's stderr, None if it is not on this machine."""
-    return next(iter(sorted(logs.glob(f"worker-*-{pid}.err"))), None)
 
 
 def summary_of(error: BaseException) -> str:

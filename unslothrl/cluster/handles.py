@@ -25,9 +25,8 @@ class Transport(Protocol):
     def call(self, method: str, *arguments: Any) -> Call[Any]: ...
 
     def fetch(self, argument: Any) -> Call[float] | float:
-        """Brings an argument of a later call into the memory of the process's node, beside what the
-        process is doing. -> the seconds that it took once the argument was there to be fetched, 0
-        where another process of the node was asked before."""
+        """Brings an argument of a later call to the process's node, beside what the process is
+        doing. -> seconds"""
 
 
 class GeneratorHandle:

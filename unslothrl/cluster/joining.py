@@ -1,14 +1,13 @@
-"""Joining a Ray cluster that the user started: its address, its token, and whether its head lives;
-and starting one, on the loopback address, with a token, without a dashboard.
+"""Joining a Ray cluster that the user started, and whether its head lives; and starting one, on the
+loopback address, with a token, without a dashboard.
 
-Ray's own client retries for minutes and writes to stderr from C++. So a separate process tries
-first (`python -m unslothrl.cluster.joining HOST:PORT`), and its result becomes one line. Ray 2.60
+Ray's own client retries for minutes and writes to stderr from C++. So another process tries first
+(`python -m unslothrl.cluster.joining HOST:PORT`), and what it says becomes one line. Ray 2.60
 starts a cluster with token authentication as soon as there is a token; a driver must present the
 same one.
 """
 
 import contextlib
-import json
 import logging
 import os
 import re
@@ -20,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -33,14 +32,8 @@ from unslothrl.system.variables import import_path
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
 DEFAULT_TOKEN = "~/.ray/auth_token"
 PORT_S, JOIN_S = 5.0, 30.0
-ATTEMPTS = 3  # of Ray's client, after which the port is taken for another program's
-RESULT_PREFIX = "unslothrl-joined "  # of the line that has the other process's result
+JOINED = "unslothrl has joined"
 UNAUTHENTICATED = "InvalidAuthToken"
-NOT_RAY = "Failed to get cluster ID from GCS server: "
-VERSIONS = "Version mismatch"
-NO_LOCAL_CLUSTER = "Could not find any running Ray instance"
-LOOPBACK = "127.0.0.1"
-HELP = "`ray start --head` prints it"
 
 # Ray keeps the last 100,000 calls for its dashboard, which takes 350 MB by then.
 QUIET = {"task_events_report_interval_ms": 0}
@@ -50,15 +43,12 @@ CONNECT_S = 1.0
 GONE_S = 30.0  # after which it is taken for gone; what is left of Ray's 60 is for the end of a run
 
 
-def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, Any]:
+def check(address: str) -> None:
     """Tries to join the cluster from another process. Sets `RAY_AUTH_MODE` if there is a token.
-
-    -> what that process, which runs `module`, has answered. Raises UserError if it cannot be
-    joined, within seconds where nothing listens.
-    """
+    Raises UserError if it cannot be joined, within seconds where nothing listens."""
     endpoint = split(address)
     if endpoint is None and address != "auto":
-        raise UserError(f"ray_address must be HOST:PORT or auto, got {address!r}: {HELP}")
+        raise UserError(f"ray_address must be HOST:PORT or auto, got {address!r}")
     source = token_source(os.environ)
     if source is not None:
         os.environ.setdefault(MODE, "token")
@@ -67,7 +57,16 @@ def check(address: str, module: str = "unslothrl.cluster.joining") -> dict[str, 
             f"ray_address {address}: nothing listens there ({reason}): start a cluster with "
             "`ray start --head` and use the address that it prints"
         )
-    return join_elsewhere(address, module, source)
+    said = join_elsewhere(address)
+    if JOINED in said:
+        return
+    if UNAUTHENTICATED in said:
+        raise UserError(
+            f"ray_address {address}: the cluster does not accept {source or 'a missing token'}: "
+            f"copy the head's {DEFAULT_TOKEN}, or set {TOKEN} or {TOKEN_PATH}"
+        )
+    tail = " ".join(said.split())[-300:] or "no answer"
+    raise UserError(f"ray_address {address}: it cannot be joined ({tail}): see `ray status`")
 
 
 def split(address: str) -> tuple[str, int] | None:
@@ -82,8 +81,8 @@ def connection_error(host: str, port: int, timeout_s: float = PORT_S) -> str | N
     """-> why a port accepts no connection, None if it does."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
-    except (OSError, UnicodeError) as error:
-        return getattr(error, "strerror", None) or str(error) or "no answer"
+    except OSError as error:
+        return error.strerror or str(error) or "no answer"
     return None
 
 
@@ -105,15 +104,11 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
         variables[TOKEN] = secrets.token_hex(32)
 
 
-def join_elsewhere(address: str, module: str, source: str | None) -> dict[str, Any]:
-    """Joins from another process. -> what it answers. Raises UserError where it cannot, with the
-    `source` of the token.
-
-    It reads that process's output only until the result is certain, because Ray's client would go
-    on trying.
-    """
+def join_elsewhere(address: str) -> str:
+    """Joins from another process. -> what it printed, until the result was certain, because Ray's
+    client would go on trying."""
     process = subprocess.Popen(
-        [sys.executable, "-m", module, address],
+        [sys.executable, "-m", "unslothrl.cluster.joining", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -126,49 +121,15 @@ def join_elsewhere(address: str, module: str, source: str | None) -> dict[str, A
     said = ""
     try:
         for line in process.stdout:
-            if line.startswith(RESULT_PREFIX):
-                return json.loads(line.removeprefix(RESULT_PREFIX))
             said += line
-            if UNAUTHENTICATED in line or said.count(NOT_RAY) == ATTEMPTS:
+            if JOINED in line or UNAUTHENTICATED in line:
                 break
     finally:
         at_deadline.cancel()
         process.kill()
         process.wait()
         process.stdout.close()
-    raise UserError(f"ray_address {address}: {explain(said.strip() or NOT_RAY, source)}")
-
-
-def explain(error: str, source: str | None) -> str:
-    """What went wrong, by the other process's output, and what to do, in one line."""
-    if UNAUTHENTICATED in error and os.environ.get(MODE, "token") != "token":
-        return f"the cluster asks for a token, and {MODE} is {os.environ[MODE]} here: unset it"
-    if UNAUTHENTICATED in error and source is None:
-        return (
-            f"the cluster asks for a token, and this machine has none: copy the head's "
-            f"{DEFAULT_TOKEN}, or set {TOKEN} or {TOKEN_PATH}"
-        )
-    if UNAUTHENTICATED in error:
-        return (
-            f"the cluster does not accept the token of {source}: use the head's, which "
-            "`ray get-auth-token` prints there"
-        )
-    if VERSIONS in error:
-        versions = " ".join(error.rpartition(VERSIONS)[2].split()).partition(" If you")[0]
-        return f"{VERSIONS}{versions}: install the same on both"
-    if NOT_RAY in error or "http2 header" in error:
-        return f"what listens there does not answer as Ray does: use the head's port; {HELP}"
-    if NO_LOCAL_CLUSTER in error:
-        return "no cluster runs on this machine: start one with `ray start --head`"
-    if "node" in error and "IP address" in error:
-        return "this machine is not a node of that cluster: run `ray start --address=HOST:PORT`"
-    return f"it cannot be joined ({error.splitlines()[-1][:300]}): see `ray status`"
-
-
-def name_of(node: Mapping[str, Any]) -> str:
-    """The address of a node of `ray.nodes()`, by which messages name it."""
-    address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
-    return f"{address} ({host})" if host not in ("", address) else address
+    return said
 
 
 def python_path() -> str:
@@ -176,40 +137,12 @@ def python_path() -> str:
     return os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
 
 
-def answering(address: str) -> str:
-    """The address of this machine's last cluster that Ray remembers, at the loopback where it
-    listens there alone. ConnectionError where it has ended."""
-    given, port = split(address) or ("", 0)
-    for host in (given, LOOPBACK):
-        if connection_error(host, port) is None:
-            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    raise ConnectionError(NO_LOCAL_CLUSTER)
-
-
-def main(address: str, join: Callable[[str], dict[str, Any]]) -> None:
-    """Joins and prints the result on a line of its own, among what Ray's C++ threads write."""
-    from ray._private import services
-
-    if address == "auto":
-        address = answering(services.canonicalize_bootstrap_address_or_die(address))
-    print("\n" + RESULT_PREFIX + json.dumps(join(address)), flush=True)
-
-
-def as_driver(address: str) -> dict[str, Any]:
-    import ray
-
-    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
-    ray.shutdown()
-    return {}
-
-
 class RayHead:
     """The head of the cluster at `address`, "host:port".
 
-    Without it calls between processes go on, but calls of the head block, and after 60 s Ray ends
-    every process that is connected, this one included, in the middle of whatever it does. So what
-    asks the head looks first whether it is there, and a run whose head has gone ends by itself
-    before that.
+    Without it calls of the head block, and after 60 s Ray ends every process that is connected,
+    this one included. So what asks the head looks first whether it is there, and a run whose head
+    has gone ends by itself before that.
     """
 
     def __init__(self, address: str):
@@ -302,4 +235,8 @@ def object_store(machine: Machine) -> tuple[int, str | None]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], as_driver)
+    import ray
+
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level=logging.ERROR)
+    print(f"\n{JOINED}", flush=True)  # on a line of its own, among what Ray's C++ threads write
+    ray.shutdown()

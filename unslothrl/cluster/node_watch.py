@@ -18,8 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.cluster.base import Changes
-from unslothrl.cluster.joining import name_of
-from unslothrl.cluster.nodes import REMOVE_S, Card, JoinedNodes
+from unslothrl.cluster.nodes import REMOVE_S, Card, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.place import Cards, best_node, groups_of, place_alone, process_mb
@@ -137,13 +136,12 @@ class NodeWatch:
     def _take(self, node: str, found: Future[Any], is_new: bool) -> None:
         """Uses a node that has been looked at, unless it is going by now."""
         is_there = node in self.alive and node not in self.draining
-        try:
-            entry, cards = found.result()
-        except (UserError, RunError) as error:
+        if isinstance(error := found.exception(), UserError | RunError):
             self.refused.add(node)
             if is_there:
                 self.notes.append(f"{error}: the run continues without this node")
             return
+        entry, cards = found.result()
         kept = len(cards) // self.each * self.each if is_there else 0
         self.nodes.give_back(cards[kept:])  # what is left over holds no actor
         if not is_there:
@@ -193,8 +191,13 @@ class NodeWatch:
         return None if is_too_large else new
 
     def place(self, name: str, elsewhere: bool = False) -> None:
+        """`find_place`. RunError where there is none."""
+        if problem := self.find_place(name, elsewhere):
+            raise RunError(problem)
+
+    def find_place(self, name: str, elsewhere: bool = False) -> str:
         """Decides where a process starts now: where it was, or on another node where that is not to
-        be or, with `elsewhere`, where another has room. RunError where none has."""
+        be or, with `elsewhere`, where another has room. -> why it cannot, or ""."""
         self._refresh()
         plan = self.plans[name]
         assert plan.node is not None
@@ -209,12 +212,13 @@ class NodeWatch:
                 gpus = "a free GPU" if len(plan.cards) < 2 else f"{len(plan.cards)} free GPUs"
                 what = gpus if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
                 state = "is about to go" if plan.node.id in self.alive else "is gone"
-                raise RunError(f"its node {plan.node.name} {state}, and no other has {what} yet")
+                return f"its node {plan.node.name} {state}, and no other has {what} yet"
             if new is not None:
                 self.plans[name] = new
                 if plan.kind == ACTOR:  # though its node be there: it may be about to be lost
                     self.displaced.add(name)
         self.waiting.discard(name)
+        return ""
 
     def _elsewhere(self, plan: ProcessPlan, closed: set[str]) -> ProcessPlan | None:
         """The plan of a process on another node: by its memory, or on the largest GPUs that no

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.cluster import causes, joining, on_node
-from unslothrl.cluster.joining import name_of
+from unslothrl.cluster.ray_calls import result_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
@@ -105,7 +105,8 @@ class JoinedNodes(Nodes):
         """What there is on nodes, with the GPUs that Ray counts as free, which are reserved: on
         each at most so many. Raises UserError or RunError that names a node."""
         paths = list(self.digests)
-        self.facts |= self._answers([(node, self._on(node, "facts", paths)) for node in nodes])
+        facts = self._answers([(node, self._on(node, "facts", paths)) for node in nodes])
+        self.facts |= dict(zip(nodes, facts, strict=True))
         memory = {each["NodeID"]: each["Resources"].get("memory", 0) for each in self.ray.nodes()}
         cards = self._reserve(nodes, most)
         found = []
@@ -137,7 +138,7 @@ class JoinedNodes(Nodes):
             calls = [(node, self._on(node, "card", limit, group=group)) for node, group in held]
             cards = [
                 (node, self._card(node, group, answer))
-                for (node, group), answer in zip(held, self._answered(calls), strict=True)
+                for (node, group), answer in zip(held, self._answers(calls), strict=True)
             ]
             unused.pop_all()
         return cards
@@ -168,12 +169,10 @@ class JoinedNodes(Nodes):
         refs: dict[str, Any] = {}  # of the paths that have been put into Ray's object store
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
         self.preparing += [call for _, call in calls]
-        answers = self._answers(calls, None)
+        answers = dict(zip(kinds, self._answers(calls, None), strict=True))
         first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
-            if "error" in answer:
-                raise UserError(f"node {name}: {answer['error']}")
             if changed := base_parts.differing(self.tokenizer, answer["parts"]):
                 raise UserError(
                     f"node {name}: model {model} is not the driver's, by its {changed}: fetch the "
@@ -221,13 +220,6 @@ class JoinedNodes(Nodes):
 
     def _answers(
         self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
-    ) -> dict[str, dict[str, Any]]:
-        """What one call of each node returns. Raises UserError, RunError."""
-        nodes = [node for node, _ in calls]
-        return dict(zip(nodes, self._answered(calls, timeout_s), strict=True))
-
-    def _answered(
-        self, calls: Sequence[tuple[str, Any]], timeout_s: float | None = LOOK_S
     ) -> list[dict[str, Any]]:
         """What calls, each with its node, return. Raises UserError, RunError."""
         refs = [ref for _, ref in calls]
@@ -240,11 +232,12 @@ class JoinedNodes(Nodes):
                     f"node {name} has not answered for {timeout_s:.0f} s: look at it with `ray "
                     "status`, or stop Ray on it"
                 )
-            try:
-                answer = self.ray.get(ref)
-            except self.ray.exceptions.RayError as error:
+            answer, error = result_of(ref)
+            if error is not None:
                 cause = causes.original(error)
-                raise RunError(f"node {name}: {causes.summary_of(cause)}") from None
+                if isinstance(cause, UserError):
+                    raise UserError(f"node {name}: {cause}")
+                raise RunError(f"node {name}: {causes.summary_of(cause)}")
             if isinstance(answer, str):
                 raise UserError(
                     f"node {name} cannot import this package ({answer}): install the driver's "
@@ -292,6 +285,12 @@ class JoinedNodes(Nodes):
         """For what ends a run on its nodes; no longer than that is worth."""
         if refs:
             self.ray.wait(list(refs), num_returns=len(refs), timeout=REMOVE_S)
+
+
+def name_of(node: Mapping[str, Any]) -> str:
+    """The address of a node of `ray.nodes()`, by which messages name it."""
+    address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
+    return f"{address} ({host})" if host not in ("", address) else address
 
 
 def strategy_of(node: str, group: Any) -> Any:

@@ -4,24 +4,14 @@ same on all of them, and which files of the user's they are sent.
 Each function of a node runs once there, in a process that Ray starts. It gets and returns plain
 values, since the package may be another version there.
 
-Fatal, on every node that gets a process, compared with the driver's (with the first node's where
-the driver has none, as on a head without a GPU):
+What follows a "+" in a version may differ: a head's torch may be built for the CPU and a node's for
+CUDA. Ray itself refuses a driver or a node of another Ray or Python.
 
-- this package: its version and its source;
-- Python's major and minor version; Ray, torch, transformers, tokenizers, peft and bitsandbytes;
-- vLLM where it generates; Unsloth and its zoo where they train.
-
-Not fatal: Python's patch, the system, the CPU, and the build that follows a "+" in a version, since
-a head's torch may be built for the CPU and a node's for CUDA. Ray itself refuses a driver or a node
-of another Ray or Python.
-
-Sent to a node that does not have the same: the files of rewards, of an objective, of an environment
-and of tools, each with the Python files beside it, which it may import, what a search looks in, and
-the adapter that a run starts from. The data set stays in the driver. Ray's own packages
-(`runtime_env`) hold no more than a gRPC message, in the memory of the head, for every node alike;
-an adapter may be larger.
+The user's files travel through Ray's object store: Ray's own packages (`runtime_env`) hold no more
+than a gRPC message, in the memory of the head, and an adapter may be larger.
 """
 
+import contextlib
 import hashlib
 import importlib.metadata
 import os
@@ -120,7 +110,7 @@ def prepare(
     *contents: Content,
 ) -> dict[str, Any]:
     """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
-    folder of the run's own, and reads the user's files. -> {"error": a line} where that fails.
+    folder of the run's own, and reads the user's files. Raises UserError where that fails.
 
     `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
     are no longer `alive` are removed.
@@ -131,38 +121,16 @@ def prepare(
         if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
             shutil.rmtree(folder, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
-    moved: dict[str, str] = {}
-    try:
-        moved = write(dict(zip(sent, contents, strict=True)), scratch)
-        here = renamed(config, lambda path: moved.get(path, path))
-        objectives.load(here.learner)
-        scorer = scorer_of(here)
-        try:
-            scorer.check()
-        finally:
-            scorer.close()
-        environments.check(here.environment)
-        tensor_parallel.check_source(here)
-        base = base_model.prepare(config.model)
-    except UserError as error:
-        shutil.rmtree(scratch, ignore_errors=True)
-        return {"error": in_users_words(str(error), moved)}
+    moved = write(dict(zip(sent, contents, strict=True)), scratch)
+    here = renamed(config, lambda path: moved.get(path, path))
+    objectives.load(here.learner)
+    with contextlib.closing(scorer_of(here)) as scorer:
+        scorer.check()
+    environments.check(here.environment)
+    tensor_parallel.check_source(here)
+    base = base_model.prepare(config.model)
     parts = base_parts.of(base)
     return {"config": here, "base": str(base), "parts": parts, "scratch": str(scratch)}
-
-
-def in_users_words(error: str, moved: Mapping[str, str]) -> str:
-    """An error with the user's paths, and with what may be missing beside a file that was sent."""
-    said = error
-    for path, here in moved.items():
-        if path.endswith(".py"):
-            said = said.replace(str(Path(here).parent), str(Path(path).parent))
-    if said == error:
-        return error
-    return (
-        f"{said} (this node was sent the Python files beside it alone: copy what else it reads or "
-        "imports to the same path there)"
-    )
 
 
 def remove(session: str, job: str) -> None:

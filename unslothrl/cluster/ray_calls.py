@@ -3,8 +3,6 @@ how processes that do not answer are noticed."""
 
 import math
 import os
-import pickle
-import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -19,26 +17,7 @@ from unslothrl.errors import ResultLost
 GET_S = 60.0  # in which a result that is there must arrive
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
-FORGET_S = 10.0  # in which half of how long an answer took is forgotten
-STALL_S = 5.0  # between two looks that follow one another within a second
-LARGE = (
-    "update",
-    "measure",
-    "judge",
-    "load_state",
-)  # methods whose arguments fill the object store
-
-Asked = str | bytes | tuple[str, tuple[Any, ...]]
-"""A method, with its arguments where none is another call's result. They come in one piece because
-Ray pickles each by itself; pickled already, because that takes it five times as long as it takes
-pickle; but not large ones, whose buffers it writes into its object store without a copy."""
-
-
-def read(asked: Asked, arrived: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-    """-> (method, arguments); `arrived` are those that Ray had to wait for."""
-    if isinstance(asked, str):
-        return asked, arrived
-    return pickle.loads(asked) if isinstance(asked, bytes) else asked
+LATE_S = 0.05  # that an answer is waited for where the one before it is long ago
 
 
 class RayCall(Call[Any]):
@@ -51,23 +30,17 @@ class RayCall(Call[Any]):
 class RayTransport:
     """The way to an actor or a learner in a process of its own; `host` is Ray's handle of it."""
 
-    def __init__(self, host: Any, node: str = "", fetched: dict[str, Any] | None = None):
-        """`fetched`: what each node was asked last to fetch, of all processes."""
-        self.host, self.node = host, node
-        self.fetched = {} if fetched is None else fetched
+    def __init__(self, host: Any):
+        self.host = host
 
     def call(self, method: str, *arguments: Any) -> RayCall:
-        if any(isinstance(argument, RayCall) for argument in arguments):
-            refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
-            return RayCall(self, self.host.call.remote(method, *refs))
-        asked = (method, arguments) if method in LARGE else pickle.dumps((method, arguments), 5)
-        return RayCall(self, self.host.call.remote(asked))
+        refs = [a.ref if isinstance(a, RayCall) else a for a in arguments]
+        return RayCall(self, self.host.call.remote(method, *refs))
 
     def fetch(self, argument: Any) -> RayCall | float:
         """In a thread of its own there. What is no call travels with the call that takes it."""
-        if not isinstance(argument, RayCall) or self.fetched.get(self.node) == argument.ref:
+        if not isinstance(argument, RayCall):
             return 0.0
-        self.fetched[self.node] = argument.ref
         return RayCall(self, self.host.fetch.remote([argument.ref]))
 
     def ready(self) -> RayCall:
@@ -90,9 +63,7 @@ class RayHost:
         if self.failed is not None:
             raise self.failed
 
-    def call(self, asked: Asked, *arrived: Any) -> Any:
-        """Calls a method."""
-        method, arguments = read(asked, arrived)
+    def call(self, method: str, *arguments: Any) -> Any:
         return getattr(self.target, method)(*arguments)
 
     def pid(self) -> int:
@@ -125,6 +96,16 @@ def watched_host() -> type:
     return type("RayHost", (RayHost,), methods)
 
 
+def result_of(ref: Any) -> tuple[Any, Exception | None]:
+    """-> (what a reference of Ray's stands for, or what was raised instead)."""
+    import ray
+
+    try:
+        return ray.get(ref, timeout=GET_S), None
+    except Exception as error:
+        return None, error
+
+
 @dataclass
 class Results:
     """Turns what Ray gives back into values and this package's errors."""
@@ -151,12 +132,8 @@ class Results:
 
     def outcome(self, call: RayCall) -> Outcome:
         """What a call has come to, in any thread."""
-        import ray
-
-        try:
-            return Outcome(call, ray.get(call.ref, timeout=GET_S))
-        except Exception as error:
-            return Outcome(call, error=self.error_of(error))
+        value, error = result_of(call.ref)
+        return Outcome(call, value, error and self.error_of(error))
 
     def error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
@@ -175,23 +152,6 @@ class Results:
         return cause
 
 
-# Whether processes answer
-
-
-class Stalls:
-    """When the driver itself was stopped, by Ctrl-Z or with its container, nobody else was late."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.clock, self.looked = clock, clock()
-
-    def look(self) -> float:
-        """-> the seconds for which nobody looked, 0 unless that was far too long. What others were
-        given by a clock has to be put off by as much."""
-        now = self.clock()
-        passed, self.looked = now - self.looked, now
-        return passed if passed > STALL_S else 0.0
-
-
 class Watch:
     """Of one process: asks how far it is, and notices when it does not answer."""
 
@@ -200,32 +160,26 @@ class Watch:
         self.state = (0, 0)  # completions or sequences done, tokens
         self.death: Exception | None = None  # what Ray says where the process has died
         self.ref: Any = None  # where the answer will be
-        self.asked, self.last = 0.0, -math.inf  # when it was asked, less stalls and as it was
-        self.waited = 0.0  # seconds after which it had not answered yet
-        self.longest = (0.0, -math.inf)  # seconds of an answer, and when that came
-        self.stalls = Stalls()
+        self.asked = -math.inf
 
     def ask(self) -> "Watch":
-        """Takes the answer if it is there, and asks again. Does not wait."""
+        """Takes the answer if it is there, and asks again."""
         import ray
 
-        self.asked += self.stalls.look()
-        now = time.monotonic()
-        if self.ref is not None and ray.wait([self.ref], timeout=0)[0]:
-            waited, self.waited = self.waited, 0.0  # not until now: nobody looked
-            ref, self.ref = self.ref, None
-            try:
-                self.state = ray.get(ref, timeout=GET_S)
-                self.longest = max(self.answer_s(now), waited), now
-            except ray.exceptions.ActorDiedError as error:  # its call, if any, says so, too
+        # An answer that came while this process was stopped itself is there a moment later.
+        timeout_s = LATE_S if self.silence_s() > 1 else 0
+        if self.ref is not None and ray.wait([self.ref], timeout=timeout_s)[0]:
+            state, error = result_of(self.ref)
+            self.ref = None
+            if isinstance(error, ray.exceptions.ActorDiedError):
                 self.death = error
-            except Exception:  # it is not to be reached: its call will say so
+            if error is not None:  # its call, if any, says so, too
                 return self
-        elif self.ref is not None:
-            self.waited = now - self.asked
-        if self.ref is None and now - self.last >= ASK_S:
+            self.state = state
+        now = time.monotonic()
+        if self.ref is None and now - self.asked >= ASK_S:
             self.ref = self.host.progress.remote()
-            self.asked = self.last = now
+            self.asked = now
         return self
 
     def silence_s(self) -> float:
@@ -234,16 +188,3 @@ class Watch:
 
     def hangs(self) -> bool:
         return self.silence_s() > PING_S
-
-    def answer_s(self, at: float) -> float:
-        """How long answers take at a time: the longest, less the longer ago it is."""
-        seconds, when = self.longest
-        return float(seconds * 0.5 ** (max(0.0, at - when) / FORGET_S))
-
-
-def answer_s(watches: Iterable[Watch]) -> float:
-    """How long answers take now, over the processes that have answered of late: the lower median,
-    since one that was cut off for a while says nothing of the others. 0 without any."""
-    now = time.monotonic()
-    recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
-    return statistics.median_low(recent) if recent else 0.0

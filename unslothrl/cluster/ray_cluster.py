@@ -10,7 +10,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,16 +30,7 @@ from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, Learne
 from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
-from unslothrl.cluster.ray_calls import (
-    PING_S,
-    RayTransport,
-    Results,
-    Stalls,
-    Watch,
-    answer_s,
-    watched_host,
-)
-from unslothrl.cluster.run_entry import RunEntry
+from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError
@@ -77,24 +68,21 @@ class RayCluster(Cluster):
         self.plans: dict[str, ProcessPlan] = {}
         self.nodes: Nodes | None = None
         self.node_watch: NodeWatch | None = None  # of a cluster that was joined
-        self.entry: RunEntry | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
         self.head: RayHead | None = None
         self.results = Results({})
-        self.fetched: dict[str, Any] = {}  # by node, see `RayTransport`
         self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.close)
             self._connect()
             self._start()
             self._join()
-        except BaseException:
-            self.close()
-            raise
+            on_error.pop_all()
 
     def _connect(self) -> None:
-        """Starts Ray, or joins it, and enters the run there."""
-        ray, address, name = self.ray, self.config.ray_address, self.config.run_name or "run"
+        """Starts Ray, or joins it."""
+        ray, address = self.ray, self.config.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with joining.undisturbed(ray):
             if address is None:
@@ -106,10 +94,6 @@ class RayCluster(Cluster):
         self.results.logs = Path(context.address_info["session_dir"]) / "logs"
         self.results.here = context.address_info["node_ip_address"]
         self.head = RayHead(context.address_info["gcs_address"])
-        client, here = ray._private.worker.global_worker.gcs_client, ray.get_runtime_context()
-        entry = RunEntry(client, here.get_job_id(), here.get_node_id(), name)
-        entry.claim(is_resumed=self.config.resume is not None)
-        self.entry = entry
 
     def _start(self) -> None:
         config, base_mb = self.config, base_model.size_mb(self.base)
@@ -131,7 +115,6 @@ class RayCluster(Cluster):
             LearnerHandle(each.name, self._way(each.name)) for each in placement.learners
         ]
         self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
-        self._enter_processes()
 
     def _join(self) -> None:
         """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
@@ -145,19 +128,7 @@ class RayCluster(Cluster):
 
     def _way(self, name: str) -> RayTransport:
         """To a process that has been launched."""
-        node = self.plans[name].node
-        return RayTransport(self.hosts[name], "" if node is None else node.id, self.fetched)
-
-    def _enter_processes(self) -> None:
-        """What runs where, for `unslothrl cluster`."""
-        assert self.entry is not None
-        ids = {name: host._actor_id.hex() for name, host in self.hosts.items()}
-        self.entry.place([plan for plan in self.plans.values() if plan.name in ids], ids)
-
-    def report(self, step: int, steps: int, metrics: Mapping[str, float]) -> None:
-        assert self.entry is not None
-        if self._has_head():
-            self.entry.report(step, steps, metrics)
+        return RayTransport(self.hosts[name])
 
     def _has_head(self) -> bool:
         """Whether calls of the head may be made: they would block."""
@@ -193,12 +164,9 @@ class RayCluster(Cluster):
         waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
         began, starts = dict.fromkeys(names, time.monotonic()), Counter(names)
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
-        stalls = Stalls()
         while waiting:
-            stall_s = stalls.look()
             ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
             for name, call in list(waiting.items()):
-                began[name] += stall_s
                 error, seconds = ended.get(call), time.monotonic() - began[name]
                 if call in ended and error is None:
                     del waiting[name]
@@ -231,7 +199,7 @@ class RayCluster(Cluster):
     ) -> list[Any]:
         values: dict[Any, Any] = {}
         waiting = dict.fromkeys(calls)
-        watches, stalls = self._watches_of(calls), Stalls()
+        watches = self._watches_of(calls)
         end = math.inf if deadline_s is None else time.monotonic() + deadline_s
         while waiting:
             for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
@@ -240,7 +208,6 @@ class RayCluster(Cluster):
                     self._raise(outcome.error, waiting)
                 values[outcome.call] = outcome.value
             if waiting:
-                end += stalls.look()
                 self._meanwhile(watches)
                 if time.monotonic() > end:
                     self._hangs(next(iter(waiting)).transport.host, "did not finish in time")
@@ -291,9 +258,6 @@ class RayCluster(Cluster):
     def silence_s(self, handle: GeneratorHandle) -> float:
         return self._watch(handle.name).silence_s()
 
-    def answer_s(self) -> float:
-        return answer_s(self.watches.values())
-
     def check_learners(self) -> None:
         for learner in self.learners:
             if (error := self._watch(learner.name).death) is not None:
@@ -328,7 +292,6 @@ class RayCluster(Cluster):
     def _enter_actor(self, name: str) -> ActorHandle:
         handle = ActorHandle(name, self._way(name))
         self.actors = [*(actor for actor in self.actors if actor.name != name), handle]
-        self._enter_processes()
         return handle
 
     def start_again(self, name: str) -> None:
@@ -357,18 +320,14 @@ class RayCluster(Cluster):
         self._launch_again(names)
         self._wait_ready(names)
         self.learners = [LearnerHandle(name, self._way(name)) for name in names]
-        self._enter_processes()
 
     def _place(self, name: str) -> None:
         """Decides where a process starts. Where its node has gone, waits until another is ready.
         Raises RunError if none can be."""
         watch = self.node_watch
-        while watch is not None:
-            try:
-                return watch.place(name)
-            except RunError:
-                if not watch.looks:
-                    raise
+        while watch is not None and (problem := watch.find_place(name)):
+            if not watch.looks:
+                raise RunError(problem)
             watch.look()
             time.sleep(POLL_S)
 
@@ -388,7 +347,7 @@ class RayCluster(Cluster):
             stack.callback(shutil.rmtree, self.scratch, ignore_errors=True)
             stack.callback(self.scratch_files.close)
             stack.callback(self.ray.shutdown)
-            for part in (self.entry, self.node_watch, self.nodes) if self._has_head() else ():
+            for part in (self.node_watch, self.nodes) if self._has_head() else ():
                 if part is not None:
                     stack.callback(part.close)
             for name in list(self.hosts):

@@ -2,7 +2,7 @@
 for a closed list of requests, and a request in flight."""
 
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
@@ -10,9 +10,6 @@ import numpy as np
 
 from unslothrl.records import Completion, Request, seed_of
 from unslothrl.weights.adapter import Adapter, AdapterShape
-
-Progress = Callable[[int, int], None]
-"""Called with (completions finished, tokens sampled) since the start of one `generate`."""
 
 
 class Finished(NamedTuple):
@@ -91,29 +88,14 @@ class Engine(Protocol):
         """Frees what the engine holds."""
 
 
-def generate(
-    engine: Engine,
-    requests: Sequence[Request],
-    progress: Progress | None = None,
-    finished: Callable[[int, Completion], None] | None = None,
-) -> list[Completion]:
+def generate(engine: Engine, requests: Sequence[Request]) -> list[Completion]:
     """One completion a request, in their order, from an engine that nobody else uses meanwhile.
-
-    Requests are known by their place in the list; their ids play no part. `finished` gets that
-    place and the completion as soon as it is there. Long prompts start first, so that none is left
-    to run alone at the end.
-    """
-    tokens_before = engine.sampled_tokens
+    Long prompts start first, so that none is left to run alone at the end."""
     for index in longest_first(requests):
         engine.add(replace(requests[index], id=str(index)))
     completions: dict[int, Completion] = {}
     while not engine.is_finished():
-        for id, completion in engine.step():
-            completions[int(id)] = completion
-            if finished is not None:
-                finished(int(id), completion)
-        if progress is not None:
-            progress(len(completions), engine.sampled_tokens - tokens_before)
+        completions |= {int(id): completion for id, completion in engine.step()}
     engine.sleep()
     return [completions[index] for index in range(len(requests))]
 

@@ -57,14 +57,9 @@ def start(
 
 
 def set_variables() -> None:
-    """What vLLM reads when it is imported.
-
-    PYTORCH_ALLOC_CONF is repeated under its old name, by which alone vLLM 0.26 knows it. What
-    sleeps cannot lie in expandable segments: PyTorch refuses ("MemPool doesn't currently support
-    expandable_segments"). vLLM turns them off while it allocates, if it finds them under that name
-    (device_allocator/cumem.py:330); from PyTorch 2.10 on users set the new one, and importing
-    Unsloth moves both there.
-    """
+    """What vLLM reads when it is imported. PYTORCH_ALLOC_CONF is repeated under its old name, by
+    which alone vLLM 0.26 knows it and turns expandable segments off for what sleeps
+    (device_allocator/cumem.py:330), which PyTorch refuses in them."""
     for name, value in OF_VLLM.items():
         os.environ.setdefault(name, value)
     if settings := os.environ.get("PYTORCH_ALLOC_CONF"):
@@ -169,14 +164,12 @@ class VllmEngine:
 
         number = next(NUMBERS)
         request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
-        try:
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(self.llm.llm_engine.remove_lora, number)
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
             self.slots.loaded(number, adapter, files.folder)
-        except BaseException:
-            with contextlib.suppress(Exception):  # it may have come no further than the files
-                self.llm.llm_engine.remove_lora(number)
-            raise
+            on_error.pop_all()
         return number, LoadedVersion(adapter.version, request, files)
 
     def canary(self, shape: AdapterShape) -> None:

@@ -7,13 +7,13 @@ What is read of it: `LLMEngine.output_processor.request_states`, and `requests` 
 """
 
 import contextlib
-import fcntl
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from unslothrl.config.hardware import vllm_rank
 from unslothrl.planning.engine_memory import EngineMemory
@@ -49,28 +49,13 @@ def taken_back(engine: Any, internal_id: str) -> Any:
     return output.outputs[0]
 
 
-@contextlib.contextmanager
-def sleep_lock(name: str | None, folder: str | None) -> Iterator[None]:
-    """Waits until no process of this user and host holds the lock, then holds it; nothing without
-    a name.
-
-    vLLM reads the GPU's free memory before and after it goes to sleep and ends its process where
-    less is free afterwards ("Memory usage increased after sleeping", v1/worker/gpu_worker.py:220).
-    Another engine that wakes in between takes about as much as has been freed.
-    `planning/place.py` says who needs the lock.
-
-    A file lock: the kernel releases it when its process ends, however it ends. The folder is one
-    that everybody writes to: another user's file of that name could not be opened, and what a link
-    leads to is left alone.
-    """
+def sleep_lock(name: str | None, folder: str | None) -> contextlib.AbstractContextManager[Any]:
+    """Inside it no other process of this user and host holds the lock; nothing without a name.
+    `planning/place.py` says who needs it. It is free again when its process ends, however."""
     if name is None:
-        yield
-        return
+        return contextlib.nullcontext()
     path = Path(folder or tempfile.gettempdir()) / f"unslothrl-{os.getuid()}-{name}.lock"
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(path, flags, 0o600), "rb+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return FileLock(path, mode=0o600)
 
 
 def hide_flashinfer() -> None:
@@ -166,11 +151,8 @@ def graph_sizes(max_num_seqs: int) -> list[int]:
 
 def of_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
     """vLLM takes a request's random numbers back after a partial prefill, which a CPU's generator
-    cannot do ("CPU Generator does not use offset"): prompts are prefilled whole there.
-
-    It warms up with a whole batch, which takes minutes where workers wait for one another on a few
-    cores: those get a small one.
-    """
+    cannot do: prompts are prefilled whole there. It warms up with a whole batch, which takes
+    minutes where workers wait for one another on a few cores: those get a small one."""
     prefill = memory.prefill_tokens if workers == 1 else SPLIT_PREFILL
     return {
         "enable_chunked_prefill": False,

@@ -55,29 +55,16 @@ def start(
         on_gpu=on_gpu,
         **chosen,
     )
-    with variables_of(workers):
-        llm = LLM(**keywords)
-    return SplitVllmEngine(llm, base)
+    set_variables_of(workers)
+    return SplitVllmEngine(LLM(**keywords), base)
 
 
-@contextlib.contextmanager
-def variables_of(workers: int) -> Iterator[None]:
-    """Inside it vLLM starts its workers as new processes, since a fork of one that has threads may
-    hang, each with a part of this process's threads. More of those than cores are worse than few,
-    for a worker that waits for the others keeps its core busy."""
+def set_variables_of(workers: int) -> None:
+    """vLLM starts its workers as new processes, since a fork of one that has threads may hang, each
+    with a part of this process's threads: more of those than cores are worse than few."""
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     threads = int(os.environ.get("OMP_NUM_THREADS") or usable_cpus())
-    values = {
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
-        "OMP_NUM_THREADS": str(max(1, threads // workers)),
-    }
-    before = {name: os.environ[name] for name in values if name in os.environ}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in values:
-            del os.environ[name]
-        os.environ.update(before)
+    os.environ["OMP_NUM_THREADS"] = str(max(1, threads // workers))
 
 
 class SplitSlots(Slots):

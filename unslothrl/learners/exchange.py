@@ -14,7 +14,6 @@ of the update. Who has waited in vain leaves the group, so that nobody waits for
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -27,7 +26,7 @@ from unslothrl.errors import PeerLost
 
 JOIN_S = 300.0  # until all learners are there: each is ready, and only has to connect
 SUM_S = 1800.0  # where the driver says nothing; it gives each update a deadline of its own
-ANSWER_S = 5.0  # of the store, which is in learner 0's process
+ANSWER_S = 5.0  # that torch waits beyond a deadline
 POLL_S = 5e-4
 
 
@@ -52,11 +51,8 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
 
 
 def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
-    """A number that differs where any bit of any parameter does, wherever they lie.
-
-    The bits as whole numbers, each times an odd number of its own, summed modulo 2**64: exact in
-    any order, so that devices and numbers of threads make no difference.
-    """
+    """A number that differs where any bit of any parameter does: the bits as whole numbers, each
+    times an odd number of its own, summed modulo 2**64, which is exact in any order."""
     whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     sums = []
     for parameter in parameters:
@@ -69,11 +65,8 @@ def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
 
 
 def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStore, str]:
-    """-> (where the learners meet, its address), on a free port. Rank 0 opens it before any of them
-    joins; the port is free again when nobody holds the store.
-
-    `host`: this node's address as the other learners reach it; None: asked of the system.
-    """
+    """-> (where the learners meet, its address), on a free port, for as long as the store is held.
+    `host`: this node's address as the other learners reach it; None: asked of the system."""
     host = node_address() if host is None else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
@@ -90,10 +83,8 @@ def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStor
 
 
 class Exchange:
-    """One learner's end. Every rank joins, and then calls `sum` as often as the others do.
-
-    PeerLost names the learners that it has waited for in vain; the exchange is closed then.
-    """
+    """One learner's end. Every rank joins, and then calls `sum` as often as the others do, until a
+    PeerLost closes it."""
 
     def __init__(
         self,
@@ -107,11 +98,10 @@ class Exchange:
         """`store` is what `listen` returned, with the `address`, to rank 0. Returns when all are
         there, or raises PeerLost after `deadline_s`."""
         self.rank, self.world_size = rank, world_size
-        self.calls = 0
         self.store, self.group = store, None
         host, _, port = address.rpartition(":")
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
-        with self._waiting("join", deadline_s):
+        with self._waiting(deadline_s):
             if store is None:
                 self.store = TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
             self.store.set(f"join/{rank}", own_card())
@@ -131,13 +121,10 @@ class Exchange:
         """
         if self.group is None:
             raise PeerLost(f"learner-{self.rank}", f"learner {self.rank} has left the others")
-        self.calls += 1
-        key = f"sum-{self.calls}"
         total = part if self.is_nccl else part.cpu()
         options = AllreduceOptions()
         options.timeout = timedelta(seconds=deadline_s + ANSWER_S)  # else the group's, of joining
-        with self._waiting(key, deadline_s):
-            self.store.set(f"{key}/{self.rank}", "here")
+        with self._waiting(deadline_s):
             work = self.group.allreduce([total], options)
             until = time.monotonic() + deadline_s
             while not work.is_completed():
@@ -155,37 +142,20 @@ class Exchange:
         self.group = self.store = None
 
     @contextlib.contextmanager
-    def _waiting(self, key: str, deadline_s: float) -> Iterator[None]:
-        """Turns what torch raises inside into a PeerLost that names who did not come to `key`."""
+    def _waiting(self, deadline_s: float) -> Iterator[None]:
+        """Turns what torch raises inside into a PeerLost."""
         try:
             yield
         except (RuntimeError, TimeoutError) as error:  # torch's DistError is a RuntimeError
-            late = self._late(key)
-            who = " and ".join(f"learner {rank}" for rank in late) or "another learner"
             text = " ".join(str(error).split()) or f"nothing within {deadline_s:g} s"
             reason = text.rpartition("] ")[2].partition(". This is")[0][:200]
             self.close()
             raise PeerLost(
-                f"learner-{late[0] if late else self.rank}",
-                f"learner {self.rank} of {self.world_size} waited for {who} without success "
-                f"({reason}): see that learner's log, and continue from the last checkpoint with "
+                f"learner-{self.rank}",
+                f"learner {self.rank} of {self.world_size} waited for the others without success "
+                f"({reason}): see the learners' logs, and continue from the last checkpoint with "
                 "--resume",
             ) from None
-
-    def _late(self, key: str) -> list[int]:
-        """The ranks that have not come to `key`; rank 0 where its store does not answer."""
-        late = [0]
-
-        def ask(store: Any) -> None:
-            with contextlib.suppress(RuntimeError):
-                came = [store.check([f"{key}/{rank}"]) for rank in range(self.world_size)]
-                late[:] = [rank for rank in range(self.world_size) if not came[rank]]
-
-        if self.store is not None:  # in a thread: a process that is stopped never answers
-            thread = threading.Thread(target=ask, args=[self.store], daemon=True)
-            thread.start()
-            thread.join(ANSWER_S)
-        return list(late)
 
 
 def gloo_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:

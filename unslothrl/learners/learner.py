@@ -133,13 +133,12 @@ class Learner:
         train_policy: bool = True,
         deadline_s: float | None = None,
     ) -> Update:
-        """One optimiser step on the whole batch, of which `batch` is this learner's part.
+        """One optimiser step on the whole batch, of which `batch` is this learner's part; the sum
+        of all learners' gradients makes every one of them take the same step.
 
-        `lrs` has a learning rate for "lora" and, with a critic, for "critic". The part may be
-        empty. The other learners update at the same time, and the sum of all gradients makes
-        every one of them take the same step. Where a loss or a gradient is not finite in any
-        learner, nothing is changed in all of them. PeerLost where another one has died, or does not
-        come within `deadline_s` after this one has computed its part.
+        `lrs` has a learning rate for "lora" and, with a critic, for "critic". Where a loss or a
+        gradient is not finite in any learner, nothing is changed in all of them. PeerLost where
+        another one has died, or does not come within `deadline_s`.
         """
         with self.profiler.part("update"):
             stats = self.forward_backward(batch, train_policy)
@@ -159,11 +158,8 @@ class Learner:
         train_policy: bool = True,
         deadline_s: float | None = None,
     ) -> list[Update]:
-        """`Learner.update` of several learners in one process, one after the other, none of which
-        waits for another.
-
-        Their gradients are added up in the learners' order.
-        """
+        """`Learner.update` of several learners in one process, one after the other; their gradients
+        are added up in the learners' order."""
         stats = [
             learner.forward_backward(part, train_policy)
             for learner, part in zip(learners, parts, strict=True)
@@ -217,10 +213,7 @@ class Learner:
 
     def listen(self, host: str | None = None) -> str:
         """Of learner 0, before all `join`: opens a port. -> its "host:port" for the others.
-
-        `host` is this node's address; None: asked of the system. Of an earlier group nothing is
-        left.
-        """
+        `host` is this node's address; None: asked of the system."""
         self.leave()
         self.store, address = exchange.listen(host)
         return address
@@ -232,11 +225,8 @@ class Learner:
         address: str,
         deadline_s: float = exchange.JOIN_S,
     ) -> None:
-        """Makes this learner one of `world_size` that update together; returns when all are there.
-
-        `address` is what learner 0's `listen` returned. PeerLost where one does not come within
-        `deadline_s`.
-        """
+        """Makes this learner one of `world_size` that update together, at the address that learner
+        0's `listen` returned. PeerLost where one does not come within `deadline_s`."""
         if rank != 0:
             self.leave()
         self.exchange = exchange.Exchange(
@@ -264,10 +254,7 @@ class Learner:
         return learner_state.save(self._trained(), self.optimizers)
 
     def load_state(self, data: bytes) -> None:
-        """Continues exactly where `save_state` was called.
-
-        ValueError if the LoRA or the optimiser differs.
-        """
+        """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
         learner_state.load(self._trained(), self.optimizers, data)
 
     def fingerprint(self) -> str:

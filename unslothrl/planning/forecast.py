@@ -1,8 +1,5 @@
 """What a run takes of the GPUs, of the host's memory, of /dev/shm and of the disk, and how long a
-step takes. The GPUs' part is the placement's; this adds up the rest.
-
-The time is computed from what GPUs of their size move and compute: an estimate in a range, which no
-GPU has measured yet.
+step takes: an estimate in a range, from what GPUs of their size move and compute.
 
     generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
                  + what an engine adds), n sequences at once; rounds = completions / n
@@ -11,10 +8,7 @@ GPU has measured yet.
 
 P is the model's parameters, bytes are those of its 4-bit weights and half of a full KV cache. The
 low figure has completions of a quarter of their limit and the fastest GPU of the size; the high one
-completions of full length and the slowest.
-
-Of episodes with an environment, whose length is that of all turns and observations, the low figure
-has one turn. The high one has all that there may be, and adds to each round
+completions of full length, the slowest, and of episodes with an environment, in each round,
 
     (turns - 1) x 2 P n (prompt + length / 2) / speed    what came before a turn, read again
     turns x WAIT_S                                       until the environment has answered

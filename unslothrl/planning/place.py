@@ -96,13 +96,12 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
 def assign_gpus(
     gpus: Sequence[Gpu | None], learners: int, actors: int, each: int = 1, nodes: Sequence[int] = ()
 ) -> tuple[list[Cards], list[Cards]]:
-    """-> (the GPU of each learner, the `each` GPUs of each actor).
+    """-> (the GPU of each learner, the `each` GPUs of each actor). UserError where there are too
+    few. `nodes`: of each GPU; none: all are on one.
 
-    Every learner has a GPU to itself. Actors share the others, unless they have several of a node
-    `each`: then these are theirs alone. One GPU holds all. Of the ways that are tried the one whose
-    smallest share of a GPU is largest; where that makes no difference, learners are on as few nodes
-    as can be and get the larger GPUs. `nodes` has each GPU's node, none: all are on one. Raises
-    UserError where there are too few.
+    Actors share what is left by learners, unless they have several GPUs of a node `each`. Of the
+    ways that are tried the one whose smallest share of a GPU is largest; where that makes no
+    difference, learners are on as few nodes as can be and get the larger GPUs.
     """
     if not gpus:
         return [()] * learners, [()] * actors
@@ -132,8 +131,8 @@ def assign_gpus(
 def _for_learners(
     gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
 ) -> Iterator[list[int]]:
-    """GPUs for the learners: neighbours in size on as few nodes as can be; where actors have
-    several, also what is left over of each node, which leaves the most groups."""
+    """GPUs for the learners: neighbours in size; where actors have several, also what is left over
+    of each node, which leaves the most groups."""
     alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
 
     def order(card: int) -> tuple[float, int, int]:
@@ -215,11 +214,11 @@ def process_mb(base_mb: float, workers: int = 1) -> float:
 
 
 def assign_nodes(config: Config, nodes: Sequence[Node], base_mb: float | None) -> list[int]:
-    """-> the place among `nodes` of each process's node, learners first; without GPUs.
+    """-> the place among `nodes` of each process's node, learners first; without GPUs. UserError
+    where no node has room for a process.
 
     Learners are on one node where one can hold them all, and actors where `best_node` says.
-    `base_mb` None: the base's size is not known, and memory is not checked. Raises UserError where
-    no node has room for a process, with what each has.
+    `base_mb` None: the base's size is not known, and memory is not checked.
     """
     learners = config.number_of_learners
     each_mb = 0.0 if base_mb is None else process_mb(base_mb, config.actor_tensor_parallel)
@@ -251,11 +250,8 @@ def best_node(
     nodes: Sequence[Node], count: Sequence[int], each_mb: float, is_learner: bool
 ) -> int | None:
     """-> the place among `nodes`, of which each has `count` processes of `each_mb` already, where
-    one more goes; None where none has room.
-
-    A learner goes where most memory is left. An actor goes where the processes have most CPUs each:
-    first where the memory for it is free now, and of equal nodes to that with most of it free.
-    """
+    one more goes; None where none has room. A learner goes where most memory is left, an actor
+    where it is free now, and then where the processes have most CPUs each."""
 
     def order(at: int) -> tuple[float, ...]:
         node, used_mb = nodes[at], count[at] * each_mb
@@ -305,13 +301,11 @@ def _check_host_memory(config: Config, resources: Resources, base_mb: float) -> 
 def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
 ) -> list[ProcessPlan]:
-    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs, where
-    a learner generates by its own model.
+    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs.
 
-    Where several engines of a GPU sleep, they sleep and wake one at a time, under a lock: vLLM
-    compares the GPU's free memory before and after it has gone to sleep and ends its process where
-    less is free (v1/worker/gpu_worker.py:220): another one that wakes meanwhile takes as much as it
-    has freed.
+    Where several engines of a GPU sleep, they sleep and wake one at a time, under a lock: vLLM ends
+    its process where less of the GPU is free after it has gone to sleep than before
+    (v1/worker/gpu_worker.py:220), as it is where another one wakes meanwhile.
     """
     if processes[0].card is None:
         actor = limits_of_actor(config)

@@ -1,9 +1,6 @@
 """How much memory SFT, DPO and a reward model need, and the micro-batch that fits a GPU; before
-any weights are loaded.
-
-One process trains on one GPU. A micro-batch has `train_batch_size` rows of up to `max_length`
-tokens, padded or, with packing, full; of a pair there are two rows. docs/plan.md has the formulas
-in words, tests/test_plan_of_stages.py compares them with what TRL's trainers hold.
+any weights are loaded. docs/plan.md has the formulas in words, and tests/test_plan_of_stages.py
+compares them with what TRL's trainers hold.
 """
 
 from collections.abc import Set

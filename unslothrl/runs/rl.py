@@ -138,8 +138,6 @@ class RlRun(Run):
     def save(self, status: str, error: BaseException | None) -> Path | None:
         """The last whole step and adapter, as far as processes that may be dead or hang give
         them."""
-        if self.trainer is not None:
-            self.trainer.tasks.close()
         try:
             if status != "finished":
                 self._save_boundary()

@@ -16,17 +16,7 @@ from typing import Any
 PARTS = ("generation", "measuring", "update")
 MOST_S = 2.0  # of a part of a step
 MOST_BYTES = 32 << 20  # of a trace, compressed; a larger one is left out
-MOST_OPERATORS = 40  # of a recording's table
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """All calls of an operator in a recording. Own time is without the operators that it calls."""
-
-    name: str
-    calls: int
-    cpu_ms: float  # own
-    device_ms: float  # own, of its kernels
+MOST_OPERATORS = 20  # of a recording's table
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +27,7 @@ class Recording:
     part: str
     seconds: float
     trace: bytes  # Chrome's trace format, gzip; empty where it was too large
-    operators: tuple[Operator, ...]  # those with the most own time
+    table: str  # torch's, of the operators with the most own time
 
 
 class Profiler:
@@ -91,7 +81,7 @@ class Profiler:
         running.stop()
         if self.ticks:
             self.armed.discard(self.part_name)
-            found = trace_of(running), operators_of(running)
+            found = trace_of(running), table_of(running)
             self.recordings.append(Recording(self.process, self.part_name, seconds, *found))
 
 
@@ -103,16 +93,9 @@ def trace_of(running: Any) -> bytes:
         return path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
 
 
-def operators_of(running: Any) -> tuple[Operator, ...]:
+def table_of(running: Any) -> str:
     """The operators with the most own time, on the device where it was used, else on the CPU."""
-    found = [
-        Operator(
-            event.key,
-            event.count,
-            event.self_cpu_time_total / 1000,
-            event.self_device_time_total / 1000,
-        )
-        for event in running.key_averages()
-    ]
-    found.sort(key=lambda one: (one.device_ms, one.cpu_ms), reverse=True)
-    return tuple(found[:MOST_OPERATORS])
+    events = running.key_averages()
+    on_device = any(event.self_device_time_total for event in events)
+    key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
+    return events.table(sort_by=key, row_limit=MOST_OPERATORS)

@@ -1,12 +1,9 @@
 """From the samples of a step to the batches of its optimiser steps, and to each learner's part.
 
-All learners wait for the slowest one, so what counts is the largest share. The samples of a prompt
-stay together as far as that costs no balance, because a learner computes their prompt once.
-
-Prompts are dealt greedily, the most expensive first, each to the learner with the least work. Then
-single samples move from the learner with the most work to the one with the least, for as long as
-that makes the largest share smaller and it is more than `EVEN` times the mean. Every choice depends
-on the samples alone, so it is the same in every run.
+All learners wait for the slowest one, so what counts is the largest share. A learner computes a
+prompt once for all its samples: prompts are dealt greedily, the most expensive first, each to the
+learner with the least work. Then single samples move from the learner with the most work to the one
+with the least, while that makes the largest share smaller and it is over `EVEN` times the mean.
 """
 
 import random
@@ -31,9 +28,7 @@ class Costs:
     @classmethod
     def of(cls, config: Config) -> "Costs":
         """By the multiplications of the model's layers; tokens alone where its sizes are not known.
-
-        Attention costs 2 x its width for each pair of tokens: what two linear weights cost a token.
-        """
+        A pair of tokens costs 2 x the attention's width: as two linear weights cost a token."""
         shares = config.backend != "unsloth"  # see backends/unsloth.py
         shape = shape_of(config.model)
         if shape is None:
@@ -110,10 +105,8 @@ def _move_one(
 def batches(
     samples: Sequence[Sample], has_gradient: Sequence[bool], count: int, seed: int
 ) -> list[Batch]:
-    """The samples in `count` batches of like size at random, one for each optimiser step.
-
-    A batch's denominators count all its samples: one without a gradient adds nothing, so leaving it
-    out saves time and changes nothing else. A batch without any gradient is left out.
+    """The samples in `count` batches of like size at random, one for each optimiser step. A batch's
+    denominators count all its samples; those without a gradient, which add nothing, are left out.
     """
     order = list(range(len(samples)))
     if count > 1:
@@ -132,10 +125,8 @@ def batches(
 
 
 def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list[Batch]:
-    """[learners] parts that take about the same time, each with the whole batch's denominators.
-
-    Where there are fewer samples than learners, some parts have none.
-    """
+    """[learners] parts, some maybe empty, that take about the same time, each with the whole
+    batch's denominators."""
     ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + s.length)
     shares = balanced(ordered, learners, costs or Costs())
     return [

@@ -70,9 +70,8 @@ def assign(
 ) -> Selected:
     """Chooses `topk` candidates of each group by `select` and gives their tokens advantages.
 
-    `measure` asks the learners what they compute of samples before the first update. It is called
-    at most once: with all candidates where the KL is in the reward; with the chosen ones that have
-    a gradient where `several_updates` or a critic need it; else not at all.
+    `measure` asks the learners, at most once: for all candidates where the KL is in the reward; for
+    the chosen ones that have a gradient where `several_updates` or a critic need it.
     """
     episodes: dict[tuple[int, int], list[Sample]] = {
         (g, i): [Sample.of(*sequence) for sequence in completion.sequences(group.task)]

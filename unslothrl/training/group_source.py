@@ -5,9 +5,8 @@ import abc
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from unslothrl import rewards
 from unslothrl.algorithms import selection
@@ -15,6 +14,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
+from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.terminal import Terminal
@@ -23,52 +23,8 @@ from unslothrl.training import credit
 from unslothrl.training.metrics import Metrics, eval_metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
 
-SIGNAL_S = 1.0  # the longest that a signal may stay unseen while the loop waits for tasks
-
 Judge = Callable[[Sequence[Sample]], Sequence[float]]
 """Samples -> the reward model's score of each whole sequence."""
-
-
-class DrawCancelled(Exception):
-    """Ends a draw whose tasks are no longer needed."""
-
-
-class PrefetchedTasks:
-    """A source of tasks that draws the next step's tasks, in a thread, while the current step
-    runs."""
-
-    def __init__(self, source: Any):
-        self.source = source
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="tasks")
-        self.requested: tuple[int, int] | None = None
-        self.pending: Future[tuple[list[Task], int]] | None = None
-        self.is_closed = False
-
-    def draw(self, position: int, count: int, is_last: bool = False) -> tuple[list[Task], int]:
-        """As `source.draw`: -> (tasks, the position after them). `is_last`: prefetch no more."""
-        if self.pending is None or self.requested != (position, count):
-            self._prefetch(position, count)
-        assert self.pending is not None
-        while not self.pending.done():  # wakes up for a Ctrl-C that came just before the wait
-            wait([self.pending], SIGNAL_S)
-        drawn = self.pending.result()
-        self.pending = None
-        if not is_last:
-            self._prefetch(drawn[1], count)
-        return drawn
-
-    def _prefetch(self, position: int, count: int) -> None:
-        self.requested = position, count
-        self.pending = self.thread.submit(self.source.draw, position, count, self._check_wanted)
-
-    def _check_wanted(self) -> None:
-        if self.is_closed:
-            raise DrawCancelled
-
-    def close(self) -> None:
-        """Cancels a draw in progress, for which Python would otherwise wait at exit."""
-        self.is_closed = True
-        self.thread.shutdown(wait=False, cancel_futures=True)
 
 
 class RewardModel:
@@ -121,7 +77,7 @@ class GroupSource(abc.ABC):
         self,
         config: Config,
         objective: Objective,
-        tasks: PrefetchedTasks,
+        tasks: FiniteTasks | EndlessTasks,
         stream: RolloutStream,
         failures: FailureReport,
         view: Terminal,
@@ -185,7 +141,7 @@ class GroupSource(abc.ABC):
 
     def _task_at(self, position: int) -> Task:
         """One that was drawn before."""
-        (task,), _ = self.tasks.draw(position, 1, is_last=True)
+        (task,), _ = self.tasks.draw(position, 1)
         return task
 
     @property
@@ -212,8 +168,7 @@ class SynchronousSource(GroupSource):
             size, *state.batches = state.batches
             ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
             return [self._task_at(position) for position in ahead]
-        is_last = state.step + 1 == self.total_steps
-        tasks, state.position = self.tasks.draw(state.position, count, is_last=is_last)
+        tasks, state.position = self.tasks.draw(state.position, count)
         return tasks
 
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:

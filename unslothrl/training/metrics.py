@@ -6,19 +6,16 @@ how far each actor's log-probabilities are from the learner's.
 The learner computes its side anyway. Kernels and number formats make a gap of 0.002 to 0.02 on a
 dense model, staleness adds to it, and so does whatever is wrong with an actor that the other checks
 have missed: its adapter not applied, its base damaged, its GPU faulty. So an actor is compared
-with the median of the others, among tokens of the same staleness; only where there are no others,
-with the median of its own past.
+with the median of the others, among tokens of the same staleness.
 
 It stands out where the gap is over `FACTOR` times that and `MARGIN` nats more, with a difference of
 `SIGMAS` standard errors (tokens' gaps have heavy tails, and a step may have few of them), in
 `IN_A_ROW` steps one after the other. It is gross, and the actor is stopped, over `GROSS_FACTOR`
-times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2 on average, and
-there are others to compare with.
+times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2 on average.
 """
 
-import bisect
 import statistics
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -33,9 +30,7 @@ Metrics = dict[str, float]
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
 LEAST_TOKENS = 128  # of an actor in a step, below which nothing is said
-PAST, LEAST_PAST = 20, 5  # steps
-
-ACTOR = "actor-"  # a learner that generates has other kernels: it is compared with its own past
+ACTOR = "actor-"  # a learner that generates has other kernels
 
 
 def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
@@ -183,58 +178,40 @@ class SamplerGapWatch:
 
     def __init__(self, note: Callable[[str], None], stop: Callable[[str, str], None]):
         self.note, self.stop = note, stop
-        self.past: dict[tuple[int, str], deque[float]] = defaultdict(lambda: deque(maxlen=PAST))
         self.in_a_row: dict[str, int] = {}
         self.stopped: dict[str, int] = {}  # the version at which each was stopped
 
     def saw(self, parts: Sequence[Agreement], version: int) -> dict[str, float]:
         """The updates of a step that trained policy `version`. -> `train/sampler_gap/<generator>`
         of the freshest tokens of each, where there are several generators."""
-        gaps = gaps_of(parts, version)
         metrics: dict[str, float] = {}
-        outstanding: dict[str, tuple[Gap, float, bool]] = {}
-        for staleness, of_generators in sorted(gaps.items()):
-            actors = sorted(
-                gap.mean
-                for name, gap in of_generators.items()
-                if name.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
-            )
-            for name, gap in of_generators.items():
+        outstanding: dict[str, tuple[Gap, float]] = {}
+        for staleness, gaps in sorted(gaps_of(parts, version).items()):
+            for name, gap in gaps.items():
                 metrics.setdefault(f"train/sampler_gap/{name}", gap.mean)
-                if version - staleness <= self.stopped.get(name, -1):
-                    continue  # it was drawn by the process that has been stopped
-                expected, is_of_others = self._expected(staleness, name, gap, actors)
-                if expected is not None and stands_out(gap, expected, FACTOR, MARGIN):
-                    outstanding.setdefault(name, (gap, expected, is_of_others))
-                else:
-                    self.past[staleness, name].append(gap.mean)
+            actors = {
+                name: gap
+                for name, gap in gaps.items()
+                if name.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
+            }
+            for name, gap in actors.items():
+                others = [other.mean for other in actors.values() if other is not gap]
+                if not others or version - staleness <= self.stopped.get(name, -1):
+                    continue  # or it was drawn by the process that has been stopped
+                expected = statistics.median(others)
+                if stands_out(gap, expected, FACTOR, MARGIN):
+                    outstanding.setdefault(name, (gap, expected))
         self._report(outstanding, version)
         return metrics if len(metrics) > 1 else {}
 
-    def _expected(
-        self, staleness: int, name: str, gap: Gap, actors: Sequence[float]
-    ) -> tuple[float | None, bool]:
-        """What the gap should be like, and whether others say so. `actors` has the means of all
-        that may be compared with, ascending."""
-        if name.startswith(ACTOR):
-            others = list(actors)
-            if gap.tokens >= LEAST_TOKENS:
-                del others[bisect.bisect_left(others, gap.mean)]
-            if others:
-                middle = len(others) // 2  # of sorted ones: as `statistics.median`, without a sort
-                return (others[middle] + others[(len(others) - 1) // 2]) / 2, True
-        past = self.past[staleness, name]
-        return (statistics.median(past) if len(past) >= LEAST_PAST else None), False
-
-    def _report(self, outstanding: dict[str, tuple[Gap, float, bool]], version: int) -> None:
+    def _report(self, outstanding: dict[str, tuple[Gap, float]], version: int) -> None:
         self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in outstanding}
-        for name, (gap, expected, is_of_others) in outstanding.items():
-            compared = "the other actors'" if is_of_others else "its own before"
+        for name, (gap, expected) in outstanding.items():
             text = (
                 f"{name}: its log-probabilities are {gap.mean:.2g} a token from the learner's, "
-                f"{compared} {expected:.2g}"
+                f"the other actors' {expected:.2g}"
             )
-            if is_of_others and stands_out(gap, expected, GROSS_FACTOR, GROSS_MARGIN):
+            if stands_out(gap, expected, GROSS_FACTOR, GROSS_MARGIN):
                 self.stopped[name] = version
                 del self.in_a_row[name]
                 self.stop(name, text)
@@ -243,5 +220,5 @@ class SamplerGapWatch:
 
 
 def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:
-    beyond = gap.mean - max(factor * expected, expected + margin)
-    return gap.tokens >= LEAST_TOKENS and beyond > 0 and gap.mean - expected > SIGMAS * gap.error
+    is_beyond = gap.mean > max(factor * expected, expected + margin)
+    return is_beyond and gap.mean - expected > SIGMAS * gap.error

@@ -78,7 +78,7 @@ class OverlappedSource(GroupSource):
     def _position(self, task: Task, begin: int, end: int) -> int:
         """Of a task that was drawn between two positions."""
         while begin < end:
-            (other,), begin = self.tasks.draw(begin, 1, is_last=True)
+            (other,), begin = self.tasks.draw(begin, 1)
             if other.id == task.id:
                 return begin - 1
         raise AssertionError(f"task {task.id} is not where it was drawn")

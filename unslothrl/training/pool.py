@@ -12,7 +12,6 @@ from typing import Any
 from unslothrl.cluster.base import Checks, Cluster, Progress, counted
 from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -65,7 +64,6 @@ class Pool:
         self.replaced = 0  # in the whole run
         self.versions_ended = 0  # that were loaded by processes which are gone
         self.looked = self.looked_at_nodes = time.monotonic()
-        self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
@@ -151,9 +149,8 @@ class Pool:
             self._call_load(member, self.newest, pending.done)
 
     def _version_lost(self, member: Member, version: Version, error: Exception) -> None:
-        """The learner has died before what it published was there, or its node has gone since: no
-        fault of `member`, which goes on with what comes next. Raises ProcessLost, once a version.
-        """
+        """The learner has died before what it published was there, or its node has gone since.
+        Raises ProcessLost, once a version."""
         if isinstance(error, ResultLost):
             name = self.cluster.learners[0].name
             error = ProcessLost(name, f"the version that {name} published is lost ({error})")
@@ -214,19 +211,17 @@ class Pool:
             results.append(value)
             if len(results) < len(calls):
                 return
-            try:
-                self.checks.check(member.name, results)
-            except (UserError, RunError) as error:
-                if not self.cluster.exclude_node(member.name):
-                    raise
-                self.note(f"{error}: its node is not used")
-                self._let_go(member)
-                if member.name in self.extra:
-                    self.cluster.remove_actor(member.name)
-                else:
-                    self._start(member.name)
+            error = self.checks.problem(member.name, results)
+            if error is None:
+                return self._load(member)
+            if not self.cluster.exclude_node(member.name):
+                raise error
+            self.note(f"{error}: its node is not used")
+            self._let_go(member)
+            if member.name in self.extra:
+                self.cluster.remove_actor(member.name)
             else:
-                self._load(member)
+                self._start(member.name)
 
         for call in calls:
             self.call(member, "check", call, keep)
@@ -290,9 +285,6 @@ class Pool:
             return
         self.looked = now
         self.cluster.check_learners()
-        if stall_s := self.stalls.look():
-            for member in self.members.values():
-                member.put_off(stall_s)
         for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.began)
@@ -320,9 +312,7 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > self.times.late_s(kind, is_first) or (
-            silent_s > limits.late_silence_s(self.cluster.answer_s())
-        ):
+        elif taken_s > self.times.late_s(kind, is_first) or silent_s > limits.LATE_SILENT_S:
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:

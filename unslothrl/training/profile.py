@@ -1,5 +1,6 @@
 """`--profile`: some steps recorded in every process, as files in the run's folder and a table."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -7,33 +8,28 @@ from unslothrl.cluster.base import Cluster, everyone
 from unslothrl.cluster.handles import Call, GeneratorHandle
 from unslothrl.errors import RunError
 from unslothrl.files import write_whole
-from unslothrl.tracking.profiler import Recording
 from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import PARTS
 
 FOLDER, TABLE = "profile", "table.txt"
-SHOWN = 8  # operators of each recording
 WAIT_S = 120.0  # for the processes to answer
-OVERHEAD = "overhead"
 
 
 class Profile:
     """Records `steps` steps in a row. The first step after a start is left out where others
-    follow: it loads and compiles. What goes wrong here costs a note, never the run."""
+    follow: it loads and compiles."""
 
     def __init__(self, steps: int, cluster: Cluster, folder: RunFolder, view: Terminal):
-        self.steps, self.cluster, self.folder, self.view = steps, cluster, folder, view
-        self.first: int | None = None  # that is recorded; None: no step has begun
-        self.last = 0
+        self.steps, self.cluster, self.view = steps, cluster, view
+        self.folder = folder.path / FOLDER
+        self.first, self.last = 0, 0  # that are recorded; 0: no step has begun
         self.timings: list[Mapping[str, Any]] = []
-        self.recordings: list[Recording] = []  # of all recorded steps
+        self.tables: list[str] = []  # of all recordings
 
     def begin(self, step: int, total: int) -> None:
         """Before a step of `total`."""
-        if not self.steps:
-            return
-        if self.first is None:
+        if self.steps and not self.first:
             self.first = min(step + 1, total)
             self.last = min(self.first + self.steps - 1, total)
         if self.first <= step <= self.last:
@@ -41,18 +37,23 @@ class Profile:
 
     def end(self, step: int, metrics: Mapping[str, Any]) -> None:
         """After it."""
-        if self.first is None or not self.first <= step <= self.last:
+        if not self.first <= step <= self.last:
             return
+        self.folder.mkdir(exist_ok=True)
         self.timings.append(metrics)
         found = self._ask(lambda process: process.end_profile())
-        recordings = [recording for of_process in found for recording in of_process]
-        self.recordings += recordings
-        try:
-            self._write(step, recordings)
-            if step == self.last:
-                self._write_table()
-        except OSError as error:
-            self.view.note(f"the profile of step {step} is not written: {error}")
+        for recording in itertools.chain.from_iterable(found):
+            name = f"{step_name(step)}-{recording.process}-{recording.part}"
+            self.tables.append(f"{name}: {recording.seconds:.2f} s recorded\n{recording.table}")
+            if recording.trace:
+                write_whole(self.folder / f"{name}.json.gz", recording.trace)
+            else:
+                self.view.note(f"{name}.json.gz was too large and is left out")
+        if step == self.last:
+            lines, path = parts(self.first, step, self.timings), self.folder / TABLE
+            write_whole(path, "\n".join([*lines, "", *self.tables]).encode())
+            operators = f"{path} has the operators of each process"
+            self.view.header([*lines, "", f"{operators}; traces open in ui.perfetto.dev"])
 
     def _ask(self, call: Callable[[GeneratorHandle], Call[Any]]) -> list[Any]:
         try:
@@ -62,66 +63,13 @@ class Profile:
             self.view.note(f"a step is not profiled: {error}")
             return []
 
-    def _write(self, step: int, recordings: Sequence[Recording]) -> None:
-        folder = self.folder.path / FOLDER
-        folder.mkdir(exist_ok=True)
-        for recording in recordings:
-            name = f"{step_name(step)}-{recording.process}-{recording.part}.json.gz"
-            if recording.trace:
-                write_whole(folder / name, recording.trace)
-            else:
-                self.view.note(f"{name} was too large and is left out")
 
-    def _write_table(self) -> None:
-        path = self.folder.path / FOLDER / TABLE
-        lines = table(self.first or 0, self.last, self.timings, self.recordings)
-        path.parent.mkdir(exist_ok=True)
-        write_whole(path, ("\n".join(lines) + "\n").encode())
-        self.view.header([*lines, "", f"{path}; the traces beside it open in ui.perfetto.dev"])
-
-
-def table(
-    first: int,
-    last: int,
-    timings: Sequence[Mapping[str, Any]],
-    recordings: Sequence[Recording],
-) -> list[str]:
-    """Where the steps went: the loop's parts, then each process's operators by their own time."""
+def parts(first: int, last: int, timings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the steps went: the parts of the loop."""
+    names = ("step", *PARTS, "overhead")
+    mean = {name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings) for name in names}
     which = f"step {first}" if first == last else f"steps {first} to {last}"
-    mean = {
-        name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings)
-        for name in ("step", *PARTS, OVERHEAD)
-    }
     lines = [f"profile of {which}: {mean['step']:.3f} s a step"]
-    for name in (*PARTS, OVERHEAD):
-        lines.append(f"{name:<12} {mean[name]:>8.3f} s {share(mean[name], mean['step']):>7}")
-    for process, part in dict.fromkeys((one.process, one.part) for one in recordings):
-        mine = [one for one in recordings if (one.process, one.part) == (process, part)]
-        lines += ["", *operator_lines(f"{process}, {part}", mine)]
+    for name in names[1:]:
+        lines.append(f"{name:<12} {mean[name]:>8.3f} s {mean[name] / mean['step']:>7.1%}")
     return lines
-
-
-def operator_lines(name: str, recordings: Sequence[Recording]) -> list[str]:
-    """A table of the operators of one part of a process, over all its recordings."""
-    calls: dict[str, int] = {}
-    cpu: dict[str, float] = {}
-    device: dict[str, float] = {}
-    for recording in recordings:
-        for one in recording.operators:
-            calls[one.name] = calls.get(one.name, 0) + one.calls
-            cpu[one.name] = cpu.get(one.name, 0.0) + one.cpu_ms
-            device[one.name] = device.get(one.name, 0.0) + one.device_ms
-    has_device = any(device.values())
-    of_kind, kind = (device, "device") if has_device else (cpu, "CPU")
-    total = sum(of_kind.values()) or 1.0
-    seconds = sum(recording.seconds for recording in recordings)
-    lines = [f"{name}: {seconds:.2f} s recorded"]
-    lines.append(f"  {'operator':<44} {'calls':>7} {f'{kind} ms':>11}")
-    for operator in sorted(of_kind, key=lambda each: -of_kind[each])[:SHOWN]:
-        took = f" {of_kind[operator]:>11.1f} {share(of_kind[operator], total):>7}"
-        lines.append(f"  {operator[:43]:<44} {calls[operator]:>7}{took}")
-    return lines
-
-
-def share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "-"

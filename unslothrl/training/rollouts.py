@@ -1,12 +1,10 @@
-"""The stream of rollouts: which prompts are where, under which version, and the groups that come of
-them.
+"""The stream of rollouts: which prompts are where, and the groups that come of them.
 
 Synchronous training waits for all of them before every update. Who draws a prompt is then a
 function of the run alone (`task_counts`), so that results do not depend on timing. With
 `max_staleness` they are given to whoever has least to do, and drawn while the learners update.
 
-A group is known by its index. Whatever happens to the process that draws it, it is given out again
-until it has come, and what comes a second time is ignored: each counts once.
+A group is known by its index: it is given out again until it has come, and counts once.
 """
 
 import heapq
@@ -158,9 +156,8 @@ class RolloutStream:
         self.pumped = time.monotonic()
 
     def _give_out(self) -> None:
-        """What waits in the driver goes to whoever has least to do. A group counts by what is left
-        of it: when a batch is drawn, those of the one before it are nearly done in one actor and
-        have just arrived from another, who must not get more for that."""
+        """What waits in the driver goes to whoever has least to do: a group counts by what is left
+        of it, by the seconds that the quickest took."""
         holders = self.pool.members.values()
         held = {index for member in holders for index in member.holds}
         waiting = [index for index in self.in_flight if index not in held]
@@ -251,9 +248,8 @@ class RolloutStream:
         return loaded
 
     def version_counts(self) -> tuple[int, int, int]:
-        """As the processes said with what they handed over last: versions loaded into engines so
-        far, those of them unloaded, and the most that any engine holds. A process that has ended
-        holds none."""
+        """As processes said last: versions loaded into engines so far, those of them unloaded, and
+        the most that any engine holds."""
         versions = [member.versions for member in self.pool.members.values()]
         loaded = self.pool.versions_ended + sum(loaded for loaded, _ in versions)
         unloaded = self.pool.versions_ended + sum(unloaded for _, unloaded in versions)
@@ -284,11 +280,8 @@ class RolloutStream:
 
 
 def task_counts(total: int, actors: int, learners: int, learner_chunk: int) -> Sequence[int]:
-    """How many of `total` tasks each generator takes: actors first, then learners.
-
-    Learners take `learner_chunk` each, but never so much that an actor goes without; actors take
-    the rest evenly, the remainder to the first. Without actors the learners take everything.
-    """
+    """How many of `total` tasks each generator takes: actors first, then learners, who take
+    `learner_chunk` each, but never so much that an actor goes without."""
     if actors == 0:
         return _even(total, learners)
     for_learners = min(learner_chunk * learners, max(0, total - actors))

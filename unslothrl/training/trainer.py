@@ -28,7 +28,6 @@ from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import (
     Evaluation,
     GroupSource,
-    PrefetchedTasks,
     RewardModel,
     SynchronousSource,
 )
@@ -70,7 +69,6 @@ class Trainer:
         self.first = first or RunState()
         self.state = copy.deepcopy(self.first)
         self.learners = LearnerGroup(cluster, Costs.of(config))
-        self.tasks = PrefetchedTasks(data.train)
         failures = FailureReport(view.note)
         self.stream = RolloutStream(
             cluster,
@@ -84,7 +82,7 @@ class Trainer:
         model = RewardModel.of(config, self.judge)
         source = OverlappedSource if config.max_staleness else SynchronousSource
         self.source: GroupSource = source(
-            config, self.objective, self.tasks, self.stream, failures, view, steps, model
+            config, self.objective, data.train, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
         self.evaluation = Evaluation(config, data.evals, self.stream, failures, view, model)
@@ -97,12 +95,15 @@ class Trainer:
         self.loaded: list[Loaded] = []  # what the processes said of it
         self.boundary: Boundary | None = None  # after the last whole step
         self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
+        self.restart: list[Whole | None] = []  # where lost learners start again; empty: none is
         self.timer = Timer()
 
     def train(self) -> None:
         """Trains to the last step, each as a whole: see `boundary`."""
-        while self.published is None or not self.is_done:
+        while self.restart or self.published is None or not self.is_done:
             try:
+                if self.restart:
+                    self.start_learners_again(self.restart[0])
                 if self.published is None:
                     self.publish()
                 if self.boundary is None:
@@ -199,7 +200,6 @@ class Trainer:
         self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
-        self.cluster.report(step, self.total_steps, metrics)
         return metrics
 
     def save_boundary(self) -> bool:
@@ -224,10 +224,7 @@ class Trainer:
         start = self.last_whole()
         where = f"step {start[0].step}" if start else "the start"
         self.view.note(f"{error}: all learners start again from {where}")
-        try:
-            self.start_learners_again(start)
-        except ProcessLost as again:
-            self.recover(again)
+        self.restart = [start]
 
     def last_whole(self) -> Whole | None:
         """The boundary, or, where that is lost with a learner, the newest checkpoint."""
@@ -253,7 +250,7 @@ class Trainer:
             self.boundary = None
             self.source.restore(self.state)
         self.folder.truncate_after(self.state.step, self.logged)
-        self.published = None
+        self.published, self.restart = None, []
 
     @property
     def logged(self) -> int:

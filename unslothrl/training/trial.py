@@ -111,8 +111,7 @@ def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Pla
     first = Request("trial", task.prompt_ids, 0, sampling)
 
     async def episode() -> Played:
-        async with host.open() as session:
-            return await play(task, first, 0, session, draw, talking, rules)
+        return await play(task, first, 0, host, draw, talking, rules)
 
     return asyncio.run(episode())
 

@@ -114,9 +114,7 @@ class LearnerGroup:
     ) -> list[Update]:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
         on the sum. Without `train_policy` the critic alone. -> what each learner says of it.
-
-        RunError where the learners' weights differ afterwards.
-        """
+        RunError where the learners' weights differ afterwards."""
         parts = batching.split_batch(batch, len(self.learners), self.costs)
         with self.update_pace.timed(self._largest([part.samples for part in parts])) as deadline_s:
             calls = [
