@@ -119,17 +119,14 @@ def data_options(config: Config) -> DataOptions:
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
-    from unslothrl.dialogue.hand_written import dialogue_for
 
-    tokenizer = load_tokenizer(base)
     return Actor(
         name,
         engine,
-        tokenizer,
+        load_tokenizer(base),
         scorer_of(config),
         environment_of(config),
         rules_of(config),
-        lambda: dialogue_for(tokenizer, config.model, config.renderer),
         follows_newest=follows_newest(config),
         overlaps=config.max_staleness > 0,
     )
