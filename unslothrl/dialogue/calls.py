@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.dialogue.base import Message, Tool
-from unslothrl.text import is_too_deep
+from unslothrl.text import is_too_deep, json_or_text
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {
@@ -170,7 +170,9 @@ class TaggedForm:
             else:
                 texts = texts_of(found[1], tools)
                 pairs = self.argument.findall(found[2])
-                values = {key: value if key in texts else value_of(value) for key, value in pairs}
+                values = {
+                    key: value if key in texts else json_or_text(value) for key, value in pairs
+                }
                 calls.append(call_of(body, found[1], values))
         return "".join(kept), calls
 
@@ -181,13 +183,6 @@ def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
     schema = next((each for each in functions if each["name"] == name), {})
     parameters = schema.get("parameters", {}).get("properties", {})
     return {key for key, value in parameters.items() if value.get("type") == "string"}
-
-
-def value_of(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 DECODER = json.JSONDecoder()
@@ -223,7 +218,7 @@ def call_of(text: str, name: Any, arguments: Any) -> RawCall:
     if not isinstance(name, str) or not name.strip():
         return RawCall(text, error=NO_NAME)
     if isinstance(arguments, str):
-        arguments = value_of(arguments)
+        arguments = json_or_text(arguments)
     if not isinstance(arguments, dict) or not is_sound(name, arguments):
         return RawCall(text, name if is_sound(name, {}) else "", error=NO_OBJECT)
     return RawCall(text, name, arguments)

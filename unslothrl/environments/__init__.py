@@ -6,7 +6,6 @@ Imports nothing but the standard library, as `base`.
 
 import ast
 import functools
-import json
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 from unslothrl.files import MOST_CODE, Unreadable, expanded, is_file, read_text
-from unslothrl.text import plain
+from unslothrl.text import json_or_text, plain
 
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
@@ -126,10 +125,7 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
         key, separator, value = text.partition("=")
         if not separator or not key.isidentifier():
             raise UserError(f"environment_options {plain(text)}: write KEY=VALUE")
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
-            options[key] = value
+        options[key] = json_or_text(value)
     return options
 
 

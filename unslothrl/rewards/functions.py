@@ -153,11 +153,7 @@ def as_json(value: Any) -> Any:
 
 def reason(error: BaseException) -> str:
     """What was raised, and where in the user's file."""
-    try:
-        said = str(error)
-    except Exception:  # its own __str__ may raise
-        said = "its text cannot be had"
-    text = f"{type(error).__name__}: {said}"[:LONGEST_ERROR]
+    text = f"{type(error).__name__}: {error}"[:LONGEST_ERROR]
     frames = [each for each in traceback.extract_tb(error.__traceback__) if each.filename in _files]
     if not frames:
         return text

@@ -54,7 +54,7 @@ def main(given: int, memory_mb: int) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
         serve(socket.socket(fileno=number))
-    except Exception:  # a function has written to the descriptors, or closed them
+    finally:  # with what a function's threads are at
         os._exit(1)
 
 

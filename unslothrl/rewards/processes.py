@@ -24,7 +24,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from unslothrl.rewards.functions import IMPORTED, opened
 
@@ -45,12 +45,12 @@ class Closed(Exception):
     """The pool was closed during a call."""
 
 
-class Late(Exception):
-    """The process has missed a call's deadline."""
-
-
 class Lost(Exception):
-    """The process has ended, or has written what is no reply."""
+    """The process has ended, has written what is no reply, or has missed a call's deadline."""
+
+
+class Late(Lost):
+    """It has missed the deadline."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,7 @@ class Result:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class SentCall:
+class SentCall(NamedTuple):
     index: int
     call: RewardCall
     token: str
@@ -116,19 +115,16 @@ class RewardProcess:
             self.socket.sendall(data)
             while not self.lines:
                 self.socket.settimeout(max(0.0, ends - time.monotonic()))
-                data = self.socket.recv(CHUNK)
+                if not (data := self.socket.recv(CHUNK)):
+                    raise ConnectionError
                 self.partial_line += data
-                if not data:
-                    raise Lost(ENDED)
                 if b"\n" in data or len(self.partial_line) > MOST_REPLIED:
                     *lines, rest = bytes(self.partial_line).split(b"\n")
                     self.lines.extend(lines or [rest])
                     self.partial_line = bytearray(rest)
-        except (TimeoutError, BlockingIOError):
-            # What an ended process has started may hold its socket.
-            raise (Late if self.child.poll() is None else Lost(ENDED)) from None
-        except ConnectionError:
-            raise Lost(ENDED) from None
+        except OSError as error:  # what an ended process has started may hold its socket
+            is_late = not isinstance(error, ConnectionError) and self.child.poll() is None
+            raise (Late() if is_late else Lost(ENDED)) from None
         return self.lines.popleft()
 
     def kill(self) -> None:
@@ -196,12 +192,12 @@ class ProcessPool:
                         self.failed.add(sent[answered].call.group)
                     answered, started = answered + 1, time.monotonic()
                 again = None
-            except (Late, Lost) as error:
+            except Lost as error:
                 first, *others = sent[answered:]
                 self.replace(slot)
                 with self.taking:
                     self.waiting.extendleft((each.index, each.call) for each in reversed(others))
-                again = first if isinstance(error, Lost) and first is not again else None
+                again = first if first is not again and not isinstance(error, Late) else None
                 if again is None:
                     self.results[first.index] = Result(None, str(error), time.monotonic() - started)
 
@@ -231,7 +227,7 @@ class ProcessPool:
         return taken
 
     def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:
-        """Makes calls in a process -> their results in order. Raises Late and Lost."""
+        """Makes calls in a process -> their results in order. Raises Lost."""
         unsent = b"".join(each.line for each in sent)
         for each in sent:
             call = each.call

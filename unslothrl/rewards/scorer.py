@@ -12,7 +12,6 @@ from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
 from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen
 from unslothrl.rewards.custom import Scorable
-from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
@@ -239,11 +238,8 @@ def is_late(reason: str) -> bool:
 def in_place(reward: Reward, values: tuple) -> Result:
     """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    try:
-        value, error = reward.grade(*values), None
-    except Exception as raised:  # on a text that its author has not thought of
-        value, error = None, reason(raised)
-    return Result(value, error, time.perf_counter() - started)
+    value = reward.grade(*values)
+    return Result(value, None, time.perf_counter() - started)
 
 
 def joined(results: Sequence[Result]) -> Result:
