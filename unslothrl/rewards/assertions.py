@@ -105,7 +105,8 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
         if not defined:
             raise UnusableRow(f"column test has check(candidate), and there is no column {ENTRY}")
         return defined[-1]
-    body = tree.body if isinstance(value, str) and (tree := python_of(value)[0]) else []
+    written = python_of(value)[0] if isinstance(value, str) else None
+    body = [] if written is None else written.body
     node: Any = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
     while isinstance(node, ast.Attribute | ast.Call):
         node = node.value if isinstance(node, ast.Attribute) else node.func
