@@ -20,13 +20,6 @@ SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
 SEARCH = "search:"
 PARTS = {"__main__", "base", "corpus", "forms", "host", "server", "tool_calls", "tools"}
-EXAMPLES = {  # environments of other libraries, which are files of their own -> their classes
-    "gem": "Gem",
-    "openenv": "OpenEnv",
-    "reasoning_gym": "ReasoningGym",
-    "textarena": "TextArena",
-    "verifiers": "Verifiers",
-}
 
 
 @functools.cache
@@ -42,15 +35,10 @@ def check(name: str) -> None:
     UserError."""
     file, separator, attribute = name.rpartition(":")
     if not separator:
-        if name in EXAMPLES:
-            raise UserError(
-                f"environment {name} is a file of the repository: set --environment "
-                f"examples/{name}.py:{EXAMPLES[name]}"
-            )
         if name not in names():
             raise UserError(
                 f"environment {plain(name)} is not one of {', '.join(names())}: set --environment "
-                "file.py:Class for one of your own"
+                "file.py:Class for one of your own, or of the repository's examples"
             )
         return
     if not is_file(expanded(file)):

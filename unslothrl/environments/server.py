@@ -211,8 +211,7 @@ class Server:
         pid = self.episodes.pop(number, None)
         if pid is not None:
             kill(pid)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+            os.waitpid(pid, 0)
             self.reap()
 
     def reap(self) -> None:
@@ -244,18 +243,18 @@ def children() -> set[int]:
 
 
 def ask_kernel(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError):  # Linux alone
+    if sys.platform == "linux":
         LIBC.prctl(option, value, 0, 0, 0)
 
 
 def limit(memory_mb: int) -> None:
     """What this process may allocate from now on; 0: no limit."""
-    if not memory_mb:
+    if not memory_mb or sys.platform != "linux":
         return
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/statm", "rb") as file:
-            used = int(file.read().split()[5]) * resource.getpagesize()  # data, and the stack
-        most = used + (memory_mb << 20)
+    with open("/proc/self/statm", "rb") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()  # data, and the stack
+    most, hard = used + (memory_mb << 20), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or most < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
