@@ -22,7 +22,7 @@ from unslothrl.files import expanded
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards.reward import Overlong
+from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
 from unslothrl.system.memory import prepare_card
@@ -184,7 +184,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         backend = peft_backend(config, base)
     for each in rewards.choose(config.reward):
-        if each.runs == rewards.IN_LEARNER:
+        if each.runs == IN_LEARNER:
             backend.add_reward_model(Path(each.function), config.normalize_reward_model)
     if backend.llm is None:
         engine: Any = transformers_engine(config, base, backend, has_own_base=False)

@@ -125,7 +125,7 @@ class Host:
         control.settimeout(self.setup.start_s)
         try:
             control.sendall(server.packed(asdict(self.setup)))
-            answer = server.receive_value(control)
+            answer = server.receive(control)
         except OSError:
             answer = None
         if answer != {"ready": True}:
@@ -149,7 +149,7 @@ class Host:
             except OSError as error:
                 ours.close()
                 raise Lost(f"no process could be started for it ({error})") from None
-            reader, writer = await asyncio.open_connection(sock=ours, limit=server.MOST)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=2 * server.MOST)
             session = Session(reader, writer, self.setup.deadline_s)
             try:
                 yield session

@@ -15,14 +15,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import builtin, model
 from unslothrl.rewards.custom import Signature, signature_of
-from unslothrl.rewards.reward import (
-    IN_LEARNER,
-    IN_PLACE,
-    IN_PROCESS,
-    IN_SANDBOX,
-    OVERLONG,
-    Reward,
-)
+from unslothrl.rewards.reward import IN_LEARNER, IN_PROCESS, OVERLONG, Reward
 from unslothrl.text import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
@@ -30,22 +23,6 @@ NONE = "none"  # instead of a name: the environment's rewards are all
 TAKEN = (  # in metrics
     "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", OVERLONG
 )  # fmt: skip
-
-__all__ = [
-    "DEFAULTS",
-    "IN_LEARNER",
-    "IN_PLACE",
-    "IN_PROCESS",
-    "IN_SANDBOX",
-    "NONE",
-    "Chosen",
-    "Reward",
-    "builtin",
-    "choose",
-    "defaults",
-    "needs_of",
-    "system_prompt",
-]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from unslothrl.rewards.functions import IMPORTED, opened
 
+MAIN = "import sys; from unslothrl.rewards.functions import main; main(*map(int, sys.argv[1:]))"
 DEADLINE_S = 5.0
 START_S = 60.0  # for a process to start and to import a function's module
 LOADING_FACTOR = 12.0  # deadlines that a function gets which has not answered yet and may load
@@ -88,7 +89,7 @@ class SentCall(NamedTuple):
 
 
 class RewardProcess:
-    """The parent's side of a process that runs `process_main`."""
+    """The parent's side of a process that runs `functions.main`."""
 
     def __init__(self, memory_mb: int | None, shows_prints: bool = False):
         """`shows_prints`: what functions print goes to this process's stderr."""
@@ -96,8 +97,7 @@ class RewardProcess:
         output = 2 if shows_prints else subprocess.DEVNULL
         with theirs:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "unslothrl.rewards.process_main", str(theirs.fileno()),
-                 str(memory_mb or 0)],
+                [sys.executable, "-c", MAIN, str(theirs.fileno()), str(memory_mb or 0)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # so that what it starts is killed with it

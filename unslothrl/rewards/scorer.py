@@ -10,7 +10,7 @@ from typing import Any
 from unslothrl import sandbox
 from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
-from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen
+from unslothrl.rewards import Chosen
 from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.processes import (
     DEADLINE_S,
@@ -23,7 +23,16 @@ from unslothrl.rewards.processes import (
     Result,
     RewardCall,
 )
-from unslothrl.rewards.reward import OVERLONG, WALL_OF_CPU, Overlong, Reward
+from unslothrl.rewards.reward import (
+    IN_LEARNER,
+    IN_PLACE,
+    IN_PROCESS,
+    IN_SANDBOX,
+    OVERLONG,
+    WALL_OF_CPU,
+    Overlong,
+    Reward,
+)
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level

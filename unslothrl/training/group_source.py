@@ -16,6 +16,7 @@ from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.records import Group, Sample, Task, seed_of
+from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
@@ -81,7 +82,7 @@ class RewardModel:
     def of(cls, config: Config, judge: Judge) -> "RewardModel | None":
         """None where no reward is a model."""
         for index, each in enumerate(rewards.choose(config.reward)):
-            if each.runs == rewards.IN_LEARNER:
+            if each.runs == IN_LEARNER:
                 return cls(each.name, each.weight, index == 0, judge)
         return None
 
