@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -152,7 +153,6 @@ class Scorer:
         return Scored(earned, scores, seconds, failures)
 
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
-        """A result for each completion."""
         if chosen.signature is not None:
             return self._custom(chosen, completed)
         if chosen.runs == IN_LEARNER:  # a learner says it later
@@ -290,8 +290,9 @@ class FailureReport:
         the completions."""
         failures = [failure for group in groups for failure in group.failures]
         completions = sum(len(group.completions) for group in groups)
-        for name in sorted({failure.reward for failure in failures}):
-            check_share([f for f in failures if f.reward == name], completions)
+        for name, count in Counter(failure.reward for failure in failures).items():
+            if count > completions / 2:
+                raise too_many([f for f in failures if f.reward == name], completions)
         for failure in failures:
             if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
                 self.reported.add(failure.kind)
@@ -299,17 +300,12 @@ class FailureReport:
         return len(failures)
 
 
-def check_share(failures: Sequence[Failure], completions: int) -> None:
-    """WillRepeat where a reward failed on more than half of so many completions."""
-    if len(failures) > completions / 2:
-        first = failures[0]
-        if first.reward == FROM_THE_ENVIRONMENT:
-            raise WillRepeat(
-                f"the environment failed in {len(failures)} of {completions} episodes "
-                f"({first.reason}): fix it"
-            )
-        advice = ", or set a longer --reward_timeout" if first.was_late else ""
-        raise WillRepeat(
-            f"reward {first.reward} failed on {len(failures)} of {completions} completions "
-            f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
-        )
+def too_many(failures: Sequence[Failure], completions: int) -> WillRepeat:
+    first, share = failures[0], f"{len(failures)} of {completions}"
+    if first.reward == FROM_THE_ENVIRONMENT:
+        return WillRepeat(f"the environment failed in {share} episodes ({first.reason}): fix it")
+    advice = ", or set a longer --reward_timeout" if first.was_late else ""
+    return WillRepeat(
+        f"reward {first.reward} failed on {share} completions ({first.reason}), first on "
+        f"{first.text[:200]!r}: fix it{advice}"
+    )
