@@ -180,7 +180,7 @@ class TaggedForm:
 def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
     """The parameters of a tool that are texts."""
     functions = (tool["function"] for tool in tools)
-    schema = next((each for each in functions if each["name"] == name), {})
+    schema: dict[str, Any] = next((each for each in functions if each["name"] == name), {})
     parameters = schema.get("parameters", {}).get("properties", {})
     return {key for key, value in parameters.items() if value.get("type") == "string"}
 

@@ -82,7 +82,7 @@ class Result:
 
 
 class SentCall(NamedTuple):
-    index: int
+    number: int
     call: RewardCall
     token: str
     line: bytes
@@ -187,7 +187,7 @@ class ProcessPool:
             process, answered, started = self.processes[slot], 0, time.monotonic()
             try:
                 for result in self.answers(process, sent):
-                    self.results[sent[answered].index] = result
+                    self.results[sent[answered].number] = result
                     if result.value is False:
                         self.failed.add(sent[answered].call.group)
                     answered, started = answered + 1, time.monotonic()
@@ -196,10 +196,12 @@ class ProcessPool:
                 first, *others = sent[answered:]
                 self.replace(slot)
                 with self.taking:
-                    self.waiting.extendleft((each.index, each.call) for each in reversed(others))
+                    self.waiting.extendleft((each.number, each.call) for each in reversed(others))
                 again = first if first is not again and not isinstance(error, Late) else None
                 if again is None:
-                    self.results[first.index] = Result(None, str(error), time.monotonic() - started)
+                    self.results[first.number] = Result(
+                        None, str(error), time.monotonic() - started
+                    )
 
     def take(self, ahead: int) -> list[SentCall]:
         """The next calls for a process, as many as it may hold; towards the end they are spread
@@ -223,7 +225,7 @@ class ProcessPool:
                 room -= len(line) + 1
             if room < 0 and len(taken) > 1:
                 last = taken.pop()
-                self.waiting.appendleft((last.index, last.call))
+                self.waiting.appendleft((last.number, last.call))
         return taken
 
     def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:
