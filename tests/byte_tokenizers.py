@@ -136,37 +136,3 @@ def for_template(name, template=None):
     )
     eos = next((end for end in ends if end in template), "</s>")
     return ByteTokenizer(tokens, eos, template, name, bos="<bos>")
-
-
-class Recorder:
-    """Says yes to any token that a renderer asks for, to know which they are."""
-
-    unk_token_id, eos_token_id, chat_template, name_or_path = None, 0, "", ""
-
-    def __init__(self):
-        self.asked = {}
-
-    def convert_tokens_to_ids(self, token):
-        return self.asked.setdefault(token, len(self.asked) + 1)
-
-    def encode(self, text, add_special_tokens=True):
-        return [self.convert_tokens_to_ids(text) if text[0] in "<[〈]｜" else 0]
-
-    def __call__(self, texts, add_special_tokens=True, verbose=True):
-        return {"input_ids": [self.encode(text) for text in texts]}
-
-    def decode(self, ids, **options):
-        return ""
-
-
-@lru_cache
-def for_renderer(name, template=None):
-    """With the tokens that a hand-written renderer of the `renderers` package asks for."""
-    from unslothrl.dialogue import hand_written
-
-    recorder = Recorder()
-    renderer = hand_written.made(hand_written.Named(recorder, ""), name)
-    stops = renderer.get_stop_token_ids()
-    tokens = {**recorder.asked, "<think>": 0, "</think>": 0}
-    eos = next(token for token, i in recorder.asked.items() if i in stops)
-    return ByteTokenizer(tuple(tokens), eos, template, name)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl.actors.episodes import Played, Rules, Talking, play
-from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.environments.host import Host, Setup
 from unslothrl.records import Completion, Request, Sampling, Task
@@ -87,7 +86,7 @@ def play_with(
     sampling = Sampling(1.0, 1.0, 0, turn, most)
     task = of or asked("hello")
     first = Request("0/1", task.prompt_ids, 77, sampling, follows_newest)
-    talking = Talking(tokenizer(), lambda: TemplateDialogue(tokenizer()))
+    talking = Talking(tokenizer())
 
     async def run() -> Played:
         return await play(task, first, seed, host, script.draw, talking, rules or Rules())

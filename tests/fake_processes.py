@@ -13,7 +13,8 @@ from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards import IN_PLACE, Chosen, Reward
+from unslothrl.rewards import Chosen
+from unslothrl.rewards.reward import IN_PLACE, Reward
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.runs.resolve import resolve
 from unslothrl.weights.adapter import Adapter

@@ -1,17 +1,14 @@
-"""Conversations by hand: what the turns of each family look like, and who writes them."""
+"""Conversations by hand: what the turns of each family look like."""
 
 import json
 
 import pytest
-from byte_tokenizers import ByteTokenizer, for_renderer, for_template, installed_templates
-from few_cases import few
+from byte_tokenizers import ByteTokenizer, for_template
 from test_dialogue import TOOL
 
-from unslothrl.dialogue import hand_written
 from unslothrl.dialogue.base import ToolCall
-from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_OBJECT, NOT_JSON, CallForm
+from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_OBJECT, NOT_IN_FORM, NOT_JSON, CallForm
 from unslothrl.dialogue.conversation import Conversation
-from unslothrl.dialogue.hand_written import HandWrittenDialogue, dialogue_for
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.errors import UserError
@@ -63,15 +60,9 @@ def test_the_embedded_base_s_conversation(make):
     assert text_of(tokenizer, conversation.prompt_ids) == start + said + between + "It is 5" + rest
 
 
-@pytest.mark.parametrize("by", ["template", "renderer"])
-def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_does(by):
-    if by == "template":
-        tokenizer = for_template("trl/qwen3")
-        dialogue = TemplateDialogue(tokenizer)
-    else:
-        tokenizer = for_renderer("qwen3")
-        dialogue = HandWrittenDialogue(tokenizer, "qwen3")
-    conversation = Conversation(dialogue, ASKED, [TOOL])
+def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_does():
+    tokenizer = for_template("trl/qwen3")
+    conversation = Conversation(TemplateDialogue(tokenizer), ASKED, [TOOL])
     prompt = conversation.prompt_ids
     call = '<tool_call>\n{"name": "add", "arguments": {"a": "2 + 3"}}\n</tool_call>'
     said = tokenizer.encode(f"<think>\nAsk.\n</think>\n\n{call}<|im_end|>")
@@ -96,11 +87,9 @@ def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_doe
     )
 
 
-@pytest.mark.parametrize("by", ["template", "renderer"])
-def test_qwen3_without_reasoning_goes_on_when_the_user_speaks(by):
-    tokenizer = for_template("trl/qwen3") if by == "template" else for_renderer("qwen3")
-    dialogue = dialogue_for(tokenizer, "mine", "template" if by == "template" else "qwen3")
-    conversation = Conversation(dialogue, ASKED)
+def test_qwen3_without_reasoning_goes_on_when_the_user_speaks():
+    tokenizer = for_template("trl/qwen3")
+    conversation = Conversation(TemplateDialogue(tokenizer), ASKED)
     conversation.reply(tokenizer.encode("It is 5.<|im_end|>"))
     extension = conversation.add([{"role": "user", "content": "Thanks"}])
     assert extension.is_continuation and text_of(tokenizer, extension.ids) == (
@@ -149,6 +138,30 @@ def test_calls_in_hermes_form(which):
     found_rest, found = HERMES.read(text)
     assert found_rest == rest
     assert [(call.name, call.arguments, call.error) for call in found] == calls
+
+
+@pytest.mark.parametrize(
+    ("template", "name", "argument"),
+    [
+        ("qwen3_5_think", "\n<function=f>", "\n<parameter={}>\n{}\n</parameter>"),
+        ("glm4moe", "f", "\n<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>"),
+    ],
+)
+def test_calls_whose_arguments_have_tags(template, name, argument):
+    """Values are JSON, unless the tool takes a text."""
+    form = TemplateDialogue(for_template(f"trl/{template}")).native
+    kinds = {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": kinds}}}
+    written = name + argument.format("a", "1") + argument.format("b", "2")
+    call = f"<tool_call>{written}{argument.format('c', 'x{2')}\n</tool_call>"
+    rest, found = form.read(f"So: {call}.{call}", [tool])
+    assert rest == "So: ."
+    assert [(each.name, each.arguments) for each in found] == [
+        ("f", {"a": "1", "b": 2, "c": "x{2"})
+    ] * 2
+    _, (cut_off,) = form.read(call[:-2], [tool])
+    _, (other,) = form.read("<tool_call><f></tool_call>", [tool])
+    assert (cut_off.error, other.error) == (CUT_OFF, NOT_IN_FORM)
 
 
 def test_calls_in_llama_s_form():
@@ -294,60 +307,3 @@ def test_a_template_that_leaves_texts_out_or_refuses_is_named():
     ) as error:
         conversation.add([{"role": "system", "content": "-"}])
     assert "\n" not in str(error.value)
-
-
-AGREEING = (  # a renderer, the name of its model, a template that TRL has of the family
-    ("qwen3", "Qwen/Qwen3-4B", "qwen3"),
-    ("qwen3.5", "Qwen/Qwen3.5-4B", "qwen3_5_think"),
-    ("gemma4", "google/gemma-4-E2B-it", "gemma4"),
-    ("glm-4.5", "zai-org/GLM-4.5-Air", "glm4moe"),
-    ("llama-3", "meta-llama/Llama-3.2-1B-Instruct", "llama3_2"),
-    ("nemotron-3", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", "nemotron_3_nano"),
-    ("nemotron-3", "nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16", "nemotron_3_super"),
-)
-
-
-def tokenizer_of(name, template):
-    tokenizer = for_renderer(name, installed_templates()[f"trl/{template}"])
-    tokenizer.bos_token = {"gemma4": "<bos>", "llama-3": "<|begin_of_text|>"}.get(name, "")
-    return tokenizer
-
-
-@pytest.mark.parametrize(("name", "model", "template"), few(AGREEING, 3))
-def test_a_renderer_is_chosen_where_it_agrees_with_the_template(name, model, template):
-    """Under the model's own name and under that of a quantised mirror."""
-    if f"trl/{template}" not in installed_templates():
-        pytest.skip("TRL is not installed")
-    tokenizer = tokenizer_of(name, template)
-    mirror = "unsloth/" + hand_written.plain_name(model)
-    for known_as in (model, f"{mirror}-unsloth-bnb-4bit", f"/models/{mirror}-bnb-4bit/"):
-        dialogue = dialogue_for(tokenizer, known_as)
-        assert isinstance(dialogue, HandWrittenDialogue) and dialogue.name == name
-        assert dialogue.note == f"the hand-written renderer {name}"
-
-
-def test_a_renderer_that_disagrees_with_the_template_is_not_chosen():
-    """The package gives Qwen3-4B-Instruct-2507 the renderer of another template, and writes empty
-    reasoning into the earlier turns of models that do not reason.
-    """
-    for model, template, part in (
-        ("Qwen/Qwen3-4B-Instruct-2507", "qwen3_instruct_2507", "reasoning in another way"),
-        ("Qwen/Qwen3.5-0.8B", "qwen3_5_nothink", "several turns in another way"),
-        ("someone/fine-tune", "qwen3", "no renderer knows the model"),
-        ("zai-org/GLM-5", "qwen3", "renderer 'glm-5' does not fit this model's tokenizer"),
-    ):
-        name = "qwen3.5" if "3.5" in model else "qwen3"
-        dialogue = dialogue_for(tokenizer_of(name, template), model)
-        assert isinstance(dialogue, TemplateDialogue) and part in dialogue.note
-
-
-def test_a_renderer_by_name():
-    tokenizer = for_renderer("qwen3")
-    assert isinstance(dialogue_for(tokenizer, "mine", "qwen3"), HandWrittenDialogue)
-    assert isinstance(dialogue_for(tokenizer, "Qwen/Qwen3-4B", "template"), TemplateDialogue)
-    assert isinstance(dialogue_for(tokenizer, "Qwen/Qwen3-4B"), HandWrittenDialogue)  # no template
-    for wrong in ("qwen", "gpt-oss", ""):
-        with pytest.raises(UserError, match=f"unknown renderer '{wrong}'"):
-            dialogue_for(tokenizer, "mine", wrong)
-    with pytest.raises(UserError, match="'gemma4' does not fit this model's tokenizer"):
-        dialogue_for(tokenizer, "mine", "gemma4")

@@ -259,7 +259,7 @@ def test_what_cannot_be_loaded_is_refused_in_a_line(source, name, options, why, 
 
 
 def test_a_python_that_is_none_is_refused(tmp_path):
-    for python, why in ((tmp_path / "none", "No such file"), ("/bin/true", "cannot be loaded")):
+    for python, why in ((tmp_path / "none", "is no program"), ("/bin/true", "cannot be loaded")):
         host = Host(Setup(written(tmp_path, STEP), "Guess", python=str(python)))
         with pytest.raises(UserError, match=why):
             host.start()

@@ -4,11 +4,11 @@ write that JSON or UTF-8 lacks. It costs a call or an episode, never the run."""
 
 import json
 
-import environment_files
 import pytest
 from environment_files import Script, asked, play_with, tokenizer, tool, written
 from few_cases import few
 
+from unslothrl.actors import episodes
 from unslothrl.actors.episodes import Rules
 from unslothrl.dialogue.calls import NO_OBJECT
 from unslothrl.dialogue.template import TemplateDialogue
@@ -242,7 +242,7 @@ def test_half_a_surrogate_pair_is_replaced(says):
 
 
 class Fails(TemplateDialogue):
-    """Of a template, or a package, that has not thought of a text."""
+    """Of a template that has not thought of a text."""
 
     def extended(self, *args):
         raise KeyError("no such text")
@@ -254,7 +254,7 @@ class Fails(TemplateDialogue):
 
 
 def test_a_dialogue_that_fails_on_a_text_costs_the_episode(says, monkeypatch):
-    monkeypatch.setattr(environment_files, "TemplateDialogue", Fails)
+    monkeypatch.setattr(episodes, "TemplateDialogue", Fails)
     for first, turns in ((None, 1), ("strange", 0)):
         setup = Setup(says, "Says", {"first": first})
         played = play_with(setup, Script("x$", "y$"), most=2000)
@@ -269,6 +269,6 @@ def test_what_a_template_refuses_of_the_task_is_the_users(tmp_path, monkeypatch)
         def opened(self, messages, tools):
             raise UserError("model: its chat template refuses it")
 
-    monkeypatch.setattr(environment_files, "TemplateDialogue", Refuses)
+    monkeypatch.setattr(episodes, "TemplateDialogue", Refuses)
     with pytest.raises(UserError):
         play_with(Setup(written(tmp_path, ECHO), "Echo"), Script("x$"))

@@ -65,12 +65,3 @@ def test_what_is_no_environment_is_refused_before_anything_starts(name, why, tmp
     with pytest.raises(UserError) as error:
         environments.check(name.format(folder=tmp_path))
     assert why in str(error.value) and "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", environments.EXAMPLES)
-def test_the_name_of_another_library_says_which_file_to_use(name):
-    file = f"examples/{name}.py:{environments.EXAMPLES[name]}"
-    with pytest.raises(UserError) as error:
-        environments.check(name)
-    assert file in str(error.value) and "\n" not in str(error.value)
-    environments.check(f"{Path(__file__).parents[1]}/{file}")

@@ -44,9 +44,9 @@ WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
     ("--episodes 3", "episodes"),
     ("--max_turns 3 --max_episode_tokens 90 --max_tool_calls 2 --turn_rewards last "
      "--environment_timeout 3 --environment_memory_mb 9 --environment_python /bin/python "
-     "--environment_options a=1 --renderer template",
+     "--environment_options a=1",
      "max_turns max_episode_tokens max_tool_calls turn_rewards environment_timeout "
-     "environment_memory_mb environment_python environment_options renderer"),
+     "environment_memory_mb environment_python environment_options"),
     ("--environment e.py:E --turn_discount 0.5", "turn_discount"),
     ("--tools python --environment_options a=1", "environment_options"),
     ("--reward_timeout 9", "reward_timeout"),

@@ -13,6 +13,7 @@ from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Group, Task
 from unslothrl.rewards import model
+from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.training.group_source import RewardModel
 
 
@@ -29,7 +30,7 @@ def test_the_newest_adapter_of_a_run_is_meant(tmp_path):
         head(tmp_path / "run" / "adapters" / name)
     newest = tmp_path / "run" / "adapters" / "v000010"
     (chosen,) = rewards.choose((f"rm:{tmp_path}/run=0.5",))
-    assert (chosen.name, chosen.weight, chosen.runs) == ("rm", 0.5, rewards.IN_LEARNER)
+    assert (chosen.name, chosen.weight, chosen.runs) == ("rm", 0.5, IN_LEARNER)
     assert chosen.function == str(newest)
     assert model.in_full(f"rm:{tmp_path}/run=0.5") == f"rm:{newest}=0.5"
     assert model.in_full(f"rm:{newest}") == f"rm:{newest}"

@@ -8,7 +8,7 @@ from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.rewards.builtin import accuracy, countdown, format, search, tags
-from unslothrl.rewards.reward import Reward
+from unslothrl.rewards.reward import IN_SANDBOX, Reward
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.metrics import NOT_COMPONENTS
 
@@ -76,7 +76,7 @@ def test_every_file_of_builtin_describes_a_reward():
     for name in builtin.names():
         reward = builtin.load(name)
         assert reward.function.startswith(f"unslothrl.rewards.builtin.{name}:")
-        assert (reward.trials is not None) == (reward.runs == rewards.IN_SANDBOX)
+        assert (reward.trials is not None) == (reward.runs == IN_SANDBOX)
         assert bool(reward.read) == bool(reward.columns)
 
 

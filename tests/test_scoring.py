@@ -244,7 +244,7 @@ def test_weights_and_the_reported_score():
     ("text", "said"),
     [
         ("acuracy", "set --reward accuracy"),
-        ("format=nan", "weight must be a number"),
+        ("format=nan", "each with =WEIGHT behind it"),
         ("nowhere.py:f", "no such file"),
     ],
 )

@@ -216,6 +216,14 @@ def forms(secret: str) -> set[str]:
 MOST_NESTED = 100  # levels; what walks through a value may take several calls for each
 
 
+def json_or_text(text: str) -> Any:
+    """What a text is as JSON; the text itself where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
 def is_too_deep(text: str, value: Any) -> bool:
     """Whether `value`, which is `text` as JSON, has more than `MOST_NESTED` levels."""
     if text.count("[") + text.count("{") <= MOST_NESTED:

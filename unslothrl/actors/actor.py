@@ -9,8 +9,6 @@ from dataclasses import replace
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, Talking, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
-from unslothrl.dialogue.base import Dialogue
-from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
@@ -61,15 +59,13 @@ class Actor:
         scorer: Scorer | None = None,
         environment: Setup | None = None,
         rules: Rules | None = None,
-        make_dialogue: Callable[[], Dialogue] | None = None,
         follows_newest: bool = False,
         overlaps: bool = False,
     ):
-        """`make_dialogue` makes what writes and reads turns, by default the tokenizer's template.
-        `overlaps`: a reward that takes all completions of a rollout gets those of the groups that
-        are complete by then. UserError where the environment cannot be loaded."""
+        """`overlaps`: a reward that takes all completions of a rollout gets those of the groups
+        that are complete by then. UserError where the environment cannot be loaded."""
         self.name, self.engine = name, engine
-        self.talking = Talking(tokenizer, make_dialogue or (lambda: TemplateDialogue(tokenizer)))
+        self.talking = Talking(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.host = None if environment is None else Host(environment)

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.dialogue.base import Dialogue, Extension, Message, Reply, ToolCall
+from unslothrl.dialogue.base import Extension, Message, Reply, ToolCall
 from unslothrl.dialogue.conversation import Conversation, checked_prompt
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
 from unslothrl.environments.host import Host, Lost, Session
 from unslothrl.errors import UserError
@@ -345,28 +346,21 @@ class TalkOfTexts(Talk):
 
 
 class Talking:
-    """Begins them. The dialogue, which takes a moment to choose, is made when one is needed."""
+    """Begins them."""
 
-    def __init__(self, tokenizer, make_dialogue: Callable[[], Dialogue]):
-        self.tokenizer, self.make_dialogue = tokenizer, make_dialogue
-        self.dialogue: Dialogue | None = None
+    def __init__(self, tokenizer):
+        self.dialogue = TemplateDialogue(tokenizer)
 
     def text(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self.tokenizer.decode(
-            list(token_ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
-        )
+        return self.dialogue.decode(token_ids, skip_special_tokens)
 
     def ids(self, text: str) -> tuple[int, ...]:
-        (ids,) = self.tokenizer([text], add_special_tokens=False)["input_ids"]
-        return tuple(ids)
+        return self.dialogue.tokens(text)
 
     def begin(self, task: Task, opened: dict[str, Any]) -> Talk:
         """`opened` is the environment's answer to `reset`. UserError."""
         if opened.get("wants_text"):
             return TalkOfTexts(task, self)
-        self.dialogue = self.dialogue or self.make_dialogue()
         own = [{"role": role, "content": content} for role, content in task.messages]
         messages, tools = first_messages(own, opened), opened["tools"]
         if messages != own:
@@ -374,7 +368,8 @@ class Talking:
         is_own = not tools and messages == own
         prompt_ids = task.prompt_ids if is_own else None
         cleaned = [
-            message if message in own else self.dialogue.clean([message])[0] for message in messages
+            message if message in own else self.dialogue.markers.clean([message])[0]
+            for message in messages
         ]
         conversation = Conversation(self.dialogue, cleaned, tools, prompt_ids)
         prompt = "" if is_own else self.text(conversation.prompt_ids, False)

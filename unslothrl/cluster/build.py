@@ -22,7 +22,7 @@ from unslothrl.files import expanded
 from unslothrl.planning.engine_memory import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards.reward import Overlong
+from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
 from unslothrl.system.memory import prepare_card
@@ -118,17 +118,14 @@ def data_options(config: Config) -> DataOptions:
 def actor_of(name: str, engine, config: Config, base: Path):
     """-> an `Actor` of the run over an engine."""
     from unslothrl.actors.actor import Actor
-    from unslothrl.dialogue.hand_written import dialogue_for
 
-    tokenizer = load_tokenizer(base)
     return Actor(
         name,
         engine,
-        tokenizer,
+        load_tokenizer(base),
         scorer_of(config),
         environment_of(config),
         rules_of(config),
-        lambda: dialogue_for(tokenizer, config.model, config.renderer),
         follows_newest=follows_newest(config),
         overlaps=config.max_staleness > 0,
     )
@@ -186,7 +183,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         backend = peft_backend(config, base)
     for each in rewards.choose(config.reward):
-        if each.runs == rewards.IN_LEARNER:
+        if each.runs == IN_LEARNER:
             backend.add_reward_model(Path(each.function), config.normalize_reward_model)
     if backend.llm is None:
         engine: Any = transformers_engine(config, base, backend, has_own_base=False)

@@ -283,11 +283,7 @@ def sandbox() -> Check:
     """Needed by rewards that run code, and by no other."""
     why = {}
     for level in sandboxes.SECURE:
-        try:
-            reason = sandboxes.available(level)
-        except sandboxes.Overloaded as error:
-            reason = f"too busy to try ({error})"
-        if reason is None:
+        if (reason := sandboxes.available(level)) is None:
             return Check("sandbox", OK, f"{level} works")
         why[level] = " ".join(reason.split())
     found = "; ".join(f"{level}: {reason:.120}" for level, reason in why.items())

@@ -15,6 +15,7 @@ from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Task
+from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.rewards.scorer import Scorable, Scorer
 from unslothrl.text import for_terminal
 
@@ -38,7 +39,7 @@ def score(
     """
     out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(read_value("reward", tuple(texts)))
-    if any(each.runs == rewards.IN_LEARNER for each in chosen):
+    if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown
     answer = answers.tagged if first is None else first.answer

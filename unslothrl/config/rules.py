@@ -19,6 +19,7 @@ from unslothrl.config.parts import objective_of
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
+from unslothrl.rewards.reward import IN_LEARNER, IN_PROCESS, IN_SANDBOX
 from unslothrl.system.machine import Machine
 from unslothrl.text import plain
 
@@ -65,11 +66,9 @@ FACTS: dict[str, Callable[[Facts], bool]] = {
     "with one update per rollout": lambda run: run.is_on_policy,
     "with topk at num_candidates": lambda run: run.config.topk == run.config.num_candidates,
     "without a GPU": lambda run: not run.has_gpu,
-    "without a reward model": lambda run: not run.runs(rewards.IN_LEARNER),
-    "without a reward that can stall": lambda run: (
-        not run.runs(rewards.IN_PROCESS, rewards.IN_SANDBOX)
-    ),
-    "without a reward that runs programs": lambda run: not run.runs(rewards.IN_SANDBOX),
+    "without a reward model": lambda run: not run.runs(IN_LEARNER),
+    "without a reward that can stall": lambda run: not run.runs(IN_PROCESS, IN_SANDBOX),
+    "without a reward that runs programs": lambda run: not run.runs(IN_SANDBOX),
     "without actors or backend unsloth": lambda run: run.learner_generates_alone,
     "without environment or tools": lambda run: not run.config.has_environment,
 }

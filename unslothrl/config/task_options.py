@@ -173,8 +173,3 @@ class EnvironmentOptions:
     environment_python: str | None = episode(
         None, "Python interpreter of the environment, with its own packages; default: this one"
     )
-    renderer: str = episode(
-        "auto",
-        "chat format of the turns: auto, template (the tokenizer's own), or a name of the "
-        "package renderers",
-    )

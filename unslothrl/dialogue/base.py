@@ -1,8 +1,8 @@
-"""What passes between a conversation and what writes and reads its turns."""
+"""What passes between a conversation and the template that writes and reads its turns."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from unslothrl.environments.base import Message, ToolCall
 
@@ -34,7 +34,7 @@ class Prompt:
     """What the policy reads before its next turn."""
 
     ids: tuple[int, ...]
-    text: str | None = None  # where a template wrote it
+    text: str | None = None  # where it was rendered here
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,32 +63,6 @@ class History:
         self.parsed += new
 
 
-class Dialogue(Protocol):
-    """How one model's turns are written and read. Shared by all of its conversations."""
-
-    note: str  # who does it, and why
-
-    def opened(self, messages: Sequence[Message], tools: Sequence[Tool]) -> History: ...
-
-    def clean(self, messages: Sequence[Message]) -> list[Message]:
-        """What an environment says, so that it cannot forge a turn: `extended` does it by itself,
-        `opened`, whose messages may be the user's own, does not."""
-
-    def prompt(self, history: History) -> Prompt:
-        """The whole conversation rendered, up to where the policy begins to write."""
-
-    def read(self, reply_ids: tuple[int, ...], prompt: Prompt, history: History) -> Reading: ...
-
-    def extended(
-        self,
-        reply_ids: tuple[int, ...],
-        new: list[Message],
-        prompt: Prompt,
-        history: History,
-    ) -> tuple[Extension, Prompt]:
-        """What follows a reply, which is the last message of `history`. UserError if refused."""
-
-
 def as_message(reply: Reply, unparsed: str = "") -> Message:
     """A reply with its reasoning and its calls apart. Of calls that cannot be made only their text,
     `unparsed`, is left.
@@ -107,19 +81,3 @@ def as_message(reply: Reply, unparsed: str = "") -> Message:
         if not call.error
     ]
     return message | ({"tool_calls": calls} if calls else {})
-
-
-def encoded(tokenizer, text: str) -> list[int]:
-    """Of a text that has its special tokens already. Not verbose about one that is long."""
-    if not text:
-        return []
-    (ids,) = tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
-    return ids
-
-
-def decoded(tokenizer, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-    return tokenizer.decode(
-        list(ids),
-        skip_special_tokens=skip_special_tokens,
-        clean_up_tokenization_spaces=False,
-    )

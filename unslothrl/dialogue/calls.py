@@ -6,6 +6,8 @@
                       [TOOL_CALLS]NAME[ARGS]{...}
     DeepSeek V3       ...function<｜tool▁sep｜>NAME ```json {...} ```...
     gpt-oss           to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>
+    Qwen 3.5          <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ...
+    GLM 4.5           <tool_call>NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ...
 
 A chat template's form is the one that reads the call of a probe with unusual names. One that has
 none gets Hermes' form: tools in the system message, calls in <tool_call>, results as a turn of the
@@ -13,12 +15,13 @@ user in <tool_response>.
 """
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from unslothrl.dialogue.base import Message, Tool
-from unslothrl.text import is_too_deep
+from unslothrl.text import is_too_deep, json_or_text
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {
@@ -48,6 +51,7 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 CUT_OFF, NOT_JSON = "the call is cut off", "the call is not JSON"
+NOT_IN_FORM = "the call is not in the model's form"
 NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON object"
 
 
@@ -72,7 +76,7 @@ class CallForm:
     arguments_key: str = "arguments"
     to_arguments: str | None = None  # what stands between a name and its arguments
 
-    def read(self, text: str) -> tuple[str, list[RawCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
         """-> (what is no call, the calls in their order, broken ones too)."""
         kept, calls = [], []
         at = 0
@@ -144,6 +148,43 @@ class CallForm:
         return call_of(text, value.get(self.name_key), value.get(self.arguments_key, {}))
 
 
+@dataclass(frozen=True, slots=True)
+class TaggedForm:
+    """Calls in <tool_call> whose arguments have a tag each. `call` finds a name and its arguments,
+    `argument` the key and the value of one, which is JSON unless the tool takes a text."""
+
+    call: re.Pattern
+    argument: re.Pattern
+
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
+        """As `CallForm.read`."""
+        first, *pieces = text.split("<tool_call>")
+        kept, calls = [first], []
+        for piece in pieces:
+            body, closed, rest = piece.partition("</tool_call>")
+            kept.append(rest)
+            if not closed:
+                calls.append(RawCall(body, error=CUT_OFF))
+            elif (found := self.call.fullmatch(body.strip())) is None:
+                calls.append(RawCall(body, error=NOT_IN_FORM))
+            else:
+                texts = texts_of(found[1], tools)
+                pairs = self.argument.findall(found[2])
+                values = {
+                    key: value if key in texts else json_or_text(value) for key, value in pairs
+                }
+                calls.append(call_of(body, found[1], values))
+        return "".join(kept), calls
+
+
+def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
+    """The parameters of a tool that are texts."""
+    functions = (tool["function"] for tool in tools)
+    schema: dict[str, Any] = next((each for each in functions if each["name"] == name), {})
+    parameters = schema.get("parameters", {}).get("properties", {})
+    return {key for key, value in parameters.items() if value.get("type") == "string"}
+
+
 DECODER = json.JSONDecoder()
 HERMES = CallForm("<tool_call>", "</tool_call>\n<tool_call>", "</tool_call>")
 FORMS = (
@@ -161,6 +202,14 @@ FORMS = (
     ),
     CallForm("", None, "", arguments_key="parameters"),
     CallForm("", None, ""),
+    TaggedForm(
+        re.compile(r"<function=([^<>]+)>(.*?)(?:</function>)?", re.DOTALL),
+        re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
+    ),
+    TaggedForm(
+        re.compile(r"([^<>\s]+)(.*)", re.DOTALL),
+        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    ),
 )
 
 
@@ -169,10 +218,7 @@ def call_of(text: str, name: Any, arguments: Any) -> RawCall:
     if not isinstance(name, str) or not name.strip():
         return RawCall(text, error=NO_NAME)
     if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except (ValueError, RecursionError):
-            arguments = None
+        arguments = json_or_text(arguments)
     if not isinstance(arguments, dict) or not is_sound(name, arguments):
         return RawCall(text, name if is_sound(name, {}) else "", error=NO_OBJECT)
     return RawCall(text, name, arguments)
@@ -196,15 +242,11 @@ def skipped(text: str, at: int) -> int:
     return at
 
 
-class Write(Protocol):
-    """Renders messages as text, "" where the template refuses them."""
-
-    def __call__(
-        self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool
-    ) -> str: ...
+Write = Callable[[list[Message], list[Tool], bool], str]
+"""(messages, tools, whether the policy's turn begins behind them) -> the text, "" if refused."""
 
 
-def form_of(write: Write) -> CallForm | None:
+def form_of(write: Write) -> CallForm | TaggedForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
     for content in ("", CONTENT):
         text = probed(write, content)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from unslothrl.dialogue.base import Dialogue, Extension, Message, Prompt, Reply, Tool
+from unslothrl.dialogue.base import Extension, Message, Prompt, Reply, Tool
 from unslothrl.dialogue.calls import as_texts, has_tools
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 
 OBSERVED = ("user", "tool", "system")
@@ -19,7 +20,7 @@ class Conversation:
 
     def __init__(
         self,
-        dialogue: Dialogue,
+        dialogue: TemplateDialogue,
         messages: Sequence[Message],
         tools: Sequence[Tool] = (),
         prompt_ids: Sequence[int] | None = None,

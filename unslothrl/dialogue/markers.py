@@ -6,17 +6,10 @@ other single tokens that the model's turns are made of. What the policy writes i
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from unslothrl.dialogue.base import Message, Tool
-from unslothrl.dialogue.calls import PROBE_TOOL
-from unslothrl.errors import UserError
+from unslothrl.dialogue.base import Message
 
-PROBE: list[Message] = [
-    {"role": "user", "content": "-"},
-    {"role": "assistant", "content": "-"},
-    {"role": "user", "content": "-"},
-]
 FIELDS = ("content", "name", "tool_call_id")
 REPLACEMENT = "\ufffd"  # of a special token that is a single character
 
@@ -55,21 +48,6 @@ class Markers:
             | {key: self.broken(message[key]) for key in FIELDS if message.get(key) is not None}
             for message in messages
         ]
-
-
-def markers_of(
-    tokenizer,
-    render: Callable[[list[Message], list[Tool]], Iterable[int]],
-    ends: Iterable[int],
-) -> Markers:
-    """With the tokens that whoever renders turns writes by itself, and those that end them."""
-    written = set(ends)
-    for tools in ([], [PROBE_TOOL]):
-        try:
-            written.update(render(PROBE, tools))
-        except UserError:  # of conversations that are not the probe's
-            continue
-    return Markers(tokenizer, written)
 
 
 def broken_up(match: re.Match[str]) -> str:

@@ -22,22 +22,26 @@ from unslothrl.dialogue.base import (
     Tool,
     ToolCall,
     as_message,
-    decoded,
-    encoded,
 )
 from unslothrl.dialogue.calls import (
     HERMES,
     NAME,
     PROBE_TOOL,
     CallForm,
+    TaggedForm,
     as_texts,
     form_of,
     has_tools,
     with_tools,
 )
-from unslothrl.dialogue.markers import PROBE, Markers, markers_of
+from unslothrl.dialogue.markers import Markers
 from unslothrl.errors import UserError
 
+PROBE: list[Message] = [
+    {"role": "user", "content": "-"},
+    {"role": "assistant", "content": "-"},
+    {"role": "user", "content": "-"},
+]
 OPEN, CLOSE = "<think>", "</think>"
 RESULT = "zqresult7"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
@@ -46,21 +50,20 @@ TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been ope
 class TemplateDialogue:
     """Writes and reads turns by `apply_chat_template` of a tokenizer."""
 
-    def __init__(self, tokenizer, why: str = ""):
+    def __init__(self, tokenizer):
         self.tokenizer = tokenizer
-        self.note = f"the model's chat template{f': {why}' if why else ''}"
-        self.special = Markers(tokenizer)
 
     # What the template is asked once.
 
     @cached_property
+    def special(self) -> Markers:
+        return Markers(self.tokenizer)
+
+    @cached_property
     def markers(self) -> Markers:
         """Of observations: with the tokens that the template itself writes."""
-
-        def render(messages: list[Message], tools: list[Tool]) -> tuple[int, ...]:
-            return self.tokens(self.written(messages, tools))
-
-        return markers_of(self.tokenizer, render, self.ends)
+        texts = (self.tried(PROBE, tools) for tools in ([], [PROBE_TOOL]))
+        return Markers(self.tokenizer, self.ends.union(*map(self.tokens, texts)))
 
     @cached_property
     def ends(self) -> frozenset[int]:
@@ -82,7 +85,7 @@ class TemplateDialogue:
         return self.decode(self.tokens("-") + self.tokens("a")) != "-a"
 
     @cached_property
-    def native(self) -> CallForm | None:
+    def native(self) -> CallForm | TaggedForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
         result["tool_call_id"] = "call00000"
@@ -120,10 +123,8 @@ class TemplateDialogue:
             opened = with_tools(opened, tools, role)
         return History(list(opened), list(opened), list(tools))
 
-    def clean(self, messages: Sequence[Message]) -> list[Message]:
-        return self.markers.clean(messages)
-
     def prompt(self, history: History) -> Prompt:
+        """The whole conversation rendered, up to where the policy begins to write."""
         text = self._render(history.raw, history)
         return Prompt(self.tokens(text), text)
 
@@ -135,7 +136,7 @@ class TemplateDialogue:
         left_over: list[str] = []
         calls: list[ToolCall] = []
         if history.tools:
-            rest, found = (self.native or HERMES).read(rest)
+            rest, found = (self.native or HERMES).read(rest, history.tools)
             left_over = [call.text for call in found if call.error]
             for number, call in enumerate(found, history.count):
                 calls.append(ToolCall(call.name, call.arguments, call.error, f"call{number:05}"))
@@ -152,7 +153,8 @@ class TemplateDialogue:
         prompt: Prompt,
         history: History,
     ) -> tuple[Extension, Prompt]:
-        new = self._texts(self.clean(new))
+        """What follows a reply, which is the last message of `history`. UserError if refused."""
+        new = self._texts(self.markers.clean(new))
         if not self.writes_texts:
             raise UserError(
                 "model: its chat template does not write every turn once, so that turns cannot "
@@ -237,10 +239,17 @@ class TemplateDialogue:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""
-        return tuple(encoded(self.tokenizer, text))
+        if not text:
+            return ()
+        (ids,) = self.tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
+        return tuple(ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        return decoded(self.tokenizer, ids, skip_special_tokens)
+        return self.tokenizer.decode(
+            list(ids),
+            skip_special_tokens=skip_special_tokens,
+            clean_up_tokenization_spaces=False,
+        )
 
     def _texts(self, messages: list[Message]) -> list[Message]:
         """Calls and results as text, where the template cannot write them."""

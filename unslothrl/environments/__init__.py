@@ -6,7 +6,6 @@ Imports nothing but the standard library, as `base`.
 
 import ast
 import functools
-import json
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,19 +14,12 @@ from typing import Any
 from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 from unslothrl.files import MOST_CODE, Unreadable, expanded, is_file, read_text
-from unslothrl.text import plain
+from unslothrl.text import json_or_text, plain
 
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
 SEARCH = "search:"
 PARTS = {"__main__", "base", "corpus", "forms", "host", "server", "tool_calls", "tools"}
-EXAMPLES = {  # environments of other libraries, which are files of their own -> their classes
-    "gem": "Gem",
-    "openenv": "OpenEnv",
-    "reasoning_gym": "ReasoningGym",
-    "textarena": "TextArena",
-    "verifiers": "Verifiers",
-}
 
 
 @functools.cache
@@ -43,15 +35,10 @@ def check(name: str) -> None:
     UserError."""
     file, separator, attribute = name.rpartition(":")
     if not separator:
-        if name in EXAMPLES:
-            raise UserError(
-                f"environment {name} is a file of the repository: set --environment "
-                f"examples/{name}.py:{EXAMPLES[name]}"
-            )
         if name not in names():
             raise UserError(
                 f"environment {plain(name)} is not one of {', '.join(names())}: set --environment "
-                "file.py:Class for one of your own"
+                "file.py:Class for one of your own, or of the repository's examples"
             )
         return
     if not is_file(expanded(file)):
@@ -126,10 +113,7 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
         key, separator, value = text.partition("=")
         if not separator or not key.isidentifier():
             raise UserError(f"environment_options {plain(text)}: write KEY=VALUE")
-        try:
-            options[key] = json.loads(value)
-        except ValueError:
-            options[key] = value
+        options[key] = json_or_text(value)
     return options
 
 

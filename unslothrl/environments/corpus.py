@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from unslothrl.data import files
-from unslothrl.data.files import one_line
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_text
 from unslothrl.text import plain
@@ -79,7 +78,7 @@ class Corpus:
         if not is_folder(self.path):
             self.refuse("no such file or folder: check the path")
         found: list[Path] = []
-        for parent, folders, names in os.walk(self.path, onerror=self.refuse_unreadable):
+        for parent, folders, names in os.walk(self.path):
             folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
             found += [Path(parent, name) for name in sorted(names) if not name.startswith(".")]
             if len(found) > MOST_FILES:
@@ -112,9 +111,6 @@ class Corpus:
     def refuse(self, why: str, file: Path | None = None) -> NoReturn:
         inside = "" if file in (None, self.path) else f"{plain(self.shown(Path(str(file))))}: "
         raise UserError(f"tools search:{plain(self.name)}: {inside}{why}")
-
-    def refuse_unreadable(self, error: OSError) -> NoReturn:
-        self.refuse(f"it cannot be read ({one_line(error)}): check it")
 
 
 def is_readable(file: Path) -> bool:

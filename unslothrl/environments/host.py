@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -73,21 +74,17 @@ class Session:
         """-> the answer. Raises Lost."""
         if self.failure:
             raise Lost(self.failure)
-        try:
-            message = server.packed({"call": name, **arguments})
-        except (ValueError, TypeError, RecursionError) as error:  # too large, or JSON lacks it
-            raise Lost(f"{name} cannot be asked ({error})") from None
         seconds = deadline_s or self.deadline_s
         try:
-            self.writer.write(message)
+            self.writer.write(server.packed({"call": name, **arguments}))
             async with asyncio.timeout(seconds + GRACE_S):
                 answer = await server.read(self.reader)
             if not isinstance(answer, dict):
                 self.failure = "its process has ended"
         except TimeoutError:
             self.failure = f"{name} took longer than {seconds:g} s"
-        except (ValueError, RecursionError) as error:
-            self.failure = f"its process sent what is no answer ({error})"
+        except (ValueError, TypeError, RecursionError) as error:  # too large, or JSON lacks it
+            self.failure = f"{name} cannot be asked or answered ({error})"
         if self.failure or "error" in answer:
             raise Lost(self.failure or str(answer["error"]))
         return answer
@@ -108,30 +105,27 @@ class Host:
         if self.process is not None and self.process.poll() is None:
             return
         self.close()
+        if shutil.which(self.setup.python) is None:
+            raise UserError(
+                f"environment_python {self.setup.python} is no program: set it to a Python"
+            )
         control, theirs = socket.socketpair()
         unsandboxed = {variables.UNSANDBOXED: "1"} if self.setup.allow_unsandboxed else {}
         with theirs:
-            try:
-                self.process = subprocess.Popen(
-                    [self.setup.python, str(SERVER), str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                    env={**os.environ, **unsandboxed},
-                )
-            except OSError as error:
-                control.close()
-                raise UserError(
-                    f"environment_python {self.setup.python} cannot be run "
-                    f"({error.strerror}): set it to a Python"
-                ) from None
+            self.process = subprocess.Popen(
+                [self.setup.python, str(SERVER), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+                env={**os.environ, **unsandboxed},
+            )
         self.control = control
         control.settimeout(self.setup.start_s)
         try:
             control.sendall(server.packed(asdict(self.setup)))
-            answer = server.receive_value(control)
+            answer = server.receive(control)
         except OSError:
             answer = None
         if answer != {"ready": True}:
@@ -148,16 +142,14 @@ class Host:
         async with self.places:
             number = next(self.numbers)
             ours, theirs = socket.socketpair()
-            with theirs, contextlib.ExitStack() as stack:
-                stack.callback(ours.close)
-                try:
+            try:
+                with theirs:
                     self.start()
                     self.command(b"o", number, theirs)
-                except OSError as error:
-                    said = error.strerror or str(error)
-                    raise Lost(f"no process could be started for it ({said})") from None
-                stack.pop_all()
-            reader, writer = await asyncio.open_connection(sock=ours, limit=server.MOST)
+            except OSError as error:
+                ours.close()
+                raise Lost(f"no process could be started for it ({error})") from None
+            reader, writer = await asyncio.open_connection(sock=ours, limit=2 * server.MOST)
             session = Session(reader, writer, self.setup.deadline_s)
             try:
                 yield session
@@ -167,7 +159,7 @@ class Host:
                         await session.call("close", CLOSE_S)
                 finally:
                     writer.transport.abort()
-                    with contextlib.suppress(OSError):
+                    if self.process is not None and self.process.poll() is None:
                         self.command(b"e", number)
 
     def command(self, name: bytes, number: int, connection: socket.socket | None = None) -> None:

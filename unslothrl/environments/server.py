@@ -6,7 +6,7 @@ commands of a byte and eight: `o` and a number opens an episode on the socket th
 and a number ends its process, and whatever that has started. The end of the control socket ends
 everything.
 
-To an episode the calls come one after the other, as JSON behind its length:
+To an episode the calls come one after the other, as JSON in a line:
 
     {"call": "reset", "task": {...}, "seed": 7}   ->  {"prompt": None or a text or messages, ...}
     {"call": "step", "text": ..., "calls": ...}   ->  {"observation", "reward", "done", ...}
@@ -37,7 +37,7 @@ from unslothrl.environments.forms import EnvironmentForm, Make, load
 from unslothrl.environments.tool_calls import InvalidEnvironment, awaited
 from unslothrl.errors import UserError
 
-HEADER, COMMAND = struct.Struct(">I"), struct.Struct(">cQ")
+COMMAND = struct.Struct(">cQ")
 MOST = 1 << 20  # bytes of a value
 MOST_REASON = 300  # characters
 OWN = ("environments/server.py", "environments/forms.py", "environments/tool_calls.py")
@@ -46,44 +46,29 @@ LIBC = ctypes.CDLL(None)  # here: after each fork it takes a third of a millisec
 
 
 def packed(value: Any, errors: str = "surrogatepass") -> bytes:
-    """A value as JSON, behind its length. `errors`: what becomes of half a surrogate pair, as
-    `str.encode` has it; paths may have some. ValueError and TypeError for what JSON
-    lacks, and for what is too long."""
+    """A value as JSON in a line. `errors`: what becomes of half a surrogate pair, as `str.encode`
+    has it; paths may have some. ValueError and TypeError for what JSON lacks, and for what is too
+    long."""
     data = json.dumps(value, allow_nan=False, ensure_ascii=False).encode("utf-8", errors)
-    return checked(HEADER.pack(len(data))) + data
-
-
-def checked(header: bytes) -> bytes:
-    """The length of a value; ValueError where that is too long."""
-    if (length := HEADER.unpack(header)[0]) > MOST:
-        raise ValueError(f"{length:,} bytes, at most {MOST:,} are read")
-    return header
+    if len(data) > MOST:
+        raise ValueError(f"{len(data):,} bytes, at most {MOST:,} are read")
+    return data + b"\n"
 
 
 async def read(reader: asyncio.StreamReader) -> Any:
     """The next value; None at the end."""
     try:
-        header = checked(await reader.readexactly(HEADER.size))
-        return json.loads(await reader.readexactly(*HEADER.unpack(header)))
-    except (asyncio.IncompleteReadError, ConnectionError):
+        line = await reader.readline()
+    except ConnectionError:
         return None
+    return json.loads(line) if line.endswith(b"\n") else None
 
 
-def receive(connection: socket.socket, length: int) -> bytes:
-    """That many bytes, fewer at the end."""
-    data = b""
-    while len(data) < length and (more := connection.recv(length - len(data))):
-        data += more
-    return data
-
-
-def receive_value(connection: socket.socket) -> Any:
-    """The next value, waited for; None at the end."""
-    header = receive(connection, HEADER.size)
-    if len(header) < HEADER.size:
-        return None
-    data = receive(connection, *HEADER.unpack(checked(header)))
-    return json.loads(data) if data else None
+def receive(connection: socket.socket) -> Any:
+    """The next value, behind which nothing may come yet; None at the end."""
+    with connection.makefile("rb") as file:
+        line = file.readline()
+    return json.loads(line) if line.endswith(b"\n") else None
 
 
 class HostedEpisode:
@@ -95,7 +80,7 @@ class HostedEpisode:
 
     def run(self, connection: socket.socket) -> None:
         """Until the socket ends; the environment is closed in any case."""
-        reader, writer = awaited(asyncio.open_connection(sock=connection, limit=MOST))
+        reader, writer = awaited(asyncio.open_connection(sock=connection, limit=2 * MOST))
         try:
             while (call := awaited(read(reader))) is not None:
                 writer.write(self.answer(call))
@@ -176,8 +161,6 @@ class Server:
     def obey(self) -> bool:
         """Does the next command; False at the end."""
         data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND.size, 1)
-        if data and len(data) < COMMAND.size:
-            data += receive(self.control, COMMAND.size - len(data))
         if len(data) < COMMAND.size:
             return False
         command, number = COMMAND.unpack(data)
@@ -211,8 +194,7 @@ class Server:
         pid = self.episodes.pop(number, None)
         if pid is not None:
             kill(pid)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+            os.waitpid(pid, 0)
             self.reap()
 
     def reap(self) -> None:
@@ -244,18 +226,18 @@ def children() -> set[int]:
 
 
 def ask_kernel(option: int, value: int) -> None:
-    with contextlib.suppress(AttributeError):  # Linux alone
+    if sys.platform == "linux":
         LIBC.prctl(option, value, 0, 0, 0)
 
 
 def limit(memory_mb: int) -> None:
     """What this process may allocate from now on; 0: no limit."""
-    if not memory_mb:
+    if not memory_mb or sys.platform != "linux":
         return
-    with contextlib.suppress(OSError, ValueError):
-        with open("/proc/self/statm", "rb") as file:
-            used = int(file.read().split()[5]) * resource.getpagesize()  # data, and the stack
-        most = used + (memory_mb << 20)
+    with open("/proc/self/statm", "rb") as file:
+        used = int(file.read().split()[5]) * resource.getpagesize()  # data, and the stack
+    most, hard = used + (memory_mb << 20), resource.getrlimit(resource.RLIMIT_DATA)[1]
+    if hard == resource.RLIM_INFINITY or most < hard:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
@@ -263,7 +245,7 @@ def main(descriptor: int) -> None:
     control = socket.socket(fileno=descriptor)
     ask_kernel(PR_SET_PDEATHSIG, signal.SIGKILL)
     ask_kernel(PR_SET_CHILD_SUBREAPER, 1)
-    setup: dict[str, Any] | None = receive_value(control)
+    setup: dict[str, Any] | None = receive(control)
     if setup is None:
         return
     try:

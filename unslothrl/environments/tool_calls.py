@@ -104,9 +104,9 @@ class Tools:
             return f"error: {call.name}: {why}"[:MOST_ERROR], True
         try:
             return text(awaited(function(**arguments))), False
-        except ToolError as error:
-            return str(error)[:MOST_TOOL_ERROR], True
         except Exception as error:
+            if isinstance(error, ToolError):
+                return str(error)[:MOST_TOOL_ERROR], True
             said = " ".join(f"{type(error).__name__}: {error}".split())
             return f"error: {said.removesuffix(':')}"[:MOST_ERROR], True
 

@@ -14,6 +14,7 @@ from unslothrl.algorithms.estimates import Difference, Estimate, best_of, estima
 from unslothrl.data import answers
 from unslothrl.records import Group
 from unslothrl.rewards.processes import ProcessPool, RewardCall
+from unslothrl.rewards.reward import IN_PROCESS, IN_SANDBOX
 from unslothrl.training.metrics import mean
 
 SAME = "answercheck:same"
@@ -34,9 +35,9 @@ class Grading:
     @classmethod
     def of(cls, chosen: rewards.Chosen) -> "Grading":
         reward = chosen.reward
-        if reward is None or reward.runs == rewards.IN_SANDBOX:
+        if reward is None or reward.runs == IN_SANDBOX:
             return cls()
-        return cls(reward.answer, reward.runs == rewards.IN_PROCESS)
+        return cls(reward.answer, reward.runs == IN_PROCESS)
 
 
 Values = dict[str, list[float]]

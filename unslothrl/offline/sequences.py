@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.dialogue import calls
-from unslothrl.dialogue.base import encoded
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
@@ -64,7 +63,7 @@ class Writer:
         self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
 
     def tokens(self, text: str) -> tuple[int, ...]:
-        return tuple(encoded(self.tokenizer, text))
+        return self.template.tokens(text)
 
     def joined(self, parts: Sequence[tuple[str, bool]]) -> Written:
         """Of (text, whether it is learnt) in order, each tokenised by itself."""

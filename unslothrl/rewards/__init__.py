@@ -15,14 +15,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import builtin, model
 from unslothrl.rewards.custom import Signature, signature_of
-from unslothrl.rewards.reward import (
-    IN_LEARNER,
-    IN_PLACE,
-    IN_PROCESS,
-    IN_SANDBOX,
-    OVERLONG,
-    Reward,
-)
+from unslothrl.rewards.reward import IN_LEARNER, IN_PROCESS, OVERLONG, Reward
 from unslothrl.text import plain
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
@@ -30,22 +23,6 @@ NONE = "none"  # instead of a name: the environment's rewards are all
 TAKEN = (  # in metrics
     "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", OVERLONG
 )  # fmt: skip
-
-__all__ = [
-    "DEFAULTS",
-    "IN_LEARNER",
-    "IN_PLACE",
-    "IN_PROCESS",
-    "IN_SANDBOX",
-    "NONE",
-    "Chosen",
-    "Reward",
-    "builtin",
-    "choose",
-    "defaults",
-    "needs_of",
-    "system_prompt",
-]
 
 
 @dataclass(frozen=True)
@@ -106,42 +83,26 @@ def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
 
 
 def _choose(text: str) -> Chosen:
-    name, has_weight, number = text.rpartition("=")
-    if not has_weight or ".py" in number:  # a file's name may have = in it
-        name, has_weight = text, ""
-    try:
-        weight = float(number) if has_weight else None
-    except ValueError:
-        weight = float("nan")
-    if weight is not None and not -1e6 < weight < 1e6:
-        raise UserError(f"reward {text}: its weight must be a number: set --reward {name}=0.5")
+    name, number = model.parted(text)
+    weight = float(number[1:]) if number else 1.0
+    if not -1e6 < weight < 1e6:
+        raise UserError(f"reward {text}: a weight must be below 1e6: set --reward {name}=0.5")
     if name.startswith(model.PREFIX):
         folder = model.folder_of(name)
         model.head_of(folder)
-        weight = 1.0 if weight is None else weight
         return Chosen(model.NAME, weight, str(folder), IN_LEARNER, needs_answer=False)
     if ".py:" in name:
-        return _custom(name, 1.0 if weight is None else weight)
-    if name.endswith(".py"):
-        raise UserError(f"reward {name}: name a function of the file: write {name}:FUNCTION")
+        return _custom(name, weight)
     if name not in builtin.names():
+        meant = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
-            f"rm:runs/NAME, got {name!r}: set --reward {meant(name)}"
+            f"rm:runs/NAME, each with =WEIGHT behind it or not, got {name!r}: set --reward "
+            f"{meant[0]}"
         )
     reward = builtin.load(name)
-    weight = reward.weight if weight is None else weight
+    weight = weight if number else reward.weight
     return Chosen(name, weight, reward.function, reward.runs, reward.needs_answer, reward)
-
-
-def meant(text: str) -> str:
-    """A reward near what was written: other systems write NAME:WEIGHT and MODULE:FUNCTION."""
-    name, _, rest = text.partition(":")
-    if rest and name in builtin.names():
-        return f"{name}={rest}"
-    if rest and is_file(expanded(f"{name}.py")):
-        return f"{name}.py:{rest}"
-    return (difflib.get_close_matches(text.lower(), builtin.names(), 1) or ["accuracy"])[0]
 
 
 def _custom(name: str, weight: float) -> Chosen:

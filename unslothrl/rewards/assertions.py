@@ -80,11 +80,19 @@ def is_assertion(value: Any) -> bool:
 
 
 def parsed_python(text: str, column: str) -> ast.Module:
+    tree, why = python_of(text)
+    if tree is None:
+        raise UnusableRow(f"column {column} is not Python ({why:.80})")
+    return tree
+
+
+def python_of(text: str) -> tuple[ast.Module | None, str]:
+    """-> (a text as Python, None where it is none; why it is none)."""
     try:
-        compile(text, column, "exec", dont_inherit=True)  # finds more than the parser does
-        return ast.parse(text)
+        compile(text, "tests.py", "exec", dont_inherit=True)  # finds more than the parser does
+        return ast.parse(text), ""
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnusableRow(f"column {column} is not Python ({error!s:.80})") from None
+        return None, str(error)
 
 
 def entry_point(row: Mapping, tree: ast.Module) -> str | None:
@@ -97,15 +105,14 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
         if not defined:
             raise UnusableRow(f"column test has check(candidate), and there is no column {ENTRY}")
         return defined[-1]
-    try:
-        node: ast.AST = ast.parse(value, mode="eval").body
-        while isinstance(node, ast.Attribute | ast.Call):
-            node = node.value if isinstance(node, ast.Attribute) else node.func
-        if isinstance(node, ast.Name):
-            return value
-    except (SyntaxError, ValueError, TypeError):
-        pass
-    raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}")
+    written = python_of(value)[0] if isinstance(value, str) else None
+    body = [] if written is None else written.body
+    node: Any = body[0].value if len(body) == 1 and isinstance(body[0], ast.Expr) else None
+    while isinstance(node, ast.Attribute | ast.Call):
+        node = node.value if isinstance(node, ast.Attribute) else node.func
+    if not isinstance(node, ast.Name):
+        raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}")
+    return value
 
 
 def setup_of(row: Mapping) -> str:
@@ -120,10 +127,8 @@ def prompt_code(row: Mapping) -> list[ast.stmt]:
     prompt = row.get("prompt")
     if not isinstance(prompt, str) or "def " not in prompt:
         return []
-    try:
-        return parsed_python(prompt, "prompt").body
-    except UnusableRow:
-        return []
+    tree, _ = python_of(prompt)
+    return [] if tree is None else tree.body
 
 
 def code_of(nodes: list[ast.stmt]) -> str:

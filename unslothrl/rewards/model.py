@@ -4,6 +4,7 @@ Its adapter goes on the learner's base, so no second model is in memory. The lea
 completion before the update; actors give 0 in its place.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 
 PREFIX, NAME = "rm:", "rm"
+NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
 HEAD_FILE = "score_head.safetensors"  # beside the adapter: weight [1, hidden], mean and std [1]
 ADAPTERS = "adapters"  # in a run's folder
 WEIGHT, MEAN, STD = "weight", "mean", "std"
@@ -69,15 +71,9 @@ def kept(asked: Sequence[str], begun: Any, before: Sequence[str]) -> tuple[str, 
 
 
 def parted(text: str) -> tuple[str, str]:
-    """-> ("rm:FOLDER", "=WEIGHT" or "")."""
-    name, separator, weight = text.rpartition("=")
-    if separator:
-        try:
-            float(weight)
-        except ValueError:
-            return text, ""
-        return name, f"={weight}"
-    return text, ""
+    """ "NAME=WEIGHT" -> (NAME, "=WEIGHT" or "")."""
+    found = re.fullmatch(rf"(.+)(={NUMBER})", text, re.DOTALL)
+    return (found[1], found[2]) if found else (text, "")
 
 
 def head_of(folder: Path) -> int:

@@ -24,10 +24,11 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from unslothrl.rewards.functions import IMPORTED, opened
 
+MAIN = "import sys; from unslothrl.rewards.functions import main; main(*map(int, sys.argv[1:]))"
 DEADLINE_S = 5.0
 START_S = 60.0  # for a process to start and to import a function's module
 LOADING_FACTOR = 12.0  # deadlines that a function gets which has not answered yet and may load
@@ -45,12 +46,12 @@ class Closed(Exception):
     """The pool was closed during a call."""
 
 
-class Late(Exception):
-    """The process has missed a call's deadline."""
-
-
 class Lost(Exception):
-    """The process has ended, or has written what is no reply."""
+    """The process has ended, has written what is no reply, or has missed a call's deadline."""
+
+
+class Late(Lost):
+    """It has missed the deadline."""
 
 
 @dataclass(frozen=True)
@@ -80,16 +81,15 @@ class Result:
     seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class SentCall:
-    index: int
+class SentCall(NamedTuple):
+    number: int
     call: RewardCall
     token: str
     line: bytes
 
 
 class RewardProcess:
-    """The parent's side of a process that runs `process_main`."""
+    """The parent's side of a process that runs `functions.main`."""
 
     def __init__(self, memory_mb: int | None, shows_prints: bool = False):
         """`shows_prints`: what functions print goes to this process's stderr."""
@@ -97,8 +97,7 @@ class RewardProcess:
         output = 2 if shows_prints else subprocess.DEVNULL
         with theirs:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", "unslothrl.rewards.process_main", str(theirs.fileno()),
-                 str(memory_mb or 0)],
+                [sys.executable, "-c", MAIN, str(theirs.fileno()), str(memory_mb or 0)],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 start_new_session=True,  # so that what it starts is killed with it
@@ -117,19 +116,16 @@ class RewardProcess:
                 self.socket.sendall(data)
             while not self.lines:
                 self.socket.settimeout(max(0.0, ends - time.monotonic()))
-                data = self.socket.recv(CHUNK)
+                if not (data := self.socket.recv(CHUNK)):
+                    raise ConnectionError
                 self.partial_line += data
-                if not data:
-                    raise Lost(ENDED)
                 if b"\n" in data or len(self.partial_line) > MOST_REPLIED:
                     *lines, rest = bytes(self.partial_line).split(b"\n")
                     self.lines.extend(lines or [rest])
                     self.partial_line = bytearray(rest)
-        except (TimeoutError, BlockingIOError):
-            # What an ended process has started may hold its socket.
-            raise (Late if self.child.poll() is None else Lost(ENDED)) from None
-        except ConnectionError:
-            raise Lost(ENDED) from None
+        except OSError as error:  # what an ended process has started may hold its socket
+            is_late = not isinstance(error, ConnectionError) and self.child.poll() is None
+            raise (Late() if is_late else Lost(ENDED)) from None
         return self.lines.popleft()
 
     def kill(self) -> None:
@@ -192,19 +188,21 @@ class ProcessPool:
             process, answered, started = self.processes[slot], 0, time.monotonic()
             try:
                 for result in self.answers(process, sent):
-                    self.results[sent[answered].index] = result
+                    self.results[sent[answered].number] = result
                     if result.value is False:
                         self.failed.add(sent[answered].call.group)
                     answered, started = answered + 1, time.monotonic()
                 again = None
-            except (Late, Lost) as error:
+            except Lost as error:
                 first, *others = sent[answered:]
                 self.replace(slot)
                 with self.taking:
-                    self.waiting.extendleft((each.index, each.call) for each in reversed(others))
-                again = first if isinstance(error, Lost) and first is not again else None
+                    self.waiting.extendleft((each.number, each.call) for each in reversed(others))
+                again = first if first is not again and not isinstance(error, Late) else None
                 if again is None:
-                    self.results[first.index] = Result(None, str(error), time.monotonic() - started)
+                    self.results[first.number] = Result(
+                        None, str(error), time.monotonic() - started
+                    )
 
     def take(self, ahead: int) -> list[SentCall]:
         """The next calls for a process, as many as it may hold; towards the end they are spread
@@ -228,11 +226,11 @@ class ProcessPool:
                 room -= len(line) + 1
             if room < 0 and len(taken) > 1:
                 last = taken.pop()
-                self.waiting.appendleft((last.index, last.call))
+                self.waiting.appendleft((last.number, last.call))
         return taken
 
     def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:
-        """Makes calls in a process -> their results in order. Raises Late and Lost."""
+        """Makes calls in a process -> their results in order. Raises Lost."""
         unsent = b"".join(each.line for each in sent)
         for each in sent:
             call = each.call

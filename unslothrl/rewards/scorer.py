@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,9 +11,8 @@ from typing import Any
 from unslothrl import sandbox
 from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
-from unslothrl.rewards import IN_LEARNER, IN_PLACE, IN_PROCESS, IN_SANDBOX, Chosen
+from unslothrl.rewards import Chosen
 from unslothrl.rewards.custom import Scorable
-from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
@@ -24,7 +24,16 @@ from unslothrl.rewards.processes import (
     Result,
     RewardCall,
 )
-from unslothrl.rewards.reward import OVERLONG, WALL_OF_CPU, Overlong, Reward
+from unslothrl.rewards.reward import (
+    IN_LEARNER,
+    IN_PLACE,
+    IN_PROCESS,
+    IN_SANDBOX,
+    OVERLONG,
+    WALL_OF_CPU,
+    Overlong,
+    Reward,
+)
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
 TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
@@ -144,7 +153,6 @@ class Scorer:
         return Scored(earned, scores, seconds, failures)
 
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:
-        """A result for each completion."""
         if chosen.signature is not None:
             return self._custom(chosen, completed)
         if chosen.runs == IN_LEARNER:  # a learner says it later
@@ -239,11 +247,8 @@ def is_late(reason: str) -> bool:
 def in_place(reward: Reward, values: tuple) -> Result:
     """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    try:
-        value, error = reward.grade(*values), None
-    except Exception as raised:  # on a text that its author has not thought of
-        value, error = None, reason(raised)
-    return Result(value, error, time.perf_counter() - started)
+    value = reward.grade(*values)
+    return Result(value, None, time.perf_counter() - started)
 
 
 def joined(results: Sequence[Result]) -> Result:
@@ -285,8 +290,9 @@ class FailureReport:
         the completions."""
         failures = [failure for group in groups for failure in group.failures]
         completions = sum(len(group.completions) for group in groups)
-        for name in sorted({failure.reward for failure in failures}):
-            check_share([f for f in failures if f.reward == name], completions)
+        for name, count in Counter(failure.reward for failure in failures).items():
+            if count > completions / 2:
+                raise too_many([f for f in failures if f.reward == name], completions)
         for failure in failures:
             if failure.kind not in self.reported and len(self.reported) < MOST_REPORTED:
                 self.reported.add(failure.kind)
@@ -294,17 +300,12 @@ class FailureReport:
         return len(failures)
 
 
-def check_share(failures: Sequence[Failure], completions: int) -> None:
-    """WillRepeat where a reward failed on more than half of so many completions."""
-    if len(failures) > completions / 2:
-        first = failures[0]
-        if first.reward == FROM_THE_ENVIRONMENT:
-            raise WillRepeat(
-                f"the environment failed in {len(failures)} of {completions} episodes "
-                f"({first.reason}): fix it"
-            )
-        advice = ", or set a longer --reward_timeout" if first.was_late else ""
-        raise WillRepeat(
-            f"reward {first.reward} failed on {len(failures)} of {completions} completions "
-            f"({first.reason}), first on {first.text[:200]!r}: fix it{advice}"
-        )
+def too_many(failures: Sequence[Failure], completions: int) -> WillRepeat:
+    first, share = failures[0], f"{len(failures)} of {completions}"
+    if first.reward == FROM_THE_ENVIRONMENT:
+        return WillRepeat(f"the environment failed in {share} episodes ({first.reason}): fix it")
+    advice = ", or set a longer --reward_timeout" if first.was_late else ""
+    return WillRepeat(
+        f"reward {first.reward} failed on {share} completions ({first.reason}), first on "
+        f"{first.text[:200]!r}: fix it{advice}"
+    )

@@ -24,6 +24,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
 from unslothrl.rewards import model
+from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.runs import resume
 from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
@@ -280,7 +281,7 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
 
 
 def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
-    return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]
+    return [each for each in rewards.choose(config.reward) if each.runs == IN_LEARNER]
 
 
 def check_reward_model(config: Config) -> None:

@@ -16,6 +16,8 @@ none         limits and the filter of system calls only; where the user allows i
 The first two have the same view and limits; the filter of system calls is the same for all.
 """
 
+import errno
+import os
 import platform
 
 from unslothrl.errors import UserError
@@ -23,7 +25,6 @@ from unslothrl.sandbox.levels import LEVELS, SECURE
 from unslothrl.sandbox.program import (
     START_S,
     Limits,
-    Overloaded,
     Program,
     ProgramResult,
 )
@@ -34,7 +35,6 @@ __all__ = [
     "SECURE",
     "START_S",
     "Limits",
-    "Overloaded",
     "Program",
     "ProgramResult",
     "available",
@@ -44,11 +44,13 @@ __all__ = [
     "run_tests",
 ]
 
+BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _working: set[str] = set()  # levels at which a program has run in this process
 
 
 def available(level: str) -> str | None:
-    """None if a program runs at this level, else why it does not. Overloaded where that is unknown.
+    """None if a program runs at this level, else why it does not. UserError where the machine is
+    too busy to try.
 
     Only a level that works is remembered.
     """
@@ -56,10 +58,15 @@ def available(level: str) -> str | None:
         return None
     try:
         outcome = run(Program("print(40 + 2)"), Limits(), level)
-    except Overloaded:
-        raise
     except OSError as error:
-        return " ".join(str(error).split())
+        reason = " ".join(str(error).split())
+        is_busy = isinstance(error, TimeoutError) or error.errno in BUSY
+        if is_busy or any(os.strerror(number) in reason for number in BUSY):
+            raise UserError(
+                f"reward code: sandbox {level} could not be tried ({reason}): the machine is "
+                "overloaded: start again when it is less busy"
+            ) from None
+        return reason
     if outcome.stdout != "42\n":
         return f"{outcome.stopped}: {outcome.stderr[-200:]}"
     _working.add(level)
@@ -71,16 +78,9 @@ def choose(allow_unsandboxed: bool = False) -> str:
     where the machine is too busy to try one: no lower level is taken for that."""
     why = []
     for level in SECURE:
-        try:
-            reason = available(level)
-        except Overloaded as error:
-            raise UserError(
-                f"reward code: sandbox {level} could not be tried ({one_line(error)}): the machine "
-                "is overloaded: start again when it is less busy"
-            ) from None
-        if reason is None:
+        if (reason := available(level)) is None:
             return level
-        why.append(f"{level}: {one_line(reason)}")
+        why.append(f"{level}: {' '.join(reason.split())}")
     if allow_unsandboxed:
         return "none"
     raise UserError(
@@ -91,16 +91,9 @@ def choose(allow_unsandboxed: bool = False) -> str:
 
 def require(level: str) -> None:
     """UserError where the level that a run has chosen elsewhere cannot be had here."""
-    try:
-        reason = available(level)
-    except Overloaded as error:
-        reason = str(error)
-    if reason is not None:
+    if (reason := available(level)) is not None:
         raise UserError(
             f"reward code: this run's programs are sandboxed by {level}, which does not work on "
-            f"{platform.node()} ({one_line(reason)}): make it work there, or leave that machine out"
+            f"{platform.node()} ({' '.join(reason.split())}): make it work there, or leave that "
+            "machine out"
         )
-
-
-def one_line(text: object) -> str:
-    return " ".join(str(text).split())

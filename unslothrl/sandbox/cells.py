@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from unslothrl.sandbox import cell_server
 from unslothrl.sandbox.program import Limits, Program
-from unslothrl.sandbox.runner import source_of, start_connected, started_in_time, wait_for_begin
+from unslothrl.sandbox.runner import source_of, start_connected, wait_for_begin
 
 CPU_S = 600.0  # of all cells together
 MOST_ANSWER = 1 << 20  # bytes
@@ -48,20 +48,19 @@ class Interpreter:
         self.close()
 
     def run(self, code: str) -> Cell:
-        """OSError where the level does not work here; Overloaded as from `runner.run`."""
+        """OSError as from `runner.run`."""
         if self.connection is None:
-            started_in_time(self._start)
+            self._start()
         assert self.connection is not None
         try:
             self.connection.settimeout(self.wall_s)
             end = time.monotonic() + self.wall_s
             self.connection.sendall(json.dumps(code).encode() + b"\n")
             text, failed = json.loads(self._line(end))
-        except TimeoutError:
+        except (OSError, TypeError, ValueError, RecursionError) as error:
             self.close()
-            return Cell(f"took longer than {self.wall_s:g} s: Python was started again", True)
-        except (ConnectionError, TypeError, ValueError, RecursionError):
-            self.close()
+            if isinstance(error, TimeoutError):
+                return Cell(f"took longer than {self.wall_s:g} s: Python was started again", True)
             return Cell("Python ended (too much memory, or it ended itself): started again", True)
         return Cell(str(text), bool(failed))
 

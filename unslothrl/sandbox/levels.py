@@ -1,6 +1,7 @@
 """The levels of the sandbox, best first, and how a program is started at each."""
 
 import functools
+import json
 import os
 import platform
 import secrets
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from unslothrl.sandbox import seccomp, view
 from unslothrl.sandbox.program import Limits
 
 SECURE = ("bubblewrap", "namespaces")
@@ -33,7 +35,7 @@ class LevelStart:
 def start(level: str, limits: Limits) -> LevelStart:
     """OSError where this machine lacks what the level needs."""
     # Imported here: the names of the levels are read on systems that have none of this.
-    from unslothrl.sandbox import bubblewrap, namespaces, seccomp, view
+    from unslothrl.sandbox import namespaces
 
     if sys.platform == "linux":
         namespaces.no_huge_pages()
@@ -46,8 +48,8 @@ def start(level: str, limits: Limits) -> LevelStart:
         path = shutil.which("bwrap")
         if path is None:
             raise OSError("there is no bwrap")
-        command, inherited = bubblewrap.command(path, limits.folder_mb, root, threads)
-        count = functools.partial(bubblewrap.count_files, inherited[-1])
+        command, inherited = bubblewrap(path, limits.folder_mb, root, threads)
+        count = functools.partial(files_of_bubblewrap, inherited[-1])
         return LevelStart(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
     view.harness_text()
@@ -67,7 +69,7 @@ def or_report(prepare: Callable[[], None]) -> None:
 
 def limits_only() -> Callable[[], None] | None:
     """What level none has on Linux: the filter of system calls, and an end with this process."""
-    from unslothrl.sandbox import namespaces, seccomp
+    from unslothrl.sandbox import namespaces
 
     known = sys.platform == "linux" and platform.machine() in seccomp.COLUMN
     threads = can_count_threads(None)
@@ -83,11 +85,8 @@ def limits_only() -> Callable[[], None] | None:
 def is_root() -> bool:
     """Whether we may make namespaces and change users without a user namespace."""
     needed = sum(1 << bit for bit in (CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN))
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        ids = Path("/proc/self/uid_map").read_text().splitlines()
-    except OSError:
-        return False
+    lines = Path("/proc/self/status").read_text().splitlines()
+    ids = Path("/proc/self/uid_map").read_text().splitlines()
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff")), 0)
     ranges = [tuple(map(int, line.split())) for line in ids]
     has_uids = any(first <= LAST_UIDS and first + n >= LAST_UIDS + UIDS for first, _, n in ranges)
@@ -104,3 +103,54 @@ def can_count_threads(uid: int | None) -> bool:
         return uid is not None
     release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
     return release >= (5, 14)
+
+
+def files_of_bubblewrap(info_fd: int) -> int:
+    """How many files and links a program's folder holds, which bwrap does not limit; 0 before it
+    is there, and where this user may not see it."""
+    try:
+        pid = json.loads(os.pread(info_fd, 4096, 0))["child-pid"]
+        folder = os.statvfs(f"/proc/{pid}/root{view.FOLDER}")
+    except (OSError, ValueError):
+        return 0
+    return folder.f_files - folder.f_ffree
+
+
+def bubblewrap(
+    bwrap: str, folder_mb: int, is_root: bool, threads: bool
+) -> tuple[list[str], list[int]]:
+    """The command line of `bwrap` (0.8 or newer) that gives a program its view.
+
+    -> (what stands before the program's own command, file descriptors it is to inherit: the last
+    is where bwrap writes of the sandbox)."""
+    filter_fd, harness_fd = map(view.memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
+    info_fd = view.memory_fd(b"")
+    paths, links = view.read_only()
+    words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
+    words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]
+    words += ["--hostname", "sandbox", "--cap-drop", "ALL"]
+    if is_root:  # the harness becomes another user; without a user namespace it can
+        words += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+    else:
+        words += ["--unshare-user", "--uid", str(view.USER), "--gid", str(view.USER)]
+    words += ["--perms", "1777", "--size", str(folder_mb << 20), "--tmpfs", view.FOLDER]
+    for folder in parents([*paths, *view.DEVICES]):
+        words += ["--perms", "0755", "--dir", folder]
+    for path in paths:
+        words += ["--ro-bind", path, path]
+    for path, target in links:
+        words += ["--symlink", target, path]
+    for path in view.DEVICES:
+        words += ["--dev-bind", path, path]  # the filter refuses to change their modes and times
+    words += ["--perms", "0444", "--ro-bind-data", str(harness_fd), view.HARNESS]
+    words += ["--remount-ro", "/"]
+    for name, value in view.ENVIRONMENT.items():
+        words += ["--setenv", name, value]
+    words += ["--chdir", view.FOLDER, "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--"]
+    return words, [filter_fd, harness_fd, info_fd]
+
+
+def parents(paths: list[str]) -> list[str]:
+    """The folders that the paths lie in, outermost first: bwrap would make them for root alone."""
+    folders = {str(parent) for path in paths for parent in Path(path).parents}
+    return sorted(folders - {"/", view.FOLDER})

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 LONGEST = 16 << 20  # bytes of a message
+MOST_ERROR = 1000  # characters of what is raised
 LARGE = 1 << 53  # integers from there on travel in hexadecimal, whose conversion is quick
 CONTAINERS = {
     each.__name__: each for each in (list, dict, set, bytearray, collections.deque)
@@ -71,7 +72,7 @@ class Link:
             return self.packed([result], given)
         except BaseException as error:
             names = [each.__name__ for each in type(error).__mro__]
-            return {"raised": names, "message": text_of(error)}
+            return {"raised": names, "message": str(error)[:MOST_ERROR]}
 
     def perform(self, op: str, on: Any, values: list, names: list[str]) -> Any:
         """The result of a question: `op` of the object with the number `on`."""
@@ -254,10 +255,3 @@ def attributes_of(value: Any) -> dict[str, Any]:
     slots = [name for each in type(value).__mro__ for name in getattr(each, "__slots__", ())]
     names = [*getattr(value, "__dict__", {}), *slots]
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
-
-
-def text_of(error: BaseException) -> str:
-    try:
-        return str(error)[:1000]
-    except Exception:  # its own __str__ may raise
-        return ""

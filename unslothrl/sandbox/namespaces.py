@@ -88,10 +88,7 @@ def wait_for(child: int) -> NoReturn:
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)  # which the first of a namespace does not get
     while True:
-        try:
-            pid, status = os.wait()
-        except ChildProcessError:
-            os._exit(255)
+        pid, status = os.wait()
         if pid == child:
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)

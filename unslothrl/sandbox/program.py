@@ -6,10 +6,6 @@ from typing import Any
 START_S = 60.0  # for a sandbox to start, which does not count as its program's time
 
 
-class Overloaded(OSError):
-    """The machine had no time or no room to start a sandbox: no verdict on the program or level."""
-
-
 @dataclass(frozen=True)
 class Limits:
     """Of one program, from its beginning; `wall_s` later all its processes have ended."""

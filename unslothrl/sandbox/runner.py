@@ -1,24 +1,25 @@
 """Runs a program at a level, or two that are connected, watches it, and removes what is left."""
 
 import contextlib
-import errno
 import functools
 import json
 import marshal
 import math
 import os
+import secrets
 import selectors
 import signal
 import socket
+import stat
 import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from unslothrl.sandbox import levels, link, remote, view
-from unslothrl.sandbox.folder import temporary_folder
-from unslothrl.sandbox.program import START_S, Limits, Overloaded, Program, ProgramResult
+from unslothrl.sandbox.program import START_S, Limits, Program, ProgramResult
 
 BOOT = """
 import sys, types
@@ -26,48 +27,17 @@ module = sys.modules[{name!r}] = types.ModuleType({name!r})
 exec(compile({link!r}, "link.py", "exec"), module.__dict__)
 exec(compile({remote!r}, "remote.py", "exec"), globals())
 """
-T = TypeVar("T")
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
 CHECK_EVERY_S = 0.05
-FIRST_PAUSE_S, RETRY_S = 0.05, 10.0  # where the machine has no room to start a sandbox
 
 
 def run(program: Program, limits: Limits, level: str) -> ProgramResult:
     """The result, `limits.wall_s` after the program has begun and a little later at most.
 
-    OSError where the level does not work here; Overloaded, which is one, where the machine cannot
+    OSError where the level does not work here; TimeoutError, which is one, where the machine cannot
     start a sandbox in time. To be called in a process with a single thread: it forks.
     """
-    return started_in_time(lambda: run_once(program, limits, level))
-
-
-def started_in_time(attempt: Callable[[], T]) -> T:
-    """The result of an attempt, which is repeated for `RETRY_S` where the machine has no room.
-    OSError as in `run`."""
-    started, pause = time.monotonic(), FIRST_PAUSE_S
-    while True:
-        try:
-            return attempt()
-        except OSError as error:  # before anything of the program has run
-            if not is_overload(error):
-                raise
-            if time.monotonic() + pause > started + RETRY_S:
-                raise Overloaded(*error.args) from None
-        time.sleep(pause)
-        pause *= 2
-
-
-def is_overload(error: OSError) -> bool:
-    """Whether another try may succeed: too many processes or files, too little memory or time."""
-    by_number = error.errno in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-    messages = (os.strerror(number) for number in (errno.EAGAIN, errno.ENOMEM))
-    return (
-        isinstance(error, Overloaded) or by_number or any(text in str(error) for text in messages)
-    )
-
-
-def run_once(program: Program, limits: Limits, level: str) -> ProgramResult:
     with contextlib.ExitStack() as stack:
         started = start(stack, program, limits, level)
         return watch(started, limits)
@@ -190,7 +160,7 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     stderr = held[error].decode(errors="replace")
     if not has_begun:
         if time.monotonic() >= ends:
-            raise Overloaded(f"it did not start within {START_S:g} s")
+            raise TimeoutError(f"it did not start within {START_S:g} s")
         raise OSError(f"{stopped or 'the program was not begun'}: {stderr.strip()[-300:]}")
     value, has_result = read_result(bytes(held[report][1:]))
     return ProgramResult(
@@ -244,10 +214,6 @@ def run_tests(text: str, tests: dict[str, Any], limits: Limits, level: str) -> P
     """Runs tests of a program in another sandbox, see `remote.verdict`. `result` is True where all
     of them hold; `has_result` and `stopped` are the tests', whose process alone reports. The
     program ends with the tests. OSError as in `run`."""
-    return started_in_time(lambda: run_pair(text, tests, limits, level))
-
-
-def run_pair(text: str, tests: dict[str, Any], limits: Limits, level: str) -> ProgramResult:
     with contextlib.ExitStack() as stack:
         of_program, of_tests = map(stack.enter_context, socket.socketpair())
         given = (of_program.fileno(), text, tests["prelude"], tests["entry_point"])
@@ -287,8 +253,51 @@ def wait_for_begin(started: StartedProgram, errors: int) -> None:
     with selectors.DefaultSelector() as selector:
         selector.register(started.report, selectors.EVENT_READ)
         if not selector.select(START_S):
-            raise Overloaded(f"it did not start within {START_S:g} s")
+            raise TimeoutError(f"it did not start within {START_S:g} s")
     if not started.report.recv(1):
         started.process.wait()
         text = os.pread(errors, ERROR_TAIL, 0).decode(errors="replace")
         raise OSError(f"the program was not begun: {text.strip()[-300:]}")
+
+
+@contextlib.contextmanager
+def temporary_folder() -> Iterator[str]:
+    """A new folder; afterwards all that is in it is deleted, but nothing else, whatever the program
+    has put in its place."""
+    path = tempfile.mkdtemp(prefix="unslothrl-program-")
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield path
+    finally:
+        for remove in (lambda: empty(folder), lambda: os.rmdir(path), lambda: os.unlink(path)):
+            with contextlib.suppress(OSError):  # the last is for a link, and fails for a folder
+                remove()
+        os.close(folder)
+
+
+def empty(folder: int) -> None:
+    """Deletes what is in a folder, following no link, however deep it is: what is in the folders in
+    there moves up first. Modes are changed of folders alone: a file may have other names."""
+    os.fchmod(folder, stat.S_IRWXU)
+    while names := delete_files(folder):
+        for name in names:
+            os.chmod(name, stat.S_IRWXU, dir_fd=folder)
+            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
+            try:
+                for deeper in delete_files(inner):
+                    os.chmod(deeper, stat.S_IRWXU, dir_fd=inner)  # its entry ".." will change
+                    unique = f".{secrets.token_hex(16)}"
+                    os.rename(deeper, unique, src_dir_fd=inner, dst_dir_fd=folder)
+            finally:
+                os.close(inner)
+            os.rmdir(name, dir_fd=folder)
+
+
+def delete_files(folder: int) -> list[str]:
+    """Deletes a folder's files and links. -> the names of its folders."""
+    with os.scandir(folder) as entries:
+        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+    for name, is_folder in children:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in children if is_folder]

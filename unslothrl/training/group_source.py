@@ -16,6 +16,7 @@ from unslothrl.config import sampling
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
+from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import Timer
@@ -37,7 +38,7 @@ class RewardModel:
     def of(cls, config: Config, judge: Judge) -> "RewardModel | None":
         """None where no reward is a model."""
         for index, each in enumerate(rewards.choose(config.reward)):
-            if each.runs == rewards.IN_LEARNER:
+            if each.runs == IN_LEARNER:
                 return cls(each.name, each.weight, index == 0, judge)
         return None
 

@@ -96,9 +96,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
 
 def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
-    from unslothrl.dialogue.hand_written import dialogue_for
-
-    talking = Talking(tokenizer, lambda: dialogue_for(tokenizer, config.model, config.renderer))
+    talking = Talking(tokenizer)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
     ids = (*talking.ids(text), *end)
     longest = max(config.episode_tokens, 2 * TURNS * len(ids))

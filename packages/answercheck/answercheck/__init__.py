@@ -16,9 +16,9 @@ from decimal import Decimal
 from fractions import Fraction
 
 from answercheck import comparison
+from answercheck.equality import is_close
 from answercheck.kinds import Answer, Collection, Text, Value
 from answercheck.reading import as_list, read
-from answercheck.same_values import is_close
 from answercheck.tokens import Letters
 
 LONGEST = 1000  # characters of an answer that is worth reading
@@ -63,7 +63,6 @@ def same_list(answers: Sequence[str], gold: str) -> bool:
 
 
 def _plain(answer: str) -> str:
-    """Trimmed, "1,234" as "1234"."""
     answer = answer.strip()
     return answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
 

@@ -127,9 +127,7 @@ def cleaned(text: str) -> str:
 
 
 def to_ascii(text: str) -> str:
-    """With commands for mathematical signs; letters without one stay as they are (NFKC), and what
-    shows nothing by itself is left out: marks of direction (but overrides, which turn digits
-    around) and of joining, selectors of emoji, the marks that enclose, as on a keycap."""
+    """With commands for mathematical signs, and without marks that show nothing by themselves."""
     text = "".join(
         each
         for each in text
@@ -163,7 +161,6 @@ def _unwrapped(text: str) -> str:
 
 
 def closing_brace(text: str, opened: int) -> int | None:
-    """Where the brace at `opened` closes."""
     depth = 0
     for match in re.finditer(r"\\.|[{}]", text[opened:], re.DOTALL):
         depth += {"{": 1, "}": -1}.get(match[0], 0)

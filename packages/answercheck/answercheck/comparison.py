@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from answercheck import regions
-from answercheck.equality import proportional
+from answercheck.equality import literally, near, proportional, same_quantity, same_text
 from answercheck.kinds import (
     Answer,
     Collection,
@@ -20,7 +20,6 @@ from answercheck.kinds import (
     plain_tree,
     variable_of,
 )
-from answercheck.same_values import literally, near, same_quantity, same_text
 from answercheck.trees import add, divided, negative, symbols
 
 _SYMMETRIC = {"=", "ne", "approx", "sim", "parallel", "perp", "cong"}
@@ -42,7 +41,6 @@ def single(answer: Answer) -> Answer:
 
 
 def column(row: Row) -> Row:
-    """A matrix of one column as a vector in brackets."""
     if row.kind != "matrix" or len(row.parts) < 2:
         return row
     cells = tuple(cell for each in row.parts if isinstance(each, Row) for cell in each.parts)
@@ -71,7 +69,6 @@ class Comparison:
         self.imaginary = imaginary
 
     def same(self, answer: Answer, gold: Answer) -> bool:
-        """Whether an answer, or a part of it, is the gold answer or its part. Unreadable."""
         answer, gold = single(answer), single(gold)
         kinds = {type(answer), type(gold)}
         if Relation in kinds:
@@ -119,7 +116,6 @@ class Comparison:
         return are_sets[0] == are_sets[1] and self.same(answer, gold)
 
     def collections(self, answer: Answer, gold: Answer) -> bool:
-        """Sets and lists, one at least."""
         for one, row in ((gold, answer), (answer, gold)):
             if isinstance(one, Collection) and isinstance(row, Row):  # "x = 1, y = 2", "(1, 2)"
                 names, values = zip(*labels_of(one), strict=True) if labels_of(one) else ((), ())
@@ -139,7 +135,6 @@ class Comparison:
         return all(map(any, same)) and all(map(any, zip(*same, strict=True)))
 
     def relations(self, answer: Answer, gold: Answer) -> bool:
-        """At least one of the two is a relation."""
         if isinstance(answer, Relation) and isinstance(gold, Relation):
             return self.both_relations(answer, gold)
         if isinstance(answer, Relation):
@@ -224,8 +219,7 @@ class Comparison:
 
 
 def is_imaginary(gold: Answer) -> bool:
-    """Whether i in the gold answer is the imaginary unit: not where it stands alone on a side of
-    an equation, has a prime or an index, or stands among indices."""
+    """Whether i in the gold answer is the imaginary unit, not an index or the name of a side."""
     if isinstance(gold, Relation) and any(variable_of(side) == "i" for side in gold.sides):
         return False
     if isinstance(gold, Region) and gold.variable == "i":
@@ -235,7 +229,6 @@ def is_imaginary(gold: Answer) -> bool:
 
 
 def letters(answer: Answer) -> frozenset[str]:
-    """The names of the symbols anywhere in an answer."""
     if isinstance(answer, Value):
         return symbols(answer.tree)
     parts: Sequence[Answer] = answer.sides if isinstance(answer, Relation) else ()
@@ -267,13 +260,11 @@ def labels_of(answer: Collection) -> list[tuple[str, Answer]]:
 
 
 def mixes(answer: Collection) -> bool:
-    """Whether its parts are values of different variables: "x = 1, y = 2". The index
-    does not count: x_1 and x_2 are the same variable."""
+    """Whether its parts are values of different variables; x_1 and x_2 are the same one."""
     return len({name.partition("_")[0] for name, _ in labels_of(answer)}) > 1
 
 
 def label_of(answer: Answer) -> tuple[str, Answer] | None:
-    """The name and the value of "x = 5" and "5 = x"."""
     if not isinstance(answer, Relation) or answer.signs not in (("=",), ("approx",)):
         return None
     for name, value in (answer.sides, answer.sides[::-1]):
@@ -286,7 +277,6 @@ def label_of(answer: Answer) -> tuple[str, Answer] | None:
 
 
 def is_number(answer: Answer) -> bool:
-    """Whether there are no letters in it."""
     return not isinstance(answer, Relation) and not letters(answer) - {"\\pi", "e", "i"}
 
 

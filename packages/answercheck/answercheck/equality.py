@@ -6,23 +6,19 @@ outnumber by far the size of anything that occurs in the two expressions, so tha
 `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables this is repeated at random rational points,
 positive, negative and whole (Schwartz 1980, doi 10.1145/322217.322225: a polynomial that is not
 zero is zero at few of them). `imaginary`: i squared is -1, and i is no variable.
+
+What a unit, a percent sign or the rounding of a decimal may add is in `same_quantity`.
 """
 
+import re
 from collections.abc import Sequence
 from fractions import Fraction
 
-from answercheck.trees import Tree, divided, mul, number, replaced, subtrees, symbols
-from answercheck.values import (
-    FIRST_PRECISION,
-    MAX_PRECISION,
-    Point,
-    Undefined,
-    coordinate,
-    differ,
-    evaluated,
-    exact,
-    rounded,
-)
+from answercheck import trees, units, values
+from answercheck.kinds import Answer, Text, Value, variable_of
+from answercheck.trees import MINUS_ONE, Tree, divided, mul, number, replaced, subtrees, symbols
+from answercheck.values import FIRST_PRECISION, MAX_PRECISION, Point, Undefined
+from answercheck.vocabulary import KNOWN
 
 MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
 POINT_PRECISION, CONSTANT_PRECISION = 192, 640  # bits
@@ -31,12 +27,14 @@ ZERO = number(0)
 LEAST_POINTS = 4  # at which two expressions must both be defined
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
 _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
+CLOSE = Fraction(1, 10**6)  # see `rounds_to`
+_IN_BRACKETS = re.compile(r"\A\((.)\)\Z")
+ENOUGH, MOST_PLACES = 15, 40  # digits of a decimal that stands for a fraction
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
 
 
 def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
-    """Whether two expressions are equal wherever both are defined: as real numbers, or as complex
-    ones where i may occur or `b` has no real value."""
+    """Whether two expressions are equal wherever both are defined, as real or complex numbers."""
     if a == b:
         return True
     names = variables(a, b, imaginary=imaginary)
@@ -66,8 +64,7 @@ def agreement(a: Tree, b: Tree, points: Sequence[Point], real: bool) -> bool | N
 
 
 def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
-    """Where expressions are compared. With branches also at and beyond the numbers that occur in
-    them and, since a branch may begin anywhere, at every scale."""
+    """Where expressions are compared; with branches, which may begin anywhere, at every scale."""
     if not names:
         return [{}]
     points = [at_point(names, point) for point in range(POINTS)]
@@ -83,7 +80,7 @@ def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
 
 
 def at_point(names: frozenset[str], point: int) -> Point:
-    return {name: coordinate(name, point) for name in names}
+    return {name: values.coordinate(name, point) for name in names}
 
 
 def has_branches(tree: Tree) -> bool:
@@ -98,14 +95,14 @@ def has_branches(tree: Tree) -> bool:
 
 def constants(tree: Tree) -> frozenset[Fraction]:
     """The sizes of the rational numbers in a tree: in x - 10^6 that of the power as well."""
-    value = exact(tree)
+    value = values.exact(tree)
     own = () if value is None else (abs(value),)
     return frozenset(own).union(*map(constants, subtrees(tree)))
 
 
 def is_defined(tree: Tree, where: Point, real: bool) -> bool:
     try:
-        evaluated(tree, where, FIRST_PRECISION, real)
+        values.evaluated(tree, where, FIRST_PRECISION, real)
     except Undefined:
         return False
     return True
@@ -117,21 +114,21 @@ def equal_at(a: Tree, b: Tree, where: Point, real: bool) -> bool | None:
     if not where:
         bits, most = CONSTANT_PRECISION, MAX_PRECISION
     try:
-        first, size = evaluated(a, where, FIRST_PRECISION, real)
-        second, other = evaluated(b, where, FIRST_PRECISION, real)
+        first, size = values.evaluated(a, where, FIRST_PRECISION, real)
+        second, other = values.evaluated(b, where, FIRST_PRECISION, real)
         if isinstance(first, Fraction) and isinstance(second, Fraction):
             return first == second
         size = max(size, other)
-        if size < FIRST_PRECISION // 2 and differ(first, second, -16):
+        if size < FIRST_PRECISION // 2 and values.differ(first, second, -16):
             return False
         bits += 4 * size
         if bits > most:
             return None
-        first, size = evaluated(a, where, bits, real)
-        second, other = evaluated(b, where, bits, real)
+        first, size = values.evaluated(a, where, bits, real)
+        second, other = values.evaluated(b, where, bits, real)
     except Undefined:
         return None
-    return not differ(first, second, max(size, other) - bits // 2)
+    return not values.differ(first, second, max(size, other) - bits // 2)
 
 
 def proportional(a: Tree, b: Tree, imaginary: bool, positive: bool) -> bool:
@@ -152,7 +149,96 @@ def order(a: Tree, b: Tree) -> int | None:
     if "infinity" in (a[0], b[0]):
         x, y = (tree[1] if tree[0] == "infinity" else 0 for tree in (a, b))
         return (x > y) - (x < y)
-    first, second = (rounded(tree, CONSTANT_PRECISION) for tree in (a, b))
+    first, second = (values.rounded(tree, CONSTANT_PRECISION) for tree in (a, b))
     if first is None or second is None:
         return None
     return 0 if equal(a, b) else 1 if first > second else -1
+
+
+def same_quantity(answer: Value, gold: Value, imaginary: bool) -> bool:
+    """Equal in value and unit; a unit or percent sign that only one has may be forgiven."""
+    if gold.unit and not answer.unit:  # "15 m" beside another unit: the letters are one as well
+        answer = units.of_product(answer)
+    elif answer.unit and not gold.unit:
+        gold = units.of_product(gold)
+    mark = marked(gold.tree)
+    if answer.unit and answer.unit != gold.unit:
+        is_known = answer.counted or all(name in KNOWN for name, _ in answer.unit)
+        if gold.unit or mark or not is_known:
+            return False
+    if gold.unit and not answer.unit and marked(answer.tree):
+        return False
+    if equal(answer.tree, gold.tree, imaginary):
+        return True
+    if mark == "percent" and not marked(answer.tree):
+        return equal(("call", "percent", answer.tree), gold.tree, imaginary)
+    if gold.rounded:
+        return rounds_to(answer.tree, gold.tree)
+    return answer.rounded and is_expansion(answer.tree, gold.tree)
+
+
+def marked(tree: Tree) -> str:
+    """ "percent" or "degree" where the number is one of these."""
+    if tree[0] == "mul" and tree[1] == MINUS_ONE and len(tree) == 3:
+        tree = tree[2]
+    return tree[1] if tree[0] == "call" and tree[1] in ("percent", "degree") else ""
+
+
+def rounds_to(answer: Tree, gold: Tree) -> bool:
+    """Whether a number is a gold decimal to six digits after the point, or a millionth of it."""
+    value, expected = values.rounded(answer, POINT_PRECISION), values.exact(gold)
+    return value is not None and expected is not None and is_close(value, expected)
+
+
+def is_expansion(answer: Tree, gold: Tree) -> bool:
+    """Whether a decimal is a fraction to its last digit, of `ENOUGH` or more."""
+    value, expected = values.exact(answer), values.exact(gold)
+    if value is None or expected is None:
+        return False
+    places = next((n for n in range(MOST_PLACES) if (10**n * value).denominator == 1), MOST_PLACES)
+    if abs(value) * 10**places < 10 ** (ENOUGH - 1):
+        return False
+    return abs(value - expected) < max(Fraction(1, 10**places), abs(expected) / 10**15)
+
+
+def is_close(value: Fraction, expected: Fraction) -> bool:
+    """Within half a millionth, and within a millionth of the larger."""
+    difference = abs(value - expected)
+    return difference <= CLOSE / 2 and difference <= CLOSE * max(abs(value), abs(expected))
+
+
+def near(side: Answer, gold: Answer) -> bool:
+    """Whether a value after "approximately" is within a hundredth of the gold answer."""
+    if not (isinstance(side, Value) and isinstance(gold, Value)):
+        return False
+    a, b = (values.rounded(x.tree, POINT_PRECISION) for x in (side, gold))
+    return a is not None and b is not None and abs(a - b) * 100 <= abs(b)
+
+
+def literally(a: Answer, b: Answer) -> bool:
+    """The same formula in any order of terms and factors, and of numbers in any notation."""
+    if isinstance(a, Value) and isinstance(b, Value):
+        return a.unit == b.unit and unfolded(a.tree) == unfolded(b.tree)
+    return same_text(a, b) if isinstance(a, Text) and isinstance(b, Text) else a == b
+
+
+def unfolded(tree: Tree) -> Tree:
+    """With 1.5 as 3/2; "1 + 1" and "8 \\cdot 9" stay."""
+    if tree == MINUS_ONE:
+        return tree
+    if tree[0] == "number":
+        size = abs(tree[1])
+        top, bottom = number(size.numerator), number(size.denominator)
+        plain = top if size.denominator == 1 else divided(top, bottom)
+        return plain if size == tree[1] else mul(MINUS_ONE, plain)
+    kind, *parts = (unfolded(part) if isinstance(part, tuple) else part for part in tree)
+    return trees.add(*parts) if kind == "add" else mul(*parts) if kind == "mul" else (kind, *parts)
+
+
+def same_text(answer: Answer, gold: Answer) -> bool:
+    """Words without regard to case and spaces, "(B)" as "B"; a variable has its case."""
+    words = [x.words if isinstance(x, Text) else variable_of(x) or "" for x in (answer, gold)]
+    a, b = (_IN_BRACKETS.sub(r"\1", "".join(each.split())) for each in words)
+    if isinstance(gold, Text) or len(b) > 2:
+        a, b = a.casefold(), b.casefold()
+    return a == b != ""

@@ -32,7 +32,7 @@ class Text(Answer):
 
 @dataclass(frozen=True)
 class Literal(Answer):
-    """What is equal only to itself: a number in a base that is named, what has no known meaning."""
+    """What is equal only to itself: a number in a base that is named, what is not understood."""
 
     text: str
 
@@ -49,8 +49,7 @@ class Row(Answer):
 
 @dataclass(frozen=True)
 class Collection(Answer):
-    """A set, or a list of values: the order does not count. In a list of values, but not in
-    a set or a list of points, it counts how often each stands there."""
+    """A set, or a list. Only in a list of values it counts how often each stands there."""
 
     parts: tuple[Answer, ...]
     is_set: bool = field(default=False, compare=False)

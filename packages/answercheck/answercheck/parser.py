@@ -44,12 +44,10 @@ class Parser:
 
     @property
     def next(self) -> str:
-        """The sign or command that comes next, "" where another token does."""
         kind, value = self.tokens[self.at]
         return value if kind in ("sign", "command") else ""
 
     def values(self, most: int) -> list[str]:
-        """Of the next tokens."""
         return [token.value for token in self.tokens[self.at : self.at + most]]
 
     def take(self, *values: str) -> bool:
@@ -59,12 +57,10 @@ class Parser:
         return is_one
 
     def expect(self, value: str) -> None:
-        """Takes this sign or command."""
         if not self.take(value):
             raise Unreadable(f"{value} is missing")
 
     def following(self) -> Token:
-        """The next token, which is taken."""
         token = self.tokens[self.at]
         if token is END:
             raise Unreadable("end")
@@ -161,7 +157,6 @@ class Parser:
         return self.with_suffixes(self.atom())
 
     def with_suffixes(self, tree: Tree) -> Tree:
-        """With the powers, factorials and signs after it."""
         while True:
             if self.take("^"):
                 is_degree = self.take("circ")
@@ -252,7 +247,6 @@ class Parser:
         return ("symbol", name)
 
     def arguments(self, closing: str) -> list[Tree]:
-        """What is separated by commas, up to the bracket that closes."""
         arguments = [self.expression()]
         while self.take(","):
             arguments.append(self.expression())
@@ -260,14 +254,12 @@ class Parser:
         return arguments
 
     def marks(self) -> str:
-        """The subscript and the primes that follow a name."""
         marks = "_" + self.written() if self.take("_") else ""
         while self.take("'"):
             marks += "'"
         return marks
 
     def written(self) -> str:
-        """The next group or token as text."""
         if not self.take("{"):
             return self.following().value
         parts: list[str] = []

@@ -61,7 +61,6 @@ def read_value(tokens: Tokens) -> Answer | None:
 
 
 def split_at_unit(tokens: Tokens) -> tuple[Tokens, Tokens]:
-    """-> (the number or expression, the words and signs after it)."""
     start = next((i for i, token in enumerate(tokens) if token.kind == "text"), len(tokens))
     if 1 < start < len(tokens) and tokens[start - 1].value == "mu":
         start -= 1  # micro
@@ -93,8 +92,7 @@ def degrees_of(body: Tokens, scale: str) -> tuple[Tokens, Unit] | None:
 
 
 def read_named(tokens: Tokens) -> Answer | None:
-    """Infinity, the empty set, the real numbers, dots; a number whose base is named, such as
-    "52_8", "1A_{16}" and "52_{\\text{eight}}"."""
+    """Infinity, the empty set, the real numbers, dots; a number whose base is named ("52_8")."""
     tokens = [token for token in tokens if token.kind != "sign" or token.value not in "{}()"]
     values = [token.value for token in tokens]
     if values[-1:] == ["infty"] and values[:-1] in ([], ["+"], ["-"]):
@@ -117,7 +115,6 @@ def read_named(tokens: Tokens) -> Answer | None:
 
 
 def read_words(text: str) -> Answer:
-    """Words alone: one text, or a list of texts."""
     words = " ".join(text.replace("( ", "(").replace(" )", ")").split()).strip(" .,;:!")
     introduction, _, last = words.rpartition(" ")
     if len(last.strip("()")) == 1 and INTRODUCTION.fullmatch(introduction):
@@ -142,8 +139,7 @@ def read_words(text: str) -> Answer:
 
 
 def worded(folded: str) -> Value | None:
-    """ "seven", "minus twenty-one", "two thirds", "one hundred and five apples"; None for what is
-    no number in words."""
+    """ "seven", "minus twenty-one", "two thirds", "one hundred and five apples"."""
     words = folded.replace("-", " ").split()
     is_negative = folded.startswith(("-", "minus ", "negative "))
     words = words[is_negative and words[0] in ("minus", "negative") :]
@@ -164,7 +160,6 @@ def worded(folded: str) -> Value | None:
 
 
 def number_of(words: list[str]) -> int | None:
-    """The whole number that these words are, all of them."""
     total = group = 0
     scale, is_open = 10**15, False  # of the last group; whether "and" may follow
     for word in words:

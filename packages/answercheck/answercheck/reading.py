@@ -84,7 +84,6 @@ def read_tokens(tokens: Tokens) -> Answer:
 
 
 def read_undivided(tokens: Tokens) -> Answer:
-    """An answer without separators outside of brackets."""
     tokens = trimmed(tokens)
     if not tokens:
         raise Unreadable("empty")
@@ -133,7 +132,6 @@ def read_set_expression(tokens: Tokens, operations: Sequence[int]) -> Answer:
 
 
 def read_relation(tokens: Tokens, places: Sequence[int]) -> Answer:
-    """Sides with the relations at these places between them."""
     signs = [tokens[at].value for at in places]
     if ":" in signs and any(re.fullmatch(r"0\d+", token.value) for token in tokens):
         raise Unreadable("a time")  # "2:05" is no ratio
@@ -147,7 +145,6 @@ def read_relation(tokens: Tokens, places: Sequence[int]) -> Answer:
 
 
 def read_brackets(tokens: Tokens) -> Answer | None:
-    """A set, tuple, interval or a list in parentheses."""
     if not closes(tokens):
         return None
     opening, closing, inside = tokens[0].value, tokens[-1].value, tokens[1:-1]
@@ -168,7 +165,6 @@ def read_brackets(tokens: Tokens) -> Answer | None:
 
 
 def read_set(inside: Tokens) -> Answer:
-    """What stands in the braces of a set."""
     if not inside:
         return Region(())
     bars = [i for i in outside(inside) if inside[i].value in ("|", ":")]
@@ -224,7 +220,6 @@ def times(by: Tree, cell: Answer) -> Value:
 
 
 def read_mixed(tokens: Tokens) -> Answer:
-    """Words and mathematics in turns."""
     places = [i for i in outside(tokens) if tokens[i].kind == "text"]
     if not places or len(tokens) < 2:
         raise Unreadable("no kind of answer")
@@ -265,8 +260,7 @@ def read_application(tokens: Tokens) -> Answer | None:
 
 
 def relation(sides: Sequence[Answer], signs: Sequence[str]) -> Answer:
-    """Sides with signs between them: a region where they are inequalities that can be solved, a
-    list where the last side is one ("x = \\pm 2"), else a relation."""
+    """A region of inequalities that can be solved, a list where the last side is one."""
     first, last = sides[0], sides[-1]
     if len(sides) == 2 and isinstance(last, Collection) and not isinstance(first, Collection):
         sign = "=" if signs[0] == "in" else signs[0]
@@ -319,8 +313,7 @@ def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
 
 
 def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None:
-    """Inequalities in one variable: "or" is a union; a comma or "and" is an intersection, unless
-    that is empty."""
+    """Inequalities in one variable: "or" is a union, a comma or "and" an intersection, if any."""
     parts = [part for part in labelled(answers) if isinstance(part, Region) and part.intervals]
     names = {part.variable for part in parts} - {None}
     is_list = not names and len(parts) > 1 and connectives == {","}
@@ -335,7 +328,6 @@ def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None
 
 
 def as_list(answers: Sequence[Answer]) -> Collection:
-    """Answers that stood apart as a list."""
     lists = [each.parts if isinstance(each, Collection) else (each,) for each in labelled(answers)]
     return Collection(tuple(itertools.chain(*lists)))
 

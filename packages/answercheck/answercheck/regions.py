@@ -59,7 +59,6 @@ def intersection(a: Intervals, b: Intervals) -> Intervals:
 
 
 def complement(intervals: Intervals) -> Intervals:
-    """Of intervals in order without overlaps."""
     cuts = [LOWEST, *itertools.chain(*intervals), HIGHEST]
     return tuple(gap for gap in zip(cuts[::2], cuts[1::2], strict=True) if gap[0] != gap[1])
 
@@ -100,7 +99,6 @@ def row_intervals(row: Row) -> Intervals | None:
 
 
 def region_names(answer: Answer) -> frozenset[str]:
-    """The variables of which an answer names regions."""
     if isinstance(answer, Region):
         return frozenset((answer.variable,) if answer.variable else ())
     parts = answer.parts if isinstance(answer, Collection) else ()
@@ -108,8 +106,7 @@ def region_names(answer: Answer) -> frozenset[str]:
 
 
 def solve(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
-    """The numbers for which "left relation right" is true; None where it is not linear in the
-    variable with rational coefficients, nor the variable alone beside a constant."""
+    """The numbers for which it is true; None where it is not linear, nor of |u| or u^2."""
     if right == ("symbol", variable) or left[0] == "infinity":
         left, relation, right = right, TURNED[relation], left
     if right[0] == "infinity":
@@ -131,7 +128,7 @@ def solve(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | 
 
 
 def solve_symmetric(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:
-    """ "|u| < c" and "u^2 < c" for a positive constant c, as -c < u < c or -sqrt c < u < sqrt c."""
+    """ "|u| < c" and "u^2 < c" for a positive constant c."""
     inner, end = (left[2], right) if left[0] == "call" else (left[1], None)
     if end is None and left[2] == number(2):
         end = ("pow", right, number(Fraction(1, 2)))

@@ -6,16 +6,17 @@ from enum import Enum
 from typing import NamedTuple
 
 from answercheck.cleaning import ESCAPED_DOLLAR, closing_brace
-from answercheck.unit_names import SYMBOLS, plain_units
 from answercheck.vocabulary import (
     FONTS,
     FUNCTIONS,
     STYLING_COMMANDS,
+    SYMBOLS,
     SYNONYMS,
     WORD_COMMANDS,
     WORDS_AFTER_NUMBERS,
     WORDS_BEFORE_UNITS,
     is_word,
+    plain_units,
 )
 
 MAX_TOKENS, MAX_PARTS = 600, 60
@@ -190,7 +191,6 @@ def outside(tokens: Tokens) -> list[int]:
 
 
 def closes(tokens: Tokens) -> bool:
-    """Whether the first token is a bracket that the last one closes."""
     are_brackets = len(tokens) > 1 and tokens[0].value in _OPEN and tokens[-1].value in _CLOSE
     return are_brackets and outside(tokens) == [0, len(tokens) - 1]
 
@@ -206,7 +206,6 @@ def connective(token: Token) -> str:
 
 
 def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
-    """What stands before, between and after these places."""
     return [
         tokens[start + 1 : end]
         for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
@@ -214,7 +213,6 @@ def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
 
 
 def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
-    """The parts of a list, and what stands between them."""
     places = [i for i in outside(tokens) if connective(tokens[i])]
     parts: list[Tokens] = []
     words: list[str] = []
@@ -231,6 +229,5 @@ def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
 
 
 def split(tokens: Tokens, command: str) -> list[Tokens]:
-    """The rows (`\\\\`) or cells (`&`) of a matrix that are not empty."""
     places = [i for i, token in enumerate(tokens) if token.value == command]
     return [part for part in cut_at(tokens, places) if part]

@@ -18,12 +18,10 @@ def number(value: int | Fraction) -> Tree:
 
 
 def add(*terms: Tree) -> Tree:
-    """The sum of terms; a single term is itself."""
     return _flat("add", terms)
 
 
 def mul(*factors: Tree) -> Tree:
-    """The product of factors; a single factor is itself."""
     return _flat("mul", factors)
 
 
@@ -47,7 +45,6 @@ def divided(a: Tree, b: Tree) -> Tree:
 
 
 def subtrees(tree: Tree) -> Iterator[Tree]:
-    """The trees that a tree is made of."""
     return (part for part in tree[1:] if isinstance(part, tuple))
 
 

@@ -7,8 +7,7 @@ from fractions import Fraction
 from answercheck.kinds import Unit, Value
 from answercheck.tokens import Tokens, Unreadable
 from answercheck.trees import Tree, mul
-from answercheck.unit_names import ALIASES, COMPOUND, KNOWN
-from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS, words
+from answercheck.vocabulary import ALIASES, COMPOUND, GREEK_LETTERS, KNOWN, NUMBER_WORDS, words
 
 _NOT_UNITS = set(
     words(
@@ -53,10 +52,8 @@ def name_of(word: str) -> str:
 
 
 def is_counted(phrase: str, is_one: bool) -> bool:
-    """Whether the words after a number say what is counted: a noun in the plural, or in the
-    singular after 1 and a fraction, perhaps with words before it and "of ..." after it, and none
-    that makes it another number: "red balls", "cups of coffee", "years old"; not "thousand
-    apples", "tenths", "squared", "over"."""
+    """Whether words after a number say what is counted: "red balls", "cups of coffee"; not what
+    makes it another number: "thousand apples", "tenths", "squared"."""
     things = phrase.removeprefix("of ").split(" of ")[0]
     parts = [word for word in things.split() if word not in ("a", "an", "the")]
     while len(parts) > 1 and parts[-1] in _AFTER_NOUNS:
@@ -76,7 +73,6 @@ def is_counted(phrase: str, is_one: bool) -> bool:
 
 
 def product(powers: Iterable[tuple[str, Fraction]]) -> Unit:
-    """The unit that powers of names are together, in the order of the names."""
     total: dict[str, Fraction] = {}
     for name, power in powers:
         total[name] = total.get(name, Fraction(0)) + power
@@ -84,8 +80,7 @@ def product(powers: Iterable[tuple[str, Fraction]]) -> Unit:
 
 
 def read(tokens: Tokens) -> Unit:
-    """The unit that these tokens are, all of them: "feet per second", "J/(mol K)", "square cm".
-    Unreadable."""
+    """ "feet per second", "J/(mol K)", "square cm". Unreadable."""
     text = " ".join("\\" * (token.kind == "command") + token.value for token in tokens)
     for compound in _HYPHEN.findall(text):  # "foot-pounds"
         if name_of(compound) not in KNOWN:

@@ -64,20 +64,18 @@ def rounded(tree: Tree, bits: int) -> Fraction | None:
 
 
 def inexact(value: Number) -> Number:
-    """An mpf or mpc."""
     return MP.mpf(value.numerator) / value.denominator if isinstance(value, Fraction) else value
 
 
 def differ(a: Number, b: Number, exponent: int) -> bool:
-    """Whether the difference is over 2 ** exponent."""
     difference = inexact(a) - inexact(b)
     return bool(difference) and MP.mag(difference) > exponent
 
 
 @functools.lru_cache(maxsize=4096)
 def coordinate(name: str, point: int) -> Fraction:
-    """Of the variable, at the numbered point. Every fourth is whole; the denominator of the others
-    is even, so that (-1)^n has no value there."""
+    """Of a variable, at the numbered point. Every fourth is whole; other denominators are even:
+    (-1)^n has no value there."""
     draw = random.Random(f"{name} {point}")
     if point % 4 == 3:
         return Fraction(draw.randrange(2, 12 + point))

@@ -9,9 +9,9 @@ A row has its tests in the first of `COLUMNS` that it has, as an object or as JS
 Python, see `assertions`, which run in a sandbox beside the program's.
 """
 
-import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -20,6 +20,7 @@ from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
 from unslothrl.sandbox import Limits, Program
+from unslothrl.text import json_or_text
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
 IN_PYTHON = ("test", "test_list")
@@ -33,12 +34,12 @@ PROMPT = (
 _OPEN = re.compile(r"^[ \t]*```[ \t]*(?:python3?|py)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 _CLOSE = re.compile(r"^[ \t]*```[ \t]*\r?$", re.MULTILINE)
 CLOSE_ENOUGH = 1e-9  # relative, of two floats
+LARGEST = sys.float_info.max
 
 
 def program(completion: str) -> str | None:
     """The last block of Python that closes; None without one."""
-    text = None
-    at = 0
+    text, at = None, 0
     while opening := _OPEN.search(completion, at):
         closing = _CLOSE.search(completion, opening.end())
         if closing is None:
@@ -90,20 +91,13 @@ def lines_of(text: str) -> list[str]:
 def arguments(given: Any) -> list:
     """A call's arguments: a list of them, or text with one a line, each as JSON."""
     if isinstance(given, str):
-        return [as_json(line) for line in given.splitlines() if line.strip()]
+        return [json_or_text(line) for line in given.splitlines() if line.strip()]
     return given if isinstance(given, list) else [given]
-
-
-def as_json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def returned(result: Any, expected: Any) -> bool:
     """Whether a result is the expected one, which may be JSON text, or in a list of one."""
-    wanted = as_json(expected) if isinstance(expected, str) else expected
+    wanted = json_or_text(expected) if isinstance(expected, str) else expected
     of_one = wanted[0] if isinstance(wanted, list) and len(wanted) == 1 else wanted
     return same(result, wanted) or same(result, of_one) or same(result, expected)
 
@@ -117,12 +111,10 @@ def same(a: Any, b: Any) -> bool:
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
     if isinstance(a, bool) or isinstance(b, bool):
         return a is b
-    if isinstance(a, float) or isinstance(b, float):
-        try:
-            return math.isclose(a, b, rel_tol=CLOSE_ENOUGH)
-        except (TypeError, OverflowError):  # no number, or one larger than any float
-            return False
-    return a == b
+    if not isinstance(a, float) and not isinstance(b, float):
+        return a == b
+    are_floats = all(isinstance(x, int | float) and abs(x) <= LARGEST for x in (a, b))
+    return a == b or (are_floats and math.isclose(a, b, rel_tol=CLOSE_ENOUGH))
 
 
 def read(row: Mapping) -> dict[str, Any]:
@@ -148,10 +140,9 @@ def read(row: Mapping) -> dict[str, Any]:
 def checked_tests(value: Mapping, column: str) -> dict[str, Any]:
     """The tests of a column, input and output as text unless they are a call's. UnusableRow."""
     inputs, outputs, name = value["inputs"], value["outputs"], value.get("fn_name")
-    if not isinstance(inputs, list) or not isinstance(outputs, list) or not inputs:
-        raise UnusableRow(f"column {column} has no tests")
-    if len(inputs) != len(outputs):
-        raise UnusableRow(f"column {column} has {len(inputs)} inputs and {len(outputs)} outputs")
+    are_lists = isinstance(inputs, list) and isinstance(outputs, list)
+    if not are_lists or not inputs or len(inputs) != len(outputs):
+        raise UnusableRow(f"column {column} must have a list of inputs, and as many outputs")
     if name is not None and not (isinstance(name, str) and name.isidentifier()):
         raise UnusableRow(f"column {column} has fn_name {name!r:.60}, which is no name")
     if name is None:

@@ -35,6 +35,7 @@ SIGNS = {
 _ALPHABET = re.compile(r"[0-9\s+\-*/()]+")
 _SIGN_AFTER_SIGN = re.compile(r"[-+*/]\s*[-+]\s*(\d*)")
 _VALUE = re.compile(r"\s*(-?\d+)\s*")
+_WHOLE = re.compile(r"\s*([-+]?\d{1,40})(?:\.0*)?\s*")
 
 
 def solves(completion: str, numbers: Sequence[int], target: int) -> float:
@@ -106,12 +107,8 @@ def read(row: Mapping) -> dict[str, Any]:
 
 def whole(value: Any) -> int | None:
     """A number or its text as a whole number, None for what is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
-    try:
-        return int(value) if float(value).is_integer() else None
-    except (ValueError, OverflowError):
-        return None
+    found = _WHOLE.fullmatch(str(value))
+    return int(found[1]) if found else None
 
 
 def problem(row: Mapping) -> str | None:
