@@ -105,6 +105,14 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """`target` becomes another name of a file; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def newest_numbered(folder: Path, prefix: str) -> Path | None:
     """The entry of a folder with the highest number after `prefix`, None where there is none."""
     if not is_folder(folder):  # also one whose name is too long
