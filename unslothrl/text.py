@@ -45,11 +45,7 @@ def for_terminal(text: str, kept: str = "") -> str:
 
 def is_utf8(text: str) -> bool:
     """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 HIDDEN = "<hidden>"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_object
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object_of
 from unslothrl.records import LORA_TARGETS
 from unslothrl.text import shown
 from unslothrl.weights import shapes
@@ -87,10 +87,7 @@ def check_settings(name: str) -> Lora:
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")
-    try:
-        settings = read_object(folder / CONFIG_FILE, MOST_CONFIG)
-    except Unreadable as error:
-        refuse(name, f"{CONFIG_FILE} is damaged ({error}): export it again")
+    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE, MOST_CONFIG)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"

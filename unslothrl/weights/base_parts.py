@@ -15,7 +15,7 @@ from typing import Any
 import xxhash
 
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, read_object
+from unslothrl.files import read_object_of
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -111,10 +111,8 @@ def differing(before: Parts, now: Parts) -> str:
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of a base, {} where there is no such file. UserError."""
-    try:
-        return read_object(folder / name, MOST_CONFIG) if (folder / name).is_file() else {}
-    except Unreadable as error:
-        raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
+    file = folder / name
+    return read_object_of(f"model {folder}", file, MOST_CONFIG) if file.is_file() else {}
 
 
 def tokenizer_files(base: Path) -> list[Path]:
