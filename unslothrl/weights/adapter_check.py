@@ -94,19 +94,20 @@ def check_settings(name: str) -> Lora:
             refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
     rank: Any = settings.get("r")
     alpha: Any = settings.get("lora_alpha")
-    dropout = settings.get("lora_dropout") or 0.0
-    if type(rank) is not int or not 1 <= rank <= MOST_RANK:
-        refuse(name, f"rank r {shown(rank)} must be a whole number from 1 to {MOST_RANK}")
-    if type(alpha) not in (int, float) or not 0 < alpha <= MOST_ALPHA:
-        refuse(name, f"lora_alpha {shown(alpha)} must be over 0 and at most {MOST_ALPHA}")
-    if type(dropout) not in (int, float) or not 0 <= dropout < 1:
-        refuse(name, f"lora_dropout {shown(dropout)} must be at least 0 and under 1")
-    targets, base = settings.get("target_modules"), settings.get("base_model_name_or_path")
-    if not isinstance(targets, list) or not targets or any(t not in LORA_TARGETS for t in targets):
-        known = ", ".join(LORA_TARGETS)
-        refuse(name, f"target_modules must be a list of {known}, got {shown(targets)}")
-    if base is not None and not isinstance(base, str):
-        refuse(name, f"base_model_name_or_path must be text, got {shown(base)}")
+    dropout: Any = settings.get("lora_dropout") or 0.0
+    targets: Any = settings.get("target_modules")
+    base = settings.get("base_model_name_or_path")
+    is_list = isinstance(targets, list) and targets and all(t in LORA_TARGETS for t in targets)
+    for is_right, key, wanted in (
+        (type(rank) is int and 1 <= rank <= MOST_RANK, "r", f"whole, from 1 to {MOST_RANK}"),
+        (type(alpha) in (int, float) and 0 < alpha <= MOST_ALPHA, "lora_alpha",
+         f"over 0 and at most {MOST_ALPHA}"),
+        (type(dropout) in (int, float) and 0 <= dropout < 1, "lora_dropout", "from 0 and under 1"),
+        (is_list, "target_modules", f"a list of {', '.join(LORA_TARGETS)}"),
+        (base is None or isinstance(base, str), "base_model_name_or_path", "text"),
+    ):  # fmt: skip
+        if not is_right:
+            refuse(name, f"{key} must be {wanted}, got {shown(settings.get(key))}")
     ordered = tuple(target for target in LORA_TARGETS if target in targets)
     return Lora(rank, alpha, dropout, ordered, base)
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.values import read_value
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder, remove, replace_folder
@@ -21,12 +20,10 @@ from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import HUB_ID
 
-START = "start"  # in the run's folder
-WRITING = f".{START}"  # while it is copied
+START, WRITING = "start", ".start"  # in the run's folder; while it is copied
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
-
 
 Options = Any  # of a run: `model`, `adapter`, and `resume`, the folder of the run that goes on
 
@@ -54,22 +51,24 @@ def keep(options: Options, run: Path) -> str:
     writing = run / WRITING
     remove(writing)
     writing.mkdir()
-    for name in KEPT:
-        if name in NEEDED or is_file(expanded(given) / name):
-            shutil.copyfile(expanded(given) / name, writing / name)
+    for path in files_of(expanded(given)):
+        shutil.copyfile(path, writing / path.name)
     flush_tree(writing)
     found = print_of(writing)
     replace_folder(writing, run / START)
     return found
 
 
+def files_of(folder: Path) -> list[Path]:
+    return [folder / name for name in KEPT if name in NEEDED or is_file(folder / name)]
+
+
 def print_of(folder: Path) -> str:
     """What tells an adapter from another: "12,345 bytes, 8f3a...". OSError where it is none."""
-    paths = [folder / name for name in KEPT if name in NEEDED or is_file(folder / name)]
-    size, digest = sum(path.stat().st_size for path in paths), hashlib.sha256()
+    paths, digest = files_of(folder), hashlib.sha256()
+    size = sum(path.stat().st_size for path in paths)
     for path in paths:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"{size:,} bytes, {digest.hexdigest()[:16]}"
 
 
@@ -91,25 +90,20 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
     """The options that a user set, and the adapter's base among them where no model is named; a
     note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
     found."""
-    given = adapter_folder(user.get("adapter"))
+    given, name = adapter_folder(user.get("adapter")), user.get("adapter")
     base = base_of(given) if given is not None and user.get("resume") is None else None
     if base is None:
         return {**user}
     if "model" in user:
         if of_weights(base) != of_weights(str(user["model"])):
             notes.append(
-                f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
-                f"{user['model']}"
+                f"adapter {name} was trained on {shown(base)}, and the model is {user['model']}"
             )
         return {**user}
-    try:
-        base = read_value("model", base)
-    except UserError as error:
-        raise UserError(f"adapter {user['adapter']}: its base: {error}: set --model") from None
     if base != EMBEDDED and not HUB_ID.fullmatch(base) and not exists(base):
-        raise UserError(f"adapter {user['adapter']}: no base {shown(base)} here: set --model")
+        raise UserError(f"adapter {name}: no base {shown(base)} here: set --model")
     if base != EMBEDDED:
-        notes.append(f"model -> {base}: the base of adapter {user['adapter']}")
+        notes.append(f"model -> {base}: the base of adapter {name}")
     return {**user, "model": base}
 
 
