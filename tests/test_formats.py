@@ -151,8 +151,8 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16 "),
-        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f WINDOWS-1252 "),
+        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16, or WINDOWS-1252"),
+        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f UTF-16, or WINDOWS-1252"),
         ("a.xlsx", b"PK", "save the sheet as CSV UTF-8"),
         ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
     ],
@@ -233,8 +233,8 @@ def said_of(path) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of the kind that it is"),
-        ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of the kind that it is"),
+        ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of what it is"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of what it is"),
         ("a.csv", b"c," * 300_000 + b"c\n", "its header has 'c' twice"),
         ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 has over 100 levels"),
         ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 has over 100 levels"),

@@ -1,7 +1,7 @@
 """What tells two data sets apart: a resumed run must train on the one that it began with."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -22,22 +22,17 @@ def of(data: Data) -> Fingerprints:
 
 
 def of_train(train: FiniteTasks | EndlessTasks) -> str:
+    """By all tasks, or some of each part of a set that is rendered as it is used."""
     if isinstance(train, EndlessTasks):
         return "problems without end"
-    return of_tasks(len(train.tasks), picked(train))
-
-
-def picked(train: FiniteTasks) -> Iterator[Task | None]:
-    """All tasks, or some of each part of a set that is rendered as it is used."""
     count = len(train.tasks)
-    if not isinstance(train.tasks, LazyTasks):
-        yield from train.tasks
-        return
-    for index in np.unique(np.linspace(0, count - 1, PICKED, dtype=np.int64)):
-        yield train.tasks[int(index)]
+    places: Iterable[int] = range(count)
+    if isinstance(train.tasks, LazyTasks):
+        places = np.unique(np.linspace(0, count - 1, PICKED, dtype=np.int64))
+    return of_tasks(count, (train.tasks[int(index)] for index in places))
 
 
-def of_tasks(count: int, tasks) -> str:
+def of_tasks(count: int, tasks: Iterable[Task | None]) -> str:
     """By what identifies a problem: its id, its text and its answer."""
     digest = hashlib.sha256()
     for task in tasks:

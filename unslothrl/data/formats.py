@@ -31,7 +31,7 @@ from unslothrl.data.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.text import plain
+from unslothrl.text import is_utf8, plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = (
@@ -255,10 +255,8 @@ def text_of(value: Any, column: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableRow(f"column {column} must be text, got {value}")
     text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}") from None
+    if not is_utf8(text):
+        raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}")
     if not text.strip():
         raise UnusableRow(f"column {column} is empty")
     return text

@@ -3,17 +3,13 @@ which is a program of the model's makers, within a time."""
 
 import contextlib
 import ctypes
-import functools
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unslothrl.errors import UserError
 
 LONGEST_S = 10.0  # for one text
-TICK_S = 0.2  # between two looks at how long threads have rendered
-_ends: dict[int, float] = {}  # of threads that render: when they must have ended
 
 
 def turns_of(
@@ -77,29 +73,13 @@ def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, *
 def within(seconds: float) -> Iterator[None]:
     """Raises TakesTooLong in the block after so many seconds, whichever thread runs it; within one
     call of C, as `"x" * 10**9`, not before its end."""
-    watcher()
-    thread = threading.get_ident()
-    _ends[thread] = time.monotonic() + seconds
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    where = (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TakesTooLong))
+    timer = threading.Timer(seconds, raise_in, where)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        if _ends.pop(thread, None) is None:
-            time.sleep(2 * TICK_S)  # what the watcher raises arrives here at the latest
-
-
-@functools.cache
-def watcher() -> threading.Thread:
-    """The one thread that watches all others, started when it is first needed."""
-    thread = threading.Thread(target=watch, name="rendering", daemon=True)
-    thread.start()
-    return thread
-
-
-def watch() -> None:
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    while True:
-        time.sleep(TICK_S)
-        now = time.monotonic()
-        for thread in [each for each, end in list(_ends.items()) if now > end]:
-            if _ends.pop(thread, None) is not None:
-                raise_in(ctypes.c_ulong(thread), ctypes.py_object(TakesTooLong))
+        timer.cancel()
+        timer.join()  # what it has raised arrives here at the latest

@@ -2,7 +2,7 @@
 
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from unslothrl.data import prompts
@@ -89,7 +89,8 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    task = task_of(f"{name}/{number - 1}", record, text, tokens)
+                    task = Task(f"{name}/{number - 1}", record.problem, record.answer, text,
+                                tuple(tokens), record.extra)  # fmt: skip
                     yield self.with_row(task, row, record) if self.keeps_row else task
 
     def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
@@ -102,10 +103,6 @@ class Renderer:
 def plain(problem: str) -> str:
     """What a template or a tokenizer may leave out of a problem: case, spaces, forms of letters."""
     return " ".join(unicodedata.normalize("NFKC", problem).casefold().split())
-
-
-def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:
-    return Task(name, record.problem, record.answer, prompt, tuple(tokens), record.extra)
 
 
 def batches(items: Iterable, size: int) -> Iterator[list]:

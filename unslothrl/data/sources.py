@@ -7,25 +7,29 @@ NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say
 are. Without a split, a slice is one of the training rows.
 """
 
+import contextlib
 import json
-import os
 import re
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.data import files, hub, named
+from unslothrl.data import files, named
+from unslothrl.data.columns import parsed
 from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
+from unslothrl.system.machine import endpoint, hub_answers, is_offline
+from unslothrl.text import redacted
 
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)
 TEST = ("test", "validation", "valid", "val", "dev", "eval")
 NOT_ROWS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-
+ADDRESS = re.compile(r"https?://(?:www\.)?huggingface\.co/(?:datasets/)?([\w.-]+/[\w.-]+)")
 FORM = re.compile(
     r"(?P<name>.+?)(?::(?P<config>[\w.-]+))?(?:@(?P<split>[\w.-]+))?"
     r"(?:\[(?P<start>-?\d{0,18}):(?P<stop>-?\d{0,18})\])?"
@@ -69,7 +73,7 @@ def parse(text: str) -> Source:
         return Source(text)
     if (known := named.name_of(text)) is not None:
         return replace(parse(named.NAMED[known].source), known=known)
-    if (address := hub.ADDRESS.match(text)) is not None:
+    if (address := ADDRESS.match(text)) is not None:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
@@ -107,7 +111,7 @@ def load_splits(source: Source) -> dict[str, Rows]:
     if source.is_local:
         splits = local_splits(source.path)
     else:
-        splits = hub.load(source.name, source.config, source.known)
+        splits = hub_splits(source)
     if source.split is not None:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
@@ -135,12 +139,63 @@ def test_of(splits: dict[str, Rows]) -> str | None:
     return next((name for name in TEST if name in splits), None)
 
 
+def hub_splits(source: Source) -> dict[str, Rows]:
+    """Split name -> rows: the data set's own files, kept on disk by the `datasets` library and read
+    row by row. UserError."""
+    from datasets import disable_progress_bars, load_dataset
+
+    disable_progress_bars()
+    name, config, known = source.name, source.config, source.known
+    try:
+        with without_waiting():
+            try:
+                splits = load_dataset(name, config)
+            except ValueError as error:  # several configurations, like openai/gsm8k
+                if config is not None or "Config name is missing" not in str(error):
+                    raise
+                splits = load_dataset(name, "main")
+    except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
+        what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
+        raise UserError(
+            f"dataset {what}: not a local file, and could not be loaded from the hub "
+            f"({reason_of(error)}): check the name and the network, or give {instead}.jsonl"
+        ) from None
+    return {str(split): rows for split, rows in splits.items()}
+
+
+def reason_of(error: Exception) -> str:
+    """Why the hub gave nothing, in one line; the libraries say of a hub that does not answer only
+    which of their modes they are in."""
+    text = redacted(str(error), guess=True)
+    said = (text.strip().splitlines() or [type(error).__name__])[0]
+    if not re.search("offline ?mode", said, re.IGNORECASE):
+        return said
+    host = urllib.parse.urlsplit(endpoint()).hostname
+    return "HF_HUB_OFFLINE is set" if is_offline() else f"no connection to {host}"
+
+
+@contextlib.contextmanager
+def without_waiting() -> Iterator[None]:
+    """Where the hub does not answer, its libraries look into their caches alone, instead of trying
+    for half a minute."""
+    import datasets.config
+    from huggingface_hub import constants
+
+    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
+    if not any(before) and not hub_answers():
+        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
+
+
 def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
     by_split: dict[str, dict[Path, Rows]] = {}
-    for file in files_below(path):
+    for file in sorted(files_below(path)):
         if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
             if leads_out(file, path):
                 raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
@@ -151,18 +206,14 @@ def local_splits(path: Path) -> dict[str, Rows]:
     return {name: JoinedRows(parts) for name, parts in by_split.items()}
 
 
-def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below it, in order, without hidden ones. UserError where some of
-    them cannot be listed."""
-
-    def fail(error: OSError) -> None:
-        raise UserError(f"dataset {folder}: it cannot be read ({error.strerror}): check it")
-
-    paths: list[Path] = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        paths += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
-    return sorted(paths)
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files in a folder and below it, without hidden ones. OSError where some of them cannot be
+    listed."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith((".", "_")):
+            yield from files_below(path)
+        elif not path.name.startswith((".", "_")):
+            yield path
 
 
 def split_of(file: Path) -> str:
@@ -191,10 +242,9 @@ def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
 def named_sources(text: str) -> Iterator[tuple[str, str]]:
     """The eval sets that one text names, with their sources. UserError."""
     if text.lstrip().startswith("{"):
-        try:
-            table = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): fix it") from None
+        table = parsed(text)
+        if not isinstance(table, dict):
+            raise UserError(f"eval_dataset {text!r:.60} is not JSON: fix it")
         for name, source in table.items():
             if not isinstance(source, str) or not source or not is_name(name):
                 raise UserError(f"eval_dataset {name!r:.60}: {source!r:.60} is no source")

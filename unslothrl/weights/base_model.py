@@ -19,7 +19,7 @@ from typing import Any
 import xxhash
 from filelock import FileLock
 
-from unslothrl.data import hub
+from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, exists, leads_out, read_object, write_whole
@@ -76,7 +76,7 @@ def find(model: str, weights: bool = True) -> Path:
         return folder.resolve()
     if exists(model):
         raise UserError(f"model {model}: it is a file: give its folder, or a hub id")
-    if (address := hub.ADDRESS.match(model)) is not None:
+    if (address := sources.ADDRESS.match(model)) is not None:
         raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(f"model {model}: no such folder: give a folder, owner/name or embedded")
