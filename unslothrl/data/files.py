@@ -87,8 +87,9 @@ def fault(path: Path, error: Exception) -> str:
     if not isinstance(error, UnicodeError) or kind_of(path.name) in (".parquet", ".arrow"):
         return f"it cannot be read, or is damaged ({one_line(error)}): get it again"
     return (
-        "it is no text in UTF-8: save it as CSV UTF-8, convert it (iconv -f UTF-16, or WINDOWS-1252,"
-        f" -t UTF-8 {shlex.quote(path.name)} > NEW), or give its name the ending of what it is"
+        "it is no text in UTF-8: save it as CSV UTF-8, convert it (iconv -f UTF-16, or "
+        f"WINDOWS-1252, -t UTF-8 {shlex.quote(path.name)} > NEW), or give its name the ending of "
+        "what it is"
     )
 
 

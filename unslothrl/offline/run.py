@@ -13,21 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.toml_files import to_toml
 from unslothrl.data import fingerprint
-from unslothrl.errors import RunError, UserError
-from unslothrl.files import expanded, is_file, newest_numbered, read_object, remove, write_whole
+from unslothrl.errors import RunError
+from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.planning import forecast
-from unslothrl.rewards.model import HEAD_FILE, head_of
+from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
 from unslothrl.runs.run import Run
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
+from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.tracking.step_lines import Column, Layout
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
@@ -78,7 +77,8 @@ class StageRun(Run):
         view.stage("importing libraries")
         from unslothrl.offline import tables, training
 
-        check_start(options)
+        if adapter := starting_adapter.folder(options):
+            adapter_check.check(adapter, base_model.find(options.model, weights=False))
         training.config_of(options, Path(options.output_dir))
         view.stage(f"reading base {options.model}")
         notes: list[str] = [*self.resolved.notes]
@@ -94,7 +94,8 @@ class StageRun(Run):
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
         if self.earlier is None:
-            folder = self._new_folder(prints, parts)
+            content = json.dumps(prints, indent=2).encode() + b"\n"
+            folder = self.new_folder(self.resolved.command, parts, {DATA_FILE: content})
         else:
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
@@ -106,17 +107,6 @@ class StageRun(Run):
         stages = starting_adapter.stages(options, own)
         self.begin(folder, replace(use, kind=kind, stages=stages, base_parts=parts))
         view.header([*self._header(), *notes])
-
-    def _new_folder(self, prints: Mapping[str, str], parts: Mapping[str, str]) -> RunFolder:
-        options = self.options
-
-        def begin(folder: Path) -> None:
-            start = starting_adapter.keep(options, folder)
-            origin.record(folder, self.resolved.recipe, start, parts)
-            write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
-
-        name = options.run_name or self.resolved.command
-        return RunFolder.create(options.output_dir, name, to_toml(options), begin)
 
     def _header(self) -> list[str]:
         """A title and what it trains on."""
@@ -290,21 +280,3 @@ def on_first_card(stage: Stage, machine: Machine) -> Stage:
     os.environ[variables.VISIBLE] = visible.partition(",")[0]
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
     return replace(stage, notes=(*stage.notes, note))
-
-
-def check_start(options: OfflineOptions) -> None:
-    """UserError where the adapter that training begins with, or its head, is not one of the
-    base's."""
-    adapter = starting_adapter.folder(options)
-    if not adapter:
-        return
-    base = base_model.find(options.model, weights=False)
-    adapter_check.check(adapter, base)
-    if isinstance(options, RmOptions) and is_file(expanded(adapter) / HEAD_FILE):
-        hidden = base_model.read_config(base).get("hidden_size")
-        size = head_of(expanded(adapter))
-        if size != hidden:
-            raise UserError(
-                f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "
-                f"{hidden}: it is of another base"
-            )

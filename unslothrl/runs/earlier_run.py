@@ -40,11 +40,12 @@ class EarlierRun:
         folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
         folder.checkpoints = store(folder.path, options.keep_checkpoints)
+        damaged = damaged_metrics(folder)
         notes: list[str] = []
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        notes += damaged_metrics(folder)
+        notes += damaged
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
         return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
 
@@ -100,16 +101,13 @@ class EarlierRun:
 
 def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     """The newest whole checkpoint, or that of the step before where the record of its step was cut
-    off: the step is then done and recorded again. UserError where the metrics cannot be read."""
+    off: the step is then done and recorded again."""
     whole = folder.checkpoints.whole_ones(notes.append)
     newest = next(whole, None)
     if newest is None:
         return None
     step = newest.step
-    try:
-        cut_off = folder.incomplete_record(step, newest.logged)
-    except ValueError as error:
-        raise UserError(f"resume {error}: remove that line") from None
+    cut_off = folder.incomplete_record(step, newest.logged)
     if cut_off is None:
         return newest
     before = next(whole, None)

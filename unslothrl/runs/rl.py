@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.config.toml_files import to_toml
 from unslothrl.data import fingerprint, tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
@@ -23,7 +22,6 @@ from unslothrl.planning import forecast, tensor_parallel
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
-from unslothrl.rewards import model
 from unslothrl.runs import resume
 from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
@@ -31,19 +29,12 @@ from unslothrl.runs.run import Run
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
-from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import trial
 from unslothrl.training.saving import best
 from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
-from unslothrl.weights import (
-    adapter_check,
-    adapter_use,
-    base_model,
-    shapes,
-    starting_adapter,
-)
+from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
 
@@ -83,22 +74,14 @@ class RlRun(Run):
         if self.earlier is not None:  # before models are loaded
             changed = fingerprint.check(self.before.data, self.prints, config.dataset)
             notes = [*self.earlier.notes, *notes, *changed]
-        folder = self.earlier.folder if self.earlier else self._new_folder(parts)
+        folder = self.earlier.folder if self.earlier else self.new_folder(
+            "run", parts, facts=facts(config, data)
+        )  # fmt: skip
         use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
         own = origin.described(origin.RL, config.dataset, folder.path.name, config.learner)
         stages = starting_adapter.stages(config, own)
         self.begin(folder, replace(use, stages=stages, base_parts=parts))
         view.header(header(config, data, self.steps, [*self.resolved.notes, *notes]))
-
-    def _new_folder(self, parts: dict[str, str]) -> RunFolder:
-        config = self.options
-
-        def begin(folder: Path) -> None:
-            start = starting_adapter.keep(config, folder)
-            origin.record(folder, self.resolved.recipe, start, parts)
-
-        text = to_toml(config, facts(config, self.data))
-        return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
 
     @property
     def before(self) -> RunState:
@@ -138,40 +121,32 @@ class RlRun(Run):
     def save(self, status: str, error: BaseException | None) -> Path | None:
         """The last whole step and adapter, as far as processes that may be dead or hang give
         them."""
-        if self.trainer is not None:
-            self.trainer.tasks.close()
+        trainer, adapter = self.trainer, None
         try:
-            if status != "finished":
-                self._save_boundary()
-            return None if error else self._save_adapter(is_needed=status == "finished")
+            if trainer is not None:
+                trainer.tasks.close()
+                if status != "finished":  # so that it loses at most the step in flight
+                    self._if_possible(trainer.save_boundary, "whole step")
+            if trainer is not None and trainer.published is not None and error is None:
+                save = trainer.save_last_adapter
+                adapter = save() if status == "finished" else self._if_possible(save, "adapter")
+            if adapter is not None and self.options.lora_save_path:
+                adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
+            return adapter
         finally:
             if self.cluster is not None:
                 with contextlib.suppress(*([Exception] if error else [])):  # it says more
                     self.cluster.close()
 
-    def _save_boundary(self) -> None:
-        """So that a run which has not finished loses at most the step in flight."""
-        if self.trainer is None:
-            return
+    def _if_possible(self, save: Callable[[], Any], what: str) -> Any:
+        """What `save` gives; None, and a note, where a process is dead or hangs, the disk is full,
+        or a second Ctrl-C comes."""
         try:
-            self.trainer.save_boundary()
+            return save()
         except (RunError, OSError, KeyboardInterrupt) as error:
             said = str(error) or "interrupted again"
-            self.view.note(f"the last whole step is not saved: {said}")
-
-    def _save_adapter(self, is_needed: bool) -> Path | None:
-        if self.trainer is None or self.trainer.published is None:
+            self.view.note(f"the last {what} is not saved: {said}")
             return None
-        try:
-            adapter = self.trainer.save_last_adapter()
-        except (RunError, KeyboardInterrupt) as error:  # a process hangs, or a second Ctrl-C
-            if is_needed:
-                raise
-            self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
-            return None
-        if self.options.lora_save_path:
-            adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
-        return adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
         state = self.trainer.state if self.trainer else self.before
@@ -227,7 +202,8 @@ def check_without_data(config: Config, view: Any) -> None:
     adapter = starting_adapter.folder(config)
     if adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    check_reward_model(config)
+    for judge in rewards_in_learner(config):
+        adapter_check.check(judge.function, base_model.find(config.model, weights=False))
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
@@ -283,17 +259,3 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
 
 def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
     return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]
-
-
-def check_reward_model(config: Config) -> None:
-    """UserError where a reward model is of another base than the run's."""
-    for each in rewards_in_learner(config):
-        base = base_model.find(config.model, weights=False)
-        adapter_check.check(each.function, base)
-        hidden = model.head_of(Path(each.function))
-        own = shapes.read(base_model.read_config(base)).hidden
-        if hidden != own:
-            raise UserError(
-                f"reward rm: {each.function} is of a base of width {hidden}, and "
-                f"{config.model} has {own}: train one on this base with `unslothrl rm`"
-            )

@@ -4,6 +4,7 @@ well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained 
 import abc
 import contextlib
 import errno
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,20 +13,23 @@ from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
 from unslothrl.cluster.base import counted
+from unslothrl.config.toml_files import to_toml
 from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
+from unslothrl.files import write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
-from unslothrl.tracking import calling, card, trackers
+from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
 from unslothrl.tracking.step_lines import Layout
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
+from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
@@ -126,6 +130,26 @@ class Run(abc.ABC):
         earlier.show(self.view)
         Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
+
+    def new_folder(
+        self,
+        name: str,
+        parts: Mapping[str, str],
+        files: Mapping[str, bytes] = {},
+        facts: Sequence[str] = (),
+    ) -> RunFolder:
+        """Of a run that begins, named `name` unless it has a name, with what it began from, `files`
+        (name -> content), and `facts` in its config.toml. `parts`: of its base."""
+        options = self.options
+
+        def begin(folder: Path) -> None:
+            start = starting_adapter.keep(options, folder)
+            origin.record(folder, self.resolved.recipe, start, parts)
+            for file, content in files.items():
+                write_whole(folder / file, content)
+
+        text = to_toml(options, facts)
+        return RunFolder.create(options.output_dir, options.run_name or name, text, begin)
 
     def begin(self, folder: RunFolder, use: Use) -> None:
         """The run's folder is there, locked: from now on an end is recorded in it. `use`: that of

@@ -13,6 +13,7 @@ from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object_of
 from unslothrl.records import LORA_TARGETS
+from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
 from unslothrl.weights import shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -53,11 +54,16 @@ class Lora:
 
 def check(name: str, base: Path) -> Lora:
     """-> what the adapter in the folder `name` is. UserError where it cannot be used on the model
-    in the folder `base`: settings, names and shapes of its tensors, every weight."""
+    in the folder `base`: settings, names and shapes of its tensors, every weight, and the size of a
+    reward model's head."""
     from safetensors.torch import load_file
 
-    lora = check_settings(name)
-    check_tensors(name, lora, shapes.shape_of(str(base)))
+    lora, shape = check_settings(name), shapes.shape_of(str(base))
+    check_tensors(name, lora, shape)
+    if shape is not None and is_file(expanded(name) / HEAD_FILE):
+        size = head_of(expanded(name))
+        if size != shape.hidden:
+            refuse(name, f"its head reads {size} numbers, and the base gives {shape.hidden}")
     for key, tensor in load_file(expanded(name) / WEIGHTS_FILE).items():
         largest = tensor.abs().max().item()
         if not largest <= LARGEST_WEIGHT:  # nor is it not a number
