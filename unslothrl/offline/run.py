@@ -8,15 +8,15 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
 from unslothrl.data import fingerprint
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
-from unslothrl.offline.checkpoints import StageCheckpoints
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.planning import forecast
 from unslothrl.rewards.model import HEAD_FILE
@@ -44,6 +44,14 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
     "rm": OF_PAIRS,
 }
 
+# Of a checkpoint as transformers' Trainer writes it: adapter, optimiser, schedule, random numbers,
+# position
+STATE = "trainer_state.json"
+MOST_STATE = 64 << 20  # bytes
+TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
+PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads .pt and .pth safely
+WRITING = ".writing"  # the Trainer's output folder
+
 
 def run(stage: Stage) -> int:
     """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
@@ -51,6 +59,47 @@ def run(stage: Stage) -> int:
     stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     return StageRun(stage).execute()
+
+
+@dataclass(frozen=True)
+class StageCheckpoint:
+    """One that was whole when it was found."""
+
+    folder: Path
+    step: int
+
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are recorded before it is written."""
+        return self.step
+
+
+class StageCheckpoints(CheckpointStore):
+    """Of one run; `read` gives a `StageCheckpoint`."""
+
+    @property
+    def writing(self) -> Path:
+        return self.folder / WRITING
+
+    def seal(self, written: Path, step: int, is_best: bool) -> Path:
+        (written / TRAINING_ARGS).unlink(missing_ok=True)
+        return super().seal(written, step, is_best)
+
+    def read(self, folder: Path, step: int) -> StageCheckpoint:
+        names = sums_in(folder).keys()
+        for path in folder.rglob("*"):
+            name = str(path.relative_to(folder))
+            if path.is_file() and name not in names | {SUMS} and not path.name.startswith("."):
+                raise Damaged(f"{name} is not listed in {SUMS}")
+            if path.suffix in PICKLES and name != TRAINING_ARGS:
+                raise Damaged(f"{name} is a pickle, which is not loaded")
+        if read_object(folder / STATE, MOST_STATE).get("global_step") != step:
+            raise Damaged(f"{STATE} is of another step")
+        return StageCheckpoint(folder, step)
+
+    def delete_after(self, step: int) -> None:
+        remove(self.writing)
+        super().delete_after(step)
 
 
 class StageRun(Run):

@@ -100,7 +100,7 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
                 f"adapter {name} was trained on {shown(base)}, and the model is {user['model']}"
             )
         return {**user}
-    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not exists(base):
+    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not (base and exists(base)):
         raise UserError(f"adapter {name}: no base {shown(base)} here: set --model")
     if base != EMBEDDED:
         notes.append(f"model -> {base}: the base of adapter {name}")
