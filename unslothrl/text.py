@@ -43,6 +43,12 @@ def for_terminal(text: str, kept: str = "") -> str:
     return printable(redacted(text), kept)
 
 
+def one_line(error: object, most: int = 300) -> str:
+    """What an error of another library says, without secrets or what would steer a terminal."""
+    text = for_terminal(" ".join(redacted(str(error), guess=True).split()))
+    return text[:most] or type(error).__name__
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
     return re.search("[\ud800-\udfff]", text) is None

@@ -17,13 +17,7 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "learning_rate": "lr",
     "gpu": "card",
 }
-RAY = "start Ray with `ray start --head`, which has {}, and set --ray_address auto"
-GONE = {  # options of earlier versions -> what to do instead
-    "ray_port": RAY.format("--port"),
-    "ray_worker_ports": RAY.format("--min-worker-port and --max-worker-port"),
-    "ray_node_ip": RAY.format("--node-ip-address"),
-    "ray_temp_dir": RAY.format("--temp-dir"),
-}
+GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir")  # of earlier versions
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
 FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
 PAGE = "coming-from.md"
@@ -73,7 +67,7 @@ def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
     parts = key.split(".")[-8:]
     for last in (".".join(parts[i:]) for i in range(len(parts))):
         if last in GONE:
-            return GONE[last]
+            return "start Ray with `ray start --head`, which has it, and set --ray_address auto"
         for own in (last, f"{SECTION}.{last}"):
             if own in flags:
                 return f"set {dashes}{own}"

@@ -28,7 +28,7 @@ from unslothrl.data.columns import parsed
 from unslothrl.data.rows import Row, Rows, TableRows, TextRows
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, is_file
-from unslothrl.text import MOST_NESTED, is_too_deep, printable, shown
+from unslothrl.text import MOST_NESTED, is_too_deep, one_line, shown
 
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole; larger ones stay on disk
 LONGEST_ROW = 64 << 20  # bytes
@@ -91,11 +91,6 @@ def fault(path: Path, error: Exception) -> str:
         f"WINDOWS-1252, -t UTF-8 {shlex.quote(path.name)} > NEW), or give its name the ending of "
         "what it is"
     )
-
-
-def one_line(error: Exception) -> str:
-    """An error's message in one line of 200 characters, without what would steer a terminal."""
-    return printable(" ".join(str(error).split())[:200])
 
 
 def decoded(data: bytes) -> str:

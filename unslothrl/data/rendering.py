@@ -35,6 +35,9 @@ class Skipped:
     def unusable_rows(self) -> int:
         return sum(count for count, _ in self.unusable.values())
 
+    def notes(self, name: str, limit: int) -> list[str]:
+        return [f"{name}: of {self.rows} rows not used: {line}" for line in self.lines(limit)]
+
     def lines(self, limit: int) -> list[str]:
         """A line for each reason, with the number of rows; `limit` is that of prompts in tokens."""
         lines = [f"{count} {why} (row {row})" for why, (count, row) in self.unusable.items()]
@@ -118,14 +121,18 @@ def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
         yield index + 1, rows[index]
 
 
-def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str = "") -> None:
-    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
+def check_usable(
+    name: str, skipped: Skipped, kept: int, limit: int, source: str = "",
+    option: str = "max_prompt_tokens", what: str = "prompts",
+) -> None:  # fmt: skip
+    """UserError where more than half of the rows cannot be used, or none fits into `limit`, which
+    is what `option` says."""
     check_unusable(name, skipped, source)
     if not kept:
         lengths = skipped.too_long
         raise UserError(
-            f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer, the "
-            f"shortest by {min(lengths) - limit}: set --max_prompt_tokens {max(lengths)}"
+            f"{option} {limit}: all {len(lengths)} {what} of {name} are longer, the shortest by "
+            f"{min(lengths) - limit}: set --{option} {max(lengths)}"
         )
 
 

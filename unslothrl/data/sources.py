@@ -22,7 +22,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
 from unslothrl.system.machine import endpoint, hub_answers, is_offline
-from unslothrl.text import redacted
+from unslothrl.text import one_line
 
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
@@ -79,8 +79,6 @@ def parse(text: str) -> Source:
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(f"dataset {text}: must be NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
     name, config = parts["name"], parts["config"]
-    if name == EMBEDDED and text != EMBEDDED:
-        raise UserError(f"dataset {text}: the embedded problems have no splits: set {EMBEDDED}")
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon
     start, stop = (int(parts[key]) if parts[key] else None for key in ("start", "stop"))
@@ -166,10 +164,8 @@ def hub_splits(source: Source) -> dict[str, Rows]:
 def reason_of(error: Exception) -> str:
     """Why the hub gave nothing, in one line; the libraries say of a hub that does not answer only
     which of their modes they are in."""
-    text = redacted(str(error), guess=True)
-    said = (text.strip().splitlines() or [type(error).__name__])[0]
-    if not re.search("offline ?mode", said, re.IGNORECASE):
-        return said
+    if not re.search("offline ?mode", str(error), re.IGNORECASE):
+        return one_line(error)
     host = urllib.parse.urlsplit(endpoint()).hostname
     return "HF_HUB_OFFLINE is set" if is_offline() else f"no connection to {host}"
 

@@ -24,8 +24,6 @@ def split(options: Any, source: Source) -> tuple[Rows, Rows]:
     splits = sources.load_splits(source)
     train, test = sources.train_of(splits), sources.test_of(splits)
     rows = splits[train]
-    if not len(rows):
-        raise UserError(f"dataset {options.dataset}: it is empty: give one with at least 2 rows")
     if options.eval_dataset:
         return rows, []
     if test is not None and test != train and len(splits[test]):

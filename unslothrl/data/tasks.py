@@ -177,7 +177,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         rows, held_out = splits.split(options, source)
         tasks, skipped = rendered(source.label, rows, renderer)
         train = FiniteTasks(tasks, options.seed)
-        notes += notes_on(source.label, skipped, renderer)
+        notes += skipped.notes(source.label, options.max_prompt_tokens)
     evals, more = evals_of(options, renderer, held_out)
     if isinstance(train, FiniteTasks):
         more += notes_on_repeated(train, evals)
@@ -205,7 +205,7 @@ def evals_of(
         of_set = dataclasses.replace(renderer, reader=reader)
         source = text or options.dataset
         evals[name], skipped = eval_tasks(name, source, rows, options.eval_problems, of_set)
-        notes += notes_on(f"eval set {name}", skipped, renderer)
+        notes += skipped.notes(f"eval set {name}", options.max_prompt_tokens)
     return evals, notes
 
 
@@ -236,12 +236,6 @@ def rendered(
     kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
     check_usable(f"dataset {name}", skipped, kept, renderer.max_prompt_tokens)
     return LazyTasks(name, rows, renderer), skipped
-
-
-def notes_on(name: str, skipped: Skipped, renderer: Renderer) -> list[str]:
-    """A note for each reason for which rows are skipped."""
-    limit = renderer.max_prompt_tokens
-    return [f"{name}: of {skipped.rows} rows not used: {line}" for line in skipped.lines(limit)]
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
-from unslothrl.text import for_terminal, redacted
+from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
 
@@ -66,9 +66,7 @@ def has_credentials(url: str) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an exception says in a line, without secrets."""
-    text = " ".join(redacted(str(error), guess=True).split())
-    return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 @contextmanager

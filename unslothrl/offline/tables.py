@@ -22,7 +22,7 @@ import numpy as np
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources, splits
 from unslothrl.data.columns import UnusableRow
-from unslothrl.data.rendering import Skipped, check_unusable, numbered
+from unslothrl.data.rendering import Skipped, check_usable, numbered
 from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -81,11 +81,9 @@ def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
     for label, rows in ((f"dataset {options.dataset}", train), (f"eval set {name}", evaluation)):
         found, skipped, same = table(rows, options, form, writer)
         prompts.append(same)
-        check_usable(label, skipped, len(found), options.max_length)
-        notes += [
-            f"{label}: of {skipped.rows} rows not used: {line}"
-            for line in skipped.lines(options.max_length)
-        ]
+        limit, kept = options.max_length, len(found)
+        check_usable(label, skipped, kept, limit, option="max_length", what="rows")
+        notes += skipped.notes(label, limit)
         filled.append(found)
     if options.system_prompt and not prompts[0]:
         notes.append("system_prompt has no effect on rows that are texts without turns")
@@ -178,17 +176,6 @@ def limited(rows: list[TableRow], most: int) -> list[TableRow]:
     if not most or len(rows) <= most:
         return rows
     return random.Random(seed_of(0, "eval")).sample(rows, most)
-
-
-def check_usable(name: str, skipped: Skipped, kept: int, max_length: int) -> None:
-    """UserError where more than half of the rows cannot be used, or none is short enough."""
-    check_unusable(name, skipped)
-    if not kept:
-        raise UserError(
-            f"max_length {max_length}: all {len(skipped.too_long)} rows of {name} are longer (the "
-            f"shortest has {min(skipped.too_long)} tokens): set --max_length "
-            f"{max(skipped.too_long)} to keep every one"
-        )
 
 
 # The three forms

@@ -95,7 +95,7 @@ def resolve(
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
     config = replace(Config(), **task_of_machine(layers.user, machine))
-    lora = lora_of(config, layers.requested)
+    lora = lora_of(config)
     if lora is not None:
         config = replace(config, **shape_of(lora, config))
     if config.max_staleness:  # actors generate all the time: learners only train
@@ -266,19 +266,10 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
     return {**layers, **tiny, **user}
 
 
-def lora_of(options: Options, requested: Mapping[str, Any]) -> Lora | None:
-    """The settings of the adapter that training begins with. UserError where a lower rank was asked
-    for."""
+def lora_of(options: Options) -> Lora | None:
+    """The settings of the adapter that training begins with. UserError."""
     folder = starting_adapter.folder(options)
-    if folder is None:
-        return None
-    lora = adapter_check.check_format(folder)
-    if requested.get("max_lora_rank", lora.rank) < lora.rank:
-        raise UserError(
-            f"max_lora_rank {requested['max_lora_rank']}: adapter {options.adapter} has rank "
-            f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
-        )
-    return lora
+    return None if folder is None else adapter_check.check_format(folder)
 
 
 def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
@@ -357,15 +348,8 @@ def check_files(options: Options) -> None:
         adapter_check.check_format(folder)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
-    check_folders(options)
-
-
-def check_folders(options: Options) -> None:
-    """UserError for a folder to write into that is a file, and a name that is no folder's."""
-    for name in ("output_dir", "lora_save_path"):
-        value = getattr(options, name)
-        if value is not None and exists(value) and not Path(value).is_dir():
-            raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if exists(options.output_dir) and not Path(options.output_dir).is_dir():
+        raise UserError(f"output_dir {options.output_dir} is a file: set --output_dir to a folder")
     if options.lora_save_path is not None:
         adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there

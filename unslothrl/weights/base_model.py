@@ -23,7 +23,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, exists, leads_out, read_object, write_whole
-from unslothrl.text import for_terminal, redacted
+from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
@@ -122,7 +122,7 @@ def _download(model: str, weights: bool) -> Path:
     except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
         raise UserError(
             f"model {model}: neither a local folder nor to be had from the hub "
-            f"({first_line(error)}): check the name, the network, the space in HF_HOME, and your "
+            f"({one_line(error)}): check the name, the network, the space in HF_HOME, and your "
             f"access to huggingface.co/{model} (`hf auth login`)"
         ) from None
 
@@ -192,12 +192,6 @@ def say(text: str) -> None:
     print(for_terminal(text), file=sys.stderr, flush=True)
 
 
-def first_line(error: Exception) -> str:
-    """What an error of another library says, in short."""
-    text = redacted(str(error), guess=True)
-    return next(iter(text.strip().splitlines()), type(error).__name__)[:300]
-
-
 def load_tokenizer(base: Path, needs_template: bool = True):
     """The tokenizer of a checkpoint exactly as it was saved. UserError, also where it has no chat
     template unless it needs none.
@@ -215,7 +209,7 @@ def load_tokenizer(base: Path, needs_template: bool = True):
         tokenizer = kind.from_pretrained(base, trust_remote_code=False)
     except Exception as error:  # of any kind: the files are others', and read in several libraries
         raise UserError(
-            f"model {base}: no tokenizer can be read ({first_line(error)}): add its files"
+            f"model {base}: no tokenizer can be read ({one_line(error)}): add its files"
         ) from None
     if needs_template and not tokenizer.chat_template:
         raise UserError(f"model {base}: no chat template: choose an instruct model, or add one")
