@@ -92,10 +92,7 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
                 f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
                 "its line"
             )
-        try:
-            read[name] = read_value(name, value, False, table)
-        except UserError as error:
-            raise UserError(f"recipe {path}: {error}") from None
+        read[name] = read_value(name, value, False, table, f"recipe {path}: ")
     return read
 
 

@@ -68,13 +68,17 @@ RUN = Table(Config, "train")
 kind, is_optional = RUN.kind, RUN.is_optional
 
 
-def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) -> Any:
-    """`value` of the option `name` in its own type and inside its limits. Raises UserError.
+def read_value(
+    name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
+) -> Any:
+    """`value` of the option `name` in its own type and inside its limits. UserError, which begins
+    with `where`.
 
     A flag's number may be text; one from TOML must be a number.
     """
     if name not in table:
-        raise UserError(names.unknown(name, table.flags, table.command, "--" if is_flag else ""))
+        dashes = "--" if is_flag else ""
+        raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)
@@ -91,7 +95,7 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
     own = table.spellings(name)[0]
     fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
     got = shown(value if typed is None else typed)
-    raise UserError(f"{name} must be {wanted}, got {got}: set {fix}")
+    raise UserError(f"{where}{name} must be {wanted}, got {got}: set {fix}")
 
 
 def nearest(typed: str, choices: Sequence[str]) -> str | None:

@@ -18,6 +18,14 @@ class UnusableRow(ValueError):
     """A row that cannot be trained on. The message says why."""
 
 
+def attempt(read: Callable[[Mapping], Any], row: Mapping, errors: tuple = (UnusableRow,)) -> Any:
+    """What `read` makes of a row, or the error that says why it cannot be used."""
+    try:
+        return read(row)
+    except errors as error:
+        return error
+
+
 # Functions that write the problem of a row without a prompt, or return None: each with the columns
 # that it reads, for messages.
 Problems = tuple[tuple[str, Callable[[Mapping], str | None]], ...]

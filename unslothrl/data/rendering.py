@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from unslothrl.data import prompts
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
@@ -74,11 +74,11 @@ class Renderer:
             kept: list[tuple[int, Mapping, Record, str]] = []
             for number, row in batch:
                 skipped.rows += 1
-                try:
-                    record = self.reader.record(row)
+                record = attempt(self.reader.record, row)
+                if isinstance(record, UnusableRow):
+                    skipped.add(str(record), number)
+                else:
                     kept.append((number, row, record, self.text(record)))
-                except UnusableRow as error:
-                    skipped.add(str(error), number)
             ids = prompts.tokenise(self.tokenizer, [text for *_, text in kept])
             for (number, row, record, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
@@ -62,11 +62,10 @@ def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
     keys = np.empty(len(rows), np.uint64)
     unusable, first = 0, ""
     for index in range(len(rows)):
-        try:
-            text = json.dumps(reader.prompt(rows[index]))
-        except UnusableRow as error:
-            text = ""
-            unusable, first = unusable + 1, first or f"row {index + 1}: {error}"
+        prompt = attempt(reader.prompt, rows[index])
+        if isinstance(prompt, UnusableRow):
+            unusable, first = unusable + 1, first or f"row {index + 1}: {prompt}"
+        text = "" if isinstance(prompt, UnusableRow) else json.dumps(prompt)
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
         keys[index] = int.from_bytes(digest, "big")
     if unusable > len(rows) / 2:

@@ -9,13 +9,12 @@ import dataclasses
 import itertools
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from unslothrl.data import sources, splits
-from unslothrl.data.columns import RowNeeds, UnusableRow, value_of
+from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
 from unslothrl.data.rows import PickedRows, Rows
@@ -74,9 +73,10 @@ class LazyTasks:
 
     def problems(self) -> Iterator[str]:
         """Of every row that can be read."""
-        for index in range(len(self.rows)):
-            with suppress(UnusableRow):
-                yield self.renderer.reader.prompt(self.rows[index])[-1][1]
+        for _, row in numbered(self.rows):
+            turns = attempt(self.renderer.reader.prompt, row)
+            if not isinstance(turns, UnusableRow):
+                yield turns[-1][1]
 
 
 class FiniteTasks:

@@ -32,7 +32,7 @@ TEXT = "text"
 CHOSEN = ("chosen", "chosen_response", "response_j")
 REJECTED = ("rejected", "rejected_response", "response_k")
 MARKER = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's hh-rlhf
-MARGIN = "margin"
+MARGIN, NUMBER = "margin", re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 AFTER = {  # role of a turn -> roles of the turn before it, "": none
     "system": ("",),
     "user": ("", "system", "assistant", "tool"),
@@ -321,10 +321,8 @@ def tools_of(row: Mapping) -> tuple[Any, ...]:
 def margin_of(row: Mapping) -> float | None:
     """None: the row has none. Raises UnusableRow for one below 0, or without an end."""
     value = row.get(MARGIN)
-    try:
-        margin = None if value is None else float(value)
-    except (TypeError, ValueError):
-        margin = math.nan
-    if margin is not None and not 0 <= margin < math.inf:
+    if value is None:
+        return None
+    if not NUMBER.fullmatch(str(value)) or math.isinf(float(value)):
         raise UnusableRow(f"column {MARGIN} is {plain(str(value), 40)}, no number from 0")
-    return margin
+    return float(value)

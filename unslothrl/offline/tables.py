@@ -21,7 +21,7 @@ import numpy as np
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources, splits
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.rendering import Skipped, check_usable, numbered
 from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
@@ -127,18 +127,23 @@ def table(
     prompts: set[str] = set()
     skipped, columns = Skipped(source=rows), ExampleColumns.of(options)
     default = default_prompt(options)
+
+    def written_of(row: Mapping) -> tuple[str, list[TableRow]]:
+        read = form.read(row, columns)
+        if options.system_prompt is not None:
+            read = read.under(options.system_prompt)
+        elif default and not read.system_prompt:
+            read = read.under(default)
+        return read.system_prompt, form.write(writer, read)
+
     for number, row in numbered(rows):
         skipped.rows += 1
-        try:
-            read = form.read(row, columns)
-            if options.system_prompt is not None:
-                read = read.under(options.system_prompt)
-            elif default and not read.system_prompt:
-                read = read.under(default)
-            written = form.write(writer, read)
-        except (UnusableRow, UserError) as error:  # a template may refuse some conversations
-            skipped.add(str(error), number)
+        # a template may refuse some conversations
+        answer = attempt(written_of, row, (UnusableRow, UserError))
+        if isinstance(answer, Exception):
+            skipped.add(str(answer), number)
             continue
+        prompt, written = answer
         longest = max(map(form.length, written))
         if longest > options.max_length:
             skipped.too_long.append(longest)
@@ -147,7 +152,7 @@ def table(
                 {n: np.asarray(v, np.int32) if isinstance(v, list) else v for n, v in one.items()}
                 for one in written
             ]
-            prompts.add(read.system_prompt)
+            prompts.add(prompt)
     return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
 
 

@@ -15,7 +15,7 @@ from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
-from unslothrl.weights import shapes
+from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import Shape
 
@@ -120,13 +120,11 @@ def check_settings(name: str) -> Lora:
 
 def check_tensors(name: str, lora: Lora, shape: Shape | None) -> None:
     """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(expanded(name) / WEIGHTS_FILE, "numpy") as file:
-            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        refuse(name, f"{WEIGHTS_FILE} is damaged ({error!s:.200}): export it again")
+    path = expanded(name) / WEIGHTS_FILE
+    with base_parts.reading_tensors(f"adapter {name}", path), safe_open(path, "numpy") as file:
+        tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
     found = [int(match[1]) for match in map(LAYER.search, tensors) if match]
     layers = shape.layers if shape else 1 + max(found, default=0)
     sizes = shape.linears() if shape else [(None, None)] * len(LORA_TARGETS)

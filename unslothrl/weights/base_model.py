@@ -22,7 +22,7 @@ from filelock import FileLock
 from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, leads_out, read_object, write_whole
+from unslothrl.files import exists, leads_out, read_object, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
@@ -152,10 +152,8 @@ def quantise(source: Path, stage: Stage | None = None) -> Path:
 
 def is_as_made(copy: Path) -> bool:
     """Whether a 4-bit copy is there, and nothing in it has changed since."""
-    try:
-        return read_object(copy / MADE, MOST_CONFIG) == base_parts.of(copy)
-    except (Unreadable, UserError):
-        return False
+    made = base_parts.read(copy, MADE)
+    return made != {} and made == base_parts.of(copy)
 
 
 def _quantise(source: Path, target: Path, stage: Stage) -> None:

@@ -8,7 +8,8 @@ tensors are split into files, or on its README.md.
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +58,26 @@ def of(base: Path) -> dict[str, str]:
 
 def of_tensors(base: Path) -> dict[str, str]:
     """The parts that are tensors. UserError where a file is damaged."""
-    from safetensors import SafetensorError
-
     found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
     for file in weight_files(base):
-        try:
+        with reading_tensors(f"model {base}", file):
             status = file.stat()
             hashes = hashes_of(file, status.st_ino, status.st_size, status.st_ctime_ns)
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"model {base}: {file.name} is damaged ({error}): fetch it again"
-            ) from None
         for name, value in hashes.items():
             parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
             found[next(parts, WEIGHTS)][name] = value
     return {part: short(tensors) for part, tensors in found.items()}
+
+
+@contextmanager
+def reading_tensors(owner: str, file: Path) -> Iterator[None]:
+    """Inside it a safetensors file that is damaged is a UserError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{owner}: {file.name} is damaged ({error!s:.200}): get it again") from None
 
 
 def weight_files(base: Path) -> list[Path]:

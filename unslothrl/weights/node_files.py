@@ -89,9 +89,9 @@ class NodeFiles:
         self.held.clear()
         with locked(self.room):
             shutil.rmtree(self.folder, ignore_errors=True)
+            if not any(self.room.iterdir()):
+                self.room.rmdir()
         os.close(self.in_use)
-        with suppress(OSError):
-            self.room.rmdir()
 
 
 def remove_abandoned(room: Path) -> None:
