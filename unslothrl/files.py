@@ -68,8 +68,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Flushes every file below `folder` to the disk, so that a later rename of it cannot reach the
-    disk before its content."""
+    """Flushes every file below `folder`: a later rename cannot reach the disk before them."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("r+b") as file:
@@ -118,8 +117,7 @@ class Unreadable(ValueError):
 
 
 def read_text(path: Path, most: int, encoding: str = "utf-8-sig") -> str:
-    """The text of a regular file of at most `most` bytes, without the mark with which Windows
-    begins files. Raises Unreadable."""
+    """The text of a regular file of at most `most` bytes, without Windows's mark. Unreadable."""
     data = read_bytes(path, most)
     try:
         return data.decode(encoding)

@@ -54,15 +54,13 @@ def elsewhere() -> dict[str, tuple[list[str], str]]:
 
 
 def unknown(name: str, flags: Collection[str], command: str = "train", dashes: str = "--") -> str:
-    """The message for an option that `command`, which has `flags`, does not have. `dashes`: what an
-    option is written with, "" in a TOML file."""
+    """The message for an option that `command` does not have. `dashes`: "" in a TOML file."""
     name = plain(name, 80)
     return f"{dashes}{name} is not an option of {command}: {_hint(name, flags, command, dashes)}"
 
 
 def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
-    """What to set instead. A dotted name is looked up whole, then without what is before each
-    dot."""
+    """What to set instead. A dotted name is looked up whole, then without its first parts."""
     key = name.replace("-", "_").lower()
     parts = key.split(".")[-8:]
     for last in (".".join(parts[i:]) for i in range(len(parts))):

@@ -287,8 +287,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
 
     @property
     def learner_has_engine(self) -> bool:
-        """Whether a learner generates with a vLLM over its own weights, given a card. Without one
-        it generates with transformers."""
+        """Whether a learner generates with a vLLM over its own weights; else with transformers."""
         return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")
 
 

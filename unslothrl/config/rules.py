@@ -153,8 +153,7 @@ def is_off(name: str, run: Facts) -> bool:
 
 
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
-    """How many completions there are, what they earn, and what is made of that; `objective` has the
-    numbers that the config sets."""
+    """How many completions there are, what they earn, and what is made of that."""
     batch, candidates = config.batch_size, config.num_candidates
     yield (
         candidates < 2 and objective.compares_candidates,

@@ -97,8 +97,8 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
 
 
 def to_toml(options: Any, facts: Sequence[str] = ()) -> str:
-    """All options of a command as a recipe that reads back as the same, but for secrets, which are
-    hidden; unset ones and `facts` of the run are comments."""
+    """All options as a recipe that reads back as the same, with secrets hidden; what is not set
+    and `facts` are comments."""
     table = next(each for each in (RUN, *TABLES.values()) if each.config is type(options))
     lines = [
         "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from any",

@@ -1,9 +1,5 @@
 """A value of one option: read in its own type and inside its limits, or refused with one that would
-do.
-
-A value is written in two ways, and a message writes it as the user did: as a flag (--lr 2e-5) or in
-TOML (lr = 2e-5).
-"""
+do, as the user writes it: --lr 2e-5, or in TOML lr = 2e-5."""
 
 import difflib
 import json
@@ -71,11 +67,8 @@ kind, is_optional = RUN.kind, RUN.is_optional
 def read_value(
     name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
 ) -> Any:
-    """`value` of the option `name` in its own type and inside its limits. UserError, which begins
-    with `where`.
-
-    A flag's number may be text; one from TOML must be a number.
-    """
+    """`value` of the option `name` in its own type and inside its limits; a flag's number may be
+    text. UserError, which begins with `where`."""
     if name not in table:
         dashes = "--" if is_flag else ""
         raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
@@ -183,8 +176,7 @@ def limits_text(name: str, table: Table = RUN) -> str:
 
 
 def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
-    """A value that would do well: the default, or, where that is none or turns something off, the
-    limit that was passed."""
+    """A value that would do: the default or, where that is none, the limit that was passed."""
     limits, default = table.options[name].metadata, table.options[name].default
     if default is None:
         default = getattr(Objective, name, None)

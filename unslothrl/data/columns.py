@@ -46,10 +46,7 @@ class RowNeeds:
 
 
 def value_of(row: Mapping, name: str) -> Any:
-    """The value of a column, None where it is not there.
-
-    A name with dots goes into what a column holds: "extra_info.answer".
-    """
+    """The value of a column, None without it. Dots go into what a column holds: "a.b"."""
     if name in row:
         return row[name]
     first, _, rest = name.partition(".")
@@ -58,8 +55,7 @@ def value_of(row: Mapping, name: str) -> Any:
 
 
 def parsed(value: Any) -> Any:
-    """The object or list of a text that is JSON; any other value as it is, and a text that is
-    nested too deeply."""
+    """The object or list of a text that is JSON; any other value, or a deeper one, as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             found = json.loads(value)

@@ -107,8 +107,7 @@ def at_bytes(path: Path, starts: array, end: int, parse: Callable[[str], Row]) -
 
 
 def read_json(path: Path) -> Rows:
-    """A list of objects; or, as the hub names many files, an object a line; or an object that holds
-    such a list, or a list for each column."""
+    """A list of objects, an object a line, or one object that holds such a list or columns."""
     with path.open("rb") as file:
         is_object = file.read(CHUNK).removeprefix(BOM).lstrip().startswith(b"{")
     is_small = path.stat().st_size <= IN_MEMORY
@@ -117,8 +116,7 @@ def read_json(path: Path) -> Rows:
 
 
 def read_nested(path: Path) -> list[Row] | None:
-    """The rows of a file that is one object with a list of objects in it, or with columns as lists
-    or by number, as pandas writes them; None for any other. Unreadable for several lists."""
+    """The rows of one object that holds a list of objects, or columns; None for any other."""
     whole = parsed(decoded(path.read_bytes().removeprefix(BOM)))
     if not isinstance(whole, dict):
         return None

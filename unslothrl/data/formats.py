@@ -120,8 +120,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
 
 
 def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
-    """The columns that a record's prompt and answer were read from, and those that `extra` has
-    under another name, as the row has them."""
+    """The row's columns that a prompt and answer were read from, or that have another name."""
     used = {columns.prompt, *(columns.prompt or "").split(" + "), columns.answer}
     others = other_names(row)
     return {
@@ -134,10 +133,8 @@ def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
 def read_prompt(
     row: Mapping, column: str | None, problems: Problems
 ) -> tuple[Turns, str | None, str]:
-    """-> (turns, what the assistant says after them, the column). Raises UnusableRow.
-
-    A row without a prompt asks what the first of `problems` that recognises it writes.
-    """
+    """-> (turns, what the assistant says after them, the column). A row without a prompt asks what
+    the first of `problems` that recognises it writes. Raises UnusableRow."""
     column = column or next((name for name in PROMPTS if row.get(name) is not None), None)
     if column == INSTRUCTION:
         return instructed(row)

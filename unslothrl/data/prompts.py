@@ -1,5 +1,4 @@
-"""From a conversation to the token ids that the model reads: by its tokenizer's chat template,
-which is a program of the model's makers, within a time."""
+"""From a conversation to token ids by the tokenizer's chat template, within a time."""
 
 import contextlib
 import ctypes
@@ -31,8 +30,7 @@ def render(
     system_prompt: str,
     replaces: bool = False,
 ) -> str:
-    """The chat template's text of `turns_of` up to where the assistant begins to write. UserError
-    where the template refuses."""
+    """The chat template's text of `turns_of` up to where the assistant begins. UserError."""
     turns = turns_of(messages, system_prompt, replaces)
     conversation = [{"role": role, "content": content} for role, content in turns]
     advice = 'set --system_prompt "", or choose another model'

@@ -125,8 +125,7 @@ def check_usable(
     name: str, skipped: Skipped, kept: int, limit: int, source: str = "",
     option: str = "max_prompt_tokens", what: str = "prompts",
 ) -> None:  # fmt: skip
-    """UserError where more than half of the rows cannot be used, or none fits into `limit`, which
-    is what `option` says."""
+    """UserError where most rows cannot be used, or none fits into `limit`, which `option` says."""
     check_unusable(name, skipped, source)
     if not kept:
         lengths = skipped.too_long
@@ -137,10 +136,8 @@ def check_usable(
 
 
 def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
-    """UserError where there are no rows, or more than half of them cannot be used.
-
-    `source` is what the rows were read from, if their `name` does not say so.
-    """
+    """UserError where there are no rows, or more than half of them cannot be used. `source`: what
+    they were read from, if their `name` does not say so."""
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
     if skipped.unusable_rows <= skipped.rows / 2:

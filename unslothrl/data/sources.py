@@ -138,8 +138,7 @@ def test_of(splits: dict[str, Rows]) -> str | None:
 
 
 def hub_splits(source: Source) -> dict[str, Rows]:
-    """Split name -> rows: the data set's own files, kept on disk by the `datasets` library and read
-    row by row. UserError."""
+    """Split name -> rows, kept on disk by the `datasets` library and read row by row. UserError."""
     from datasets import disable_progress_bars, load_dataset
 
     disable_progress_bars()
@@ -162,8 +161,7 @@ def hub_splits(source: Source) -> dict[str, Rows]:
 
 
 def reason_of(error: Exception) -> str:
-    """Why the hub gave nothing, in one line; the libraries say of a hub that does not answer only
-    which of their modes they are in."""
+    """Why the hub gave nothing; of one that does not answer its libraries say only their mode."""
     if not re.search("offline ?mode", str(error), re.IGNORECASE):
         return one_line(error)
     host = urllib.parse.urlsplit(endpoint()).hostname
@@ -172,8 +170,7 @@ def reason_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def without_waiting() -> Iterator[None]:
-    """Where the hub does not answer, its libraries look into their caches alone, instead of trying
-    for half a minute."""
+    """A hub that does not answer is not tried for half a minute: its cache alone is looked into."""
     import datasets.config
     from huggingface_hub import constants
 
@@ -203,8 +200,7 @@ def local_splits(path: Path) -> dict[str, Rows]:
 
 
 def files_below(folder: Path) -> Iterator[Path]:
-    """All files in a folder and below it, without hidden ones. OSError where some of them cannot be
-    listed."""
+    """All files in a folder and below it, without hidden ones. OSError."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink() and not path.name.startswith((".", "_")):
             yield from files_below(path)
@@ -220,10 +216,7 @@ def split_of(file: Path) -> str:
 
 
 def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
-    """Name of each eval set -> its source; None: what the training set holds out. UserError.
-
-    Each text of `--eval_dataset` is a source, name=source, or a JSON map of both.
-    """
+    """Name of each eval set -> its source; None: what the training set holds out. UserError."""
     if not eval_dataset:
         return {HELD_OUT: None}
     by_name: dict[str, str | None] = {}

@@ -34,10 +34,7 @@ def split(options: Any, source: Source) -> tuple[Rows, Rows]:
 
 
 def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
-    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError.
-
-    The keys are hashes, so which are least is up to the seed.
-    """
+    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError."""
     in_order = np.sort(keys)
     is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
     different = int(is_new.sum())

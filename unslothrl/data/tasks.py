@@ -224,8 +224,7 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
 def rendered(
     name: str, rows: Rows, renderer: Renderer
 ) -> tuple[Sequence[Task] | LazyTasks, Skipped]:
-    """-> (the tasks of all rows, what is skipped; of a large set, among `PROBED` rows). UserError
-    where too few can be used."""
+    """-> (the tasks of all rows, what is skipped; of a large set, of `PROBED`). UserError."""
     skipped = Skipped(source=rows)
     if len(rows) <= MOST_EAGER:
         tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
@@ -258,10 +257,8 @@ def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -
 
 
 def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[Rows, Columns]:
-    """-> (the rows of an eval set, None: of what is held out; the columns that it has). UserError.
-
-    Columns that are named for the training set count for an eval set as far as it has them.
-    """
+    """-> (the rows of an eval set, None: of what is held out; its columns, those that are named for
+    the training set as far as it has them). UserError."""
     columns = options.reader.columns
     if (text or options.dataset) == EMBEDDED:
         # The seed is the set's, not the run's: every run is measured on the same problems.

@@ -37,8 +37,7 @@ class GgufTokenizer:
 
 
 def read(base: Path, vocabulary: int) -> GgufTokenizer:
-    """The tokenizer of a checkpoint whose embedding has so many rows. UserError for a kind that
-    llama.cpp would read differently."""
+    """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
     content = read_object_of(f"model {base}", base / FILE, MOST)
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):

@@ -44,8 +44,7 @@ def scheme(url: str) -> str:
 
 
 def canonical(option: str, text: str) -> str:
-    """A URL without a slash at its end, a folder by its whole name. UserError for a URL with
-    credentials in it."""
+    """A URL without a slash at its end, a folder by its whole name. UserError for credentials."""
     if not is_url(text):
         return str(expanded(text).absolute())
     if "::" in text or has_credentials(text):
@@ -154,8 +153,7 @@ def stat_of(path: Path) -> list[int]:
 
 
 def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Path:
-    """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
-    UserError where that is taken, where there is no run, or no room for it."""
+    """Copies a run into `output_dir`, whole or not at all. -> its folder. UserError."""
     name = url.rpartition("/")[2]
     folder = expanded(output_dir) / name
     target = Target.opened("resume", url)
@@ -207,8 +205,8 @@ def to_fetch(files: Mapping[str, int]) -> dict[str, int]:
 
 
 def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str | None:
-    """The URL of the run in a mirror that `--resume auto` goes on with, None if there is none: that
-    of `run_name`, else the newest that was begun with the same options."""
+    """The URL of the run in a mirror that `--resume auto` means: that of `run_name`, else the
+    newest that was begun with the same options; None without one."""
     target = Target.opened("mirror", mirror)
     with reaching("mirror", mirror):
         if run_name is not None:

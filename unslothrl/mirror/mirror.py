@@ -79,8 +79,7 @@ class Sender:
             self.target.remove(f"{CHECKPOINTS}/{name}")
 
     def hold(self, links: Path) -> dict[str, Path]:
-        """Name -> folder, for each checkpoint of the run; of links to its files, so that the run
-        may delete them meanwhile."""
+        """Name -> folder of links to its files, for each checkpoint: the run may delete it."""
         remove(links)
         for path in (self.folder / CHECKPOINTS).glob("step_*"):
             with contextlib.suppress(FileNotFoundError, shutil.Error):  # it is being replaced
@@ -183,8 +182,7 @@ class Mirror:
             self.note(f"mirror {self.target.url}: {line}")
 
     def close(self, within_s: float = FINISHED_S) -> bool:
-        """Sends what is left, within that time. -> whether the mirror has everything; `note` gets a
-        line if not."""
+        """Sends what is left, within that time. -> whether all is there; else a `note`."""
         if self.is_closed:
             return True
         self.update()
@@ -203,9 +201,8 @@ class Mirror:
 
 
 def of_run(config: Any) -> Target | None:
-    """The target of a run or stage that is about to begin, by its options; None without `--mirror`.
-    UserError where its package is missing, it cannot be written, or it holds another run of this
-    name."""
+    """The target of a run that is about to begin, by its options; None without `--mirror`.
+    UserError where it cannot be written, or holds another run of this name."""
     if config.mirror is None:
         return None
     folder = Path(config.output_dir) / (config.run_name or "run")
@@ -224,8 +221,7 @@ def of_run(config: Any) -> Target | None:
 
 
 def check_place(mirror: str, folder: Path) -> None:
-    """UserError for a folder that the run's lies in, below `/` or `..` included, or that lies in a
-    run's."""
+    """UserError for a folder that the run's lies in, such as `/`, or that lies in a run's."""
     if fetching.scheme(mirror) not in ("file", "local"):
         return
     place = expanded(mirror.partition("://")[2] if fetching.is_url(mirror) else mirror).resolve()

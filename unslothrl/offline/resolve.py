@@ -46,8 +46,7 @@ def resolve(
     fetch: resume.Fetch | None = None,
     machine: Machine | None = None,
 ) -> Stage:
-    """`fetch`: see `runs.resume.found`. Without `machine` this one is looked at, where no model is
-    given. Raises UserError."""
+    """`fetch`: see `runs.resume.found`. `machine`: this one by default. Raises UserError."""
     table = TABLES[command]
     layers = layers_of(table, flags, fetch)
     user, notes = layers.user, layers.notes
@@ -124,8 +123,7 @@ def check(options: OfflineOptions) -> None:
 
 
 def with_backend(stage: Stage, machine: Machine) -> Stage:
-    """The stage with unsloth or peft as its backend, and a note that says why where that is not as
-    expected. UserError where Unsloth is asked for and cannot be."""
+    """With unsloth or peft as its backend, and a note that says why. UserError."""
     options, notes = stage.options, list(stage.notes)
     backend = PEFT
     if options.backend == UNSLOTH or (options.backend == AUTO and machine.gpus):
@@ -142,8 +140,7 @@ def with_backend(stage: Stage, machine: Machine) -> Stage:
 
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
-    """Why Unsloth cannot train this, with what to do; "" where it can. UserError where there is no
-    such model."""
+    """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
     found = {name: version for name, version in installed().items() if name in RELATED}

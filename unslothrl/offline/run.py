@@ -177,8 +177,7 @@ class StageRun(Run):
         return found.folder if found else None
 
     def train(self) -> None:
-        """To the last step, or to the next boundary where a stop is asked for; one that is asked
-        for while the base is loaded ends this at once."""
+        """To the last step, or to the next boundary where a stop is asked for."""
         from unslothrl.offline import training
 
         options = self.options
@@ -220,8 +219,7 @@ class StageRun(Run):
             self.save_adapter(step)
 
     def _check_finite(self, row: Mapping[str, Any], total: int) -> None:
-        """RunError after too many skipped steps, or where all of a run's `total` were, or where a
-        step has made something that is trained infinite."""
+        """RunError after too many skipped steps, or where what is trained is not finite."""
         from unslothrl.training.updates import MOST_SKIPPED
 
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if row.get("train/skipped_updates") else 0
@@ -276,8 +274,7 @@ class StageRun(Run):
     # The end
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Frees what an unfinished checkpoint holds of the disk; torch and safetensors raise errors
-        of their own where that is full."""
+        """torch and safetensors raise errors of their own where the disk is full."""
         checkpoints: Any = self.folder.checkpoints
         remove(checkpoints.writing)
         if any(words in str(error) for words in OF_A_DISK):
@@ -299,8 +296,7 @@ class StageRun(Run):
         return min(evals, key=lambda row: row[f"eval/{self.tables.evaluation_name}/loss"])
 
     def commands(self, adapter: Path | None) -> dict[str, Any]:
-        """What can be done with the best adapter, or the newest where none is known to be
-        better."""
+        """What can be done with the best adapter, or the newest where none is better."""
         run, best = self.folder.path, None
         if (step := self._best_step()) is not None:
             best = run / ADAPTERS / f"v{step:06d}"
@@ -321,8 +317,7 @@ class StageRun(Run):
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:
-    """Hides all cards but the first from this process, which would put a copy of the model on each.
-    To be called before torch is imported."""
+    """Hides all cards but the first, before torch is imported: each would get a copy."""
     if len(machine.gpus) < 2:
         return stage
     visible = os.environ.get(variables.VISIBLE) or "0"

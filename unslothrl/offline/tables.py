@@ -121,8 +121,7 @@ def embedded_eval() -> list[TableRow]:
 def table(
     rows: Rows, options: OfflineOptions, form: Form, writer: Writer
 ) -> tuple[list[TableRow], Skipped, str]:
-    """-> (what a trainer reads of `rows`, what is left out of them, the system prompt that all of
-    them have, "" where there is no such)."""
+    """-> (what a trainer reads of `rows`, what is left out, the system prompt of all)."""
     found: list[TableRow] = []
     prompts: set[str] = set()
     skipped, columns = Skipped(source=rows), ExampleColumns.of(options)
@@ -157,8 +156,7 @@ def table(
 
 
 def default_prompt(options: OfflineOptions) -> str:
-    """The system prompt of rows that have none: what the adapter that training begins with was
-    told. UserError for an adapter whose files are damaged."""
+    """The system prompt of rows without: what the adapter that begins was told. UserError."""
     adapter = starting_adapter.folder(options)
     use = adapter_use.read(expanded(adapter)) if adapter else None
     return use.system_prompt if use is not None else ""
@@ -217,8 +215,7 @@ def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
 
 
 def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with a worked answer, which is right and in the form that the rewards ask for, and a
-    guess."""
+    """Problems with a right answer in the form that the rewards ask for, and a guess."""
     draw = random.Random(f"pairs {split} {seed}")
     while True:
         a, sign, b = arithmetic.draw_operands(draw)

@@ -34,8 +34,7 @@ class EarlierRun:
     def reopen(
         cls, resolved: Resolved, store: type[CheckpointStore], at_end: contextlib.ExitStack
     ) -> "EarlierRun":
-        """Locks the folder until `at_end`, and finds its newest checkpoint that is whole. UserError
-        where it is no run's, where it is in use, or where none of its checkpoints is whole."""
+        """Locks the folder until `at_end`, and finds its newest whole checkpoint. UserError."""
         options, table = resolved.options, COMMANDS[resolved.command]
         folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
@@ -91,8 +90,7 @@ class EarlierRun:
         return any(line.partition(" ")[0] not in FREE for line in self.changes)
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
-        """Once the training is as it was at the checkpoint: deletes the record of what came after,
-        and writes the run's config, with `comments`."""
+        """Once the training is as it was: deletes what came after, writes the config."""
         self.folder.write_config(to_toml(replace(options, resume=None), comments))
         self.folder.truncate_after(self.step, self.logged)
         origin.record_resume(self.folder.path, self.step, self.changes)
@@ -100,8 +98,7 @@ class EarlierRun:
 
 
 def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
-    """The newest whole checkpoint, or that of the step before where the record of its step was cut
-    off: the step is then done and recorded again."""
+    """The newest whole checkpoint, or that before where the record of its step was cut off."""
     whole = folder.checkpoints.whole_ones(notes.append)
     newest = next(whole, None)
     if newest is None:
@@ -119,8 +116,7 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
 
 
 def damaged_metrics(folder: RunFolder) -> list[str]:
-    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError where it is no
-    such file at all."""
+    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError."""
     damaged: list[str] = []
     try:
         folder.read_metrics(damaged.append)

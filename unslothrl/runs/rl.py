@@ -119,8 +119,7 @@ class RlRun(Run):
             view.note(line)
 
     def save(self, status: str, error: BaseException | None) -> Path | None:
-        """The last whole step and adapter, as far as processes that may be dead or hang give
-        them."""
+        """The last whole step and adapter, as far as processes that may be dead give them."""
         trainer, adapter = self.trainer, None
         try:
             if trainer is not None:
@@ -139,8 +138,7 @@ class RlRun(Run):
                     self.cluster.close()
 
     def _if_possible(self, save: Callable[[], Any], what: str) -> Any:
-        """What `save` gives; None, and a note, where a process is dead or hangs, the disk is full,
-        or a second Ctrl-C comes."""
+        """None, and a note, where a process is dead, the disk full, or a second Ctrl-C comes."""
         try:
             return save()
         except (RunError, OSError, KeyboardInterrupt) as error:
@@ -243,10 +241,8 @@ def spare_collector(processes: Cluster) -> None:
 
 
 def check_rewards(config: Config, task: Task | None = None) -> str | None:
-    """Loads functions of the user's own and tries the sandbox, as far as the run will need them;
-    with a `task`, tries the functions too.
-
-    -> the level of the sandbox, the same in all processes; None where no programs are run."""
+    """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
+    too. -> the level of the sandbox; None where no programs are run."""
     scorer = scorer_of(config)
     try:
         scorer.check()

@@ -152,8 +152,7 @@ class Run(abc.ABC):
         return RunFolder.create(options.output_dir, options.run_name or name, text, begin)
 
     def begin(self, folder: RunFolder, use: Use) -> None:
-        """The run's folder is there, locked: from now on an end is recorded in it. `use`: that of
-        its adapters."""
+        """The folder is there, locked: an end is recorded in it. `use`: of its adapters."""
         self.folder, self.has_begun = folder, True
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
@@ -171,8 +170,7 @@ class Run(abc.ABC):
     # End
 
     def close(self, status: str, error: BaseException | None = None) -> None:
-        """Saves what there is, sums up and says how it ended. `error` is what ended a run that
-        failed."""
+        """Saves what there is, sums up and says how it ended. `error`: what ended a failed run."""
         stopping.begin()
         self.view.stage("saving and stopping")
         adapter = self.save(status, error)

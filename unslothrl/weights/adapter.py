@@ -98,11 +98,8 @@ NOTHING = Beside()
 def write_adapter(
     adapter: Adapter, parent: Path, beside: Beside = NOTHING, earlier: Path | None = None
 ) -> Path:
-    """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there.
-
-    What does not change is linked from `earlier`, another version's folder with the same files, so
-    that a tokenizer of megabytes is on the disk once for a run.
-    """
+    """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there. What does
+    not change is linked from `earlier`, another version's folder with the same files."""
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"v{adapter.version:06d}"
     temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))

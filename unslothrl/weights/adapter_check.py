@@ -54,8 +54,7 @@ class Lora:
 
 def check(name: str, base: Path) -> Lora:
     """-> what the adapter in the folder `name` is. UserError where it cannot be used on the model
-    in the folder `base`: settings, names and shapes of its tensors, every weight, and the size of a
-    reward model's head."""
+    in the folder `base`, by its settings, tensors, every weight, and a reward model's head."""
     from safetensors.torch import load_file
 
     lora, shape = check_settings(name), shapes.shape_of(str(base))

@@ -103,8 +103,7 @@ def check_policy(folder: Path) -> None:
 
 
 def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Beside:
-    """What lies beside every adapter that was trained over the checkpoint `base`. The folder then
-    loads with PEFT alone."""
+    """What lies beside every adapter over the checkpoint `base`: PEFT alone can load it."""
     files = {path.name: path for path in tokenizer_files(base)}
     if use.base == EMBEDDED:
         kept = [path for path in base.iterdir() if path.name in MODEL or path in files.values()]

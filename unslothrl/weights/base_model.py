@@ -37,9 +37,8 @@ Stage = Callable[[str], None]
 
 
 def prepare(model: str, stage: Stage | None = None) -> Path:
-    """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError.
-
-    `stage` is called with what takes long, by default a line on stderr."""
+    """-> the folder of the 4-bit checkpoint of `model`, made if need be. `stage` is called with
+    what takes long, by default a line on stderr. Raises UserError."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     if not isinstance(quantised, dict):
@@ -60,10 +59,8 @@ def is_on_hub(model: str) -> bool:
 
 
 def find(model: str, weights: bool = True) -> Path:
-    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub.
-
-    Without `weights` only what the tokenizer takes is asked for.
-    """
+    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub. Without
+    `weights` only what the tokenizer takes is asked for."""
     if model == EMBEDDED:
         return BASE
     folder = Path(os.path.expanduser(model))

@@ -90,8 +90,7 @@ def weight_files(base: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=256)
 def hashes_of(file: Path, inode: int, size: int, changed_ns: int) -> dict[str, str]:
-    """Of each tensor in a file, with its type and shape: 7B in NF4 take half a second where the
-    file is in memory, and then they are."""
+    """Of each tensor, with its type and shape: 7B in NF4 take half a second from memory."""
     import torch
     from safetensors import safe_open
 
@@ -110,8 +109,7 @@ def short(value: Any) -> str:
 
 
 def differing(before: Parts, now: Parts) -> str:
-    """The parts of `now` that are not as recorded, "norms, head"; "" where all are. What was not
-    recorded is not compared."""
+    """The parts of `now` that are not as recorded, "norms, head"; "" where all that were are."""
     return ", ".join(part for part in now if part in before and before[part] != now[part])
 
 

@@ -37,8 +37,7 @@ class Held:
 
 
 class NodeFiles:
-    """The versions that a process uses, in a folder of its own in `room`, which is that of other
-    processes of the run on the node too."""
+    """The versions that a process uses, in a folder of its own in `room`, which a run's share."""
 
     def __init__(self, room: Path):
         self.room, self.held = room, list[Held]()
@@ -50,8 +49,7 @@ class NodeFiles:
             fcntl.flock(self.in_use, fcntl.LOCK_SH)
 
     def hold(self, adapter: Adapter, is_own: bool = False) -> Held:
-        """The version's folder; `is_own`: from the adapter, whatever others have. OSError if it
-        cannot be written."""
+        """The version's folder; `is_own`: without what others have written. OSError."""
         name = f"v{adapter.version:06d}-{adapter.checksum[:16]}"
         folder = self.folder / f"{name}-{next(COPIES)}"
         folder.mkdir()
@@ -84,8 +82,7 @@ class NodeFiles:
             shutil.rmtree(held.folder, ignore_errors=True)
 
     def close(self) -> None:
-        """Releases everything; the last process to do so removes the room, if nothing else is in
-        it."""
+        """Releases everything; the last process removes the room, if nothing else is in it."""
         self.held.clear()
         with locked(self.room):
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -95,8 +92,7 @@ class NodeFiles:
 
 
 def remove_abandoned(room: Path) -> None:
-    """Removes the folders beside and in `room` of processes that have ended, with the rooms of
-    other runs that have no others."""
+    """Removes the folders of processes that have ended, and rooms of other runs with them."""
     for each in room.parent.glob(f"{ROOM}*"):
         if folders := [*each.glob(f"{OWN}*")]:
             with suppress(FileNotFoundError), locked(each):  # another one removes it as well

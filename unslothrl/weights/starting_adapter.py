@@ -1,8 +1,5 @@
-"""The adapter that training begins with, of which a run keeps a copy.
-
-A run that goes on reads the copy, since the folder that was given may have been moved or changed,
-or be on another machine.
-"""
+"""The adapter that training begins with, of which a run keeps a copy: the folder that was given may
+be moved or changed, or be on another machine, when the run goes on."""
 
 import hashlib
 import re
@@ -43,8 +40,7 @@ def kept(run: Path) -> str | None:
 
 
 def keep(options: Options, run: Path) -> str:
-    """Copies the adapter into a new run's folder, whole or not at all. -> `print_of` it, "" where
-    there is none. OSError."""
+    """Copies the adapter into a new run's folder. -> `print_of` it, "" without one. OSError."""
     given = adapter_folder(options.adapter)
     if given is None:
         return ""
@@ -73,8 +69,7 @@ def print_of(folder: Path) -> str:
 
 
 def check(options: Options, begun_with: str) -> None:
-    """UserError where a run that goes on would have another adapter than it began with. That one's
-    `print_of`: `begun_with`, "" where it is not known."""
+    """UserError where a resumed run has another adapter than it began with ("": not known)."""
     start = folder(options)
     if options.resume is None or start is None or not begun_with:
         return
@@ -87,9 +82,8 @@ def check(options: Options, begun_with: str) -> None:
 
 
 def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The options that a user set, and the adapter's base among them where no model is named; a
-    note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
-    found."""
+    """The options that a user set, with the adapter's base where no model is named; `notes` gets
+    that, or that another one is. UserError."""
     given, name = adapter_folder(user.get("adapter")), user.get("adapter")
     base = base_of(given) if given is not None and user.get("resume") is None else None
     if base is None:
@@ -108,8 +102,7 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
 
 
 def base_of(adapter: str) -> str | None:
-    """What an adapter's base is called; None where its files do not say. UserError where they are
-    damaged."""
+    """What an adapter's base is called; None where its files do not say. UserError."""
     if not is_file(expanded(adapter) / CONFIG_FILE):
         return None  # whatever reads it next says so
     use = adapter_use.read(expanded(adapter))
@@ -117,16 +110,14 @@ def base_of(adapter: str) -> str | None:
 
 
 def of_weights(base: str) -> str:
-    """The same for all names of a base's weights: of a folder its path, of a hub id its name
-    without who has quantised it."""
+    """The same for all names of a base: a folder's path, a hub id without its quantiser."""
     if base != EMBEDDED and exists(base):
         return str(expanded(base).resolve())
     return QUANTISED.sub("", base.rpartition("/")[2].lower())
 
 
 def stages(options: Options, own: str) -> tuple[str, ...]:
-    """What has trained the adapters of a run, the oldest first; `own`: the run itself. UserError
-    where the file that says so is damaged."""
+    """What has trained the adapters of a run, the oldest first and `own` last. UserError."""
     start, given = folder(options), adapter_folder(options.adapter)
     if start is None or given is None:
         return (own,)
