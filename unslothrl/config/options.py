@@ -82,11 +82,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     )
 
     max_lora_rank: int = lora(
-        32,
-        "LoRA rank",
-        at_least=1,
-        at_most=MOST_RANK,
-        unused="with an adapter",
+        32, "LoRA rank", at_least=1, at_most=MOST_RANK, unused="with an adapter"
     )
     lora_alpha: int = lora(
         16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA, unused="with an adapter"

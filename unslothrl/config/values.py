@@ -15,7 +15,6 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.config import names
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.files import exists
 from unslothrl.text import shown
 
 KINDS = {
@@ -136,19 +135,12 @@ def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any
         items = (value,) if isinstance(value, str) else tuple(value)
         has_commas = is_flag and table.options[name].metadata.get("commas")
         if has_commas and all(isinstance(item, str) for item in items):
-            items = tuple(part for item in items for part in separated(item)) or items
+            parts = (part.strip() for item in items for part in item.split(","))
+            items = tuple(filter(None, parts)) or items
         return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":
         return value if name == "system_prompt" else None
     return value if type(value) is wanted else None
-
-
-def separated(text: str) -> list[str]:
-    """The names in "a,b", but for a path that has a comma."""
-    file = text.partition(".py:")
-    if "," not in text or exists("".join(file[:2]).rstrip(":")) or exists(text):
-        return [text]
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:

@@ -34,13 +34,7 @@ from unslothrl.data.columns import (
 from unslothrl.text import is_utf8, plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
-ANSWERS = (
-    "answer",
-    "gt_answer",
-    "ground_truth",
-    "extra_info.answer",
-    "reward_model.ground_truth",
-)
+ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
 WORKED = ("solution", "completion", "output", "response")  # the answer is somewhere in there
 INSTRUCTION, INPUT, SYSTEM = "instruction", "input", "system"  # of Alpaca
 LAST_TURN = "the last turn"

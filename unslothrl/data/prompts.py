@@ -25,10 +25,7 @@ def turns_of(
 
 
 def render(
-    tokenizer,
-    messages: Sequence[tuple[str, str]] | str,
-    system_prompt: str,
-    replaces: bool = False,
+    tokenizer, messages: Sequence[tuple[str, str]] | str, system_prompt: str, replaces: bool = False
 ) -> str:
     """The chat template's text of `turns_of` up to where the assistant begins. UserError."""
     turns = turns_of(messages, system_prompt, replaces)

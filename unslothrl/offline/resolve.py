@@ -68,15 +68,10 @@ def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> O
     """The options with the model that RL takes on a machine; `notes` gets why."""
     machine = machine.look_for_hub() if machine.gpus else machine
     model, _ = fit.default_task(machine)
-    if model == options.model:
-        return options
-    if not machine.gpus:
-        why = "there is no GPU"
-    elif machine.online is False:
-        why = "the Hugging Face hub does not answer"
-    else:
-        why = f"fits {stages.gb(machine.gpus[0].memory_mb)}"
-    notes.append(f"model {options.model} -> {model}: {why}")
+    if model != options.model:
+        why = f"fits {stages.gb(machine.gpus[0].memory_mb)}" if machine.gpus else "there is no GPU"
+        why = "the Hugging Face hub does not answer" if machine.online is False else why
+        notes.append(f"model {options.model} -> {model}: {why}")
     return replace(options, model=model)
 
 

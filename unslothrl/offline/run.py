@@ -24,7 +24,7 @@ from unslothrl.runs import resume
 from unslothrl.runs.run import Run
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
-from unslothrl.tracking import calling, origin
+from unslothrl.tracking import calling
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.tracking.step_lines import Column, Layout
@@ -151,10 +151,8 @@ class StageRun(Run):
             before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
             notes += fingerprint.check(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
-        own = origin.described(self.resolved.command, options.dataset, folder.path.name)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
-        stages = starting_adapter.stages(options, own)
-        self.begin(folder, replace(use, kind=kind, stages=stages, base_parts=parts))
+        self.begin(folder, replace(use, kind=kind, base_parts=parts))
         view.header([*self._header(), *notes])
 
     def _header(self) -> list[str]:

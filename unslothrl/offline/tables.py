@@ -186,10 +186,7 @@ def limited(rows: list[TableRow], most: int) -> list[TableRow]:
 
 def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
     return [
-        {
-            "input_ids": list(each.ids),
-            "labels": np.where(each.learnt, each.ids, IGNORED).tolist(),
-        }
+        {"input_ids": list(each.ids), "labels": np.where(each.learnt, each.ids, IGNORED).tolist()}
         for each in writer.sequences(example)
     ]
 

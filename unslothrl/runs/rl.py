@@ -36,8 +36,6 @@ from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
-COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
-
 
 class RlRun(Run):
     """The main job. After `prepare`: its `base` (the 4-bit checkpoint), `data`, `prints` of the
@@ -78,9 +76,7 @@ class RlRun(Run):
             "run", parts, facts=facts(config, data)
         )  # fmt: skip
         use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-        own = origin.described(origin.RL, config.dataset, folder.path.name, config.learner)
-        stages = starting_adapter.stages(config, own)
-        self.begin(folder, replace(use, stages=stages, base_parts=parts))
+        self.begin(folder, replace(use, base_parts=parts), config.learner)
         view.header(header(config, data, self.steps, [*self.resolved.notes, *notes]))
 
     @property
@@ -113,7 +109,11 @@ class RlRun(Run):
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
         self.trackers.start(trainer.state.step if is_resumed else None)
-        spare_collector(processes)
+        # Python's collector is to look through less of what never is in a cycle: what is there by
+        # now and, where no tensors can be, the records of rollouts, thousands a second.
+        gc.freeze()
+        if not processes.is_local:
+            gc.set_threshold(50_000, 20, 20)
         trainer.train()
         for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
             view.note(line)
@@ -230,14 +230,6 @@ def total_steps(config: Config, data: Data) -> int:
         return config.max_steps
     steps = config.episodes * data.train.steps_per_episode(config.batch_size)
     return min(steps, config.max_steps or steps)
-
-
-def spare_collector(processes: Cluster) -> None:
-    """Has Python's collector look through less of what never is in a cycle: what is there by now,
-    and, where no tensors can be, the records of rollouts, thousands a second."""
-    gc.freeze()
-    if not processes.is_local:
-        gc.set_threshold(*COLLECT_AFTER)
 
 
 def check_rewards(config: Config, task: Task | None = None) -> str | None:

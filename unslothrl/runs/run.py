@@ -5,7 +5,7 @@ import abc
 import contextlib
 import errno
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -151,7 +151,7 @@ class Run(abc.ABC):
         text = to_toml(options, facts)
         return RunFolder.create(options.output_dir, options.run_name or name, text, begin)
 
-    def begin(self, folder: RunFolder, use: Use) -> None:
+    def begin(self, folder: RunFolder, use: Use, learner: str = "") -> None:
         """The folder is there, locked: an end is recorded in it. `use`: of its adapters."""
         self.folder, self.has_begun = folder, True
         self.at_end.callback(folder.close)
@@ -160,7 +160,9 @@ class Run(abc.ABC):
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.mirror = Mirror(self.target, folder.path, self.view.note)
         folder.saved = self.mirror.update
-        self.use = use
+        command, dataset = self.resolved.command, self.options.dataset
+        own = origin.described(command, dataset, folder.path.name, learner)
+        self.use = replace(use, stages=starting_adapter.stages(self.options, own))
 
     def card(self, version: int) -> str:
         """The model card of a version, by what the run has measured until it is saved."""
