@@ -1,14 +1,20 @@
 """The table of options: flags, TOML keys, limits and help all come from `Config`.
 
 It imports nothing of this package but what a field is, so that every layer may read a config. The
-first options, to sampling, are in task_options.py.
+first groups, to the objective's, are in option.py.
 """
 
 from dataclasses import Field, dataclass, fields
 
-from unslothrl.config.objective_options import ObjectiveOptions
-from unslothrl.config.option import evaluation, hardware, lora, training
-from unslothrl.config.task_options import EnvironmentOptions, TaskOptions
+from unslothrl.config.option import (
+    EnvironmentOptions,
+    ObjectiveOptions,
+    TaskOptions,
+    evaluation,
+    hardware,
+    lora,
+    training,
+)
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes

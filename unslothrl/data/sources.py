@@ -1,7 +1,7 @@
 """Where rows come from: the embedded generator, local files and folders, the Hugging Face hub.
 
     NAME[:CONFIG][@SPLIT][[FROM:TO]]      openai/gsm8k:main@train[:1000]
-    MATH-500, GSM8K, HumanEval, ...       evaluation sets that `named` knows
+    MATH-500, GSM8K, HumanEval, ...       evaluation sets in `NAMED`; MATH-500=FILE: graded alike
 
 NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say what split they
 are. Without a split, a slice is one of the training rows.
@@ -11,11 +11,11 @@ import contextlib
 import json
 import re
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.data import files, named
+from unslothrl.data import files
 from unslothrl.data.columns import parsed
 from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
@@ -45,7 +45,7 @@ class Source:
     split: str | None = None
     start: int | None = None
     stop: int | None = None
-    known: str | None = None  # the name that it has in `named`
+    known: str | None = None  # the name that it has in `NAMED`
 
     @property
     def is_local(self) -> bool:
@@ -71,8 +71,8 @@ def parse(text: str) -> Source:
     """UserError for a text that names nothing."""
     if text.strip() and exists(text):
         return Source(text)
-    if (known := named.name_of(text)) is not None:
-        return replace(parse(named.NAMED[known].source), known=known)
+    if (known := name_of(text)) is not None:
+        return replace(parse(NAMED[known].source), known=known)
     if (address := ADDRESS.match(text)) is not None:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
@@ -253,3 +253,50 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
 def is_name(text: str) -> bool:
     """A name of an eval set, as it stands in metrics."""
     return text.replace("-", "_").replace(".", "_").isidentifier()
+
+
+# Evaluation sets that have a name of their own: where they are on the hub, and who grades them
+
+MATHS, CODE = "boxed", "code"  # rewards
+MATHS_TOO = ("accuracy", "boxed", "think_answer_tags", "search")  # compare with a gold answer too
+
+
+@dataclass(frozen=True)
+class Named:
+    source: str  # as `sources.parse` takes it
+    reward: str  # that grades it where the run's own rewards cannot
+
+
+NAMED = {
+    "MATH-500": Named("HuggingFaceH4/MATH-500@test", MATHS),
+    "GSM8K": Named("openai/gsm8k:main@test", MATHS),
+    "AIME": Named("HuggingFaceH4/aime_2024@train", MATHS),
+    "AIME25": Named("math-ai/aime25@test", MATHS),
+    "AMC": Named("math-ai/amc23@test", MATHS),
+    "HumanEval": Named("openai/openai_humaneval@test", CODE),
+    "MBPP": Named("google-research-datasets/mbpp:sanitized@test", CODE),
+}
+OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
+
+
+def name_of(text: str) -> str | None:
+    """The set that a name means, whatever its case and hyphens; None for any other."""
+    plain = text.lower().replace("-", "").replace("_", "")
+    by_name = {name.lower().replace("-", ""): name for name in NAMED}
+    return by_name.get(plain) or OTHER_NAMES.get(plain)
+
+
+def reward_of(names: Iterable[str], given: str) -> str | None:
+    """The reward that grades the eval sets with these names; None where a run's first reward,
+    `given`, does, or no set is known. UserError where one reward cannot grade them all."""
+    wanted: dict[str, str] = {}  # reward -> a set
+    for name in names:
+        known = name_of(name)
+        if known is not None:
+            wanted.setdefault(NAMED[known].reward, known)
+    if len(wanted) > 1:
+        names = " and ".join(wanted.values())
+        raise UserError(f"dataset {names} are graded by different rewards: evaluate each by itself")
+    if not wanted or given in wanted or (MATHS in wanted and given in MATHS_TOO):
+        return None
+    return next(iter(wanted))

@@ -6,9 +6,10 @@ more, each is rendered when it is drawn.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -291,3 +292,56 @@ def eval_tasks(
     if len(tasks) > most:
         tasks = random.Random(seed_of(0, "eval")).sample(tasks, most)
     return tasks, skipped
+
+
+# What tells two data sets apart: a resumed run must train on the one that it began with
+
+PICKED = 4_096  # tasks of a set that is rendered as it is used, evenly spaced
+TRAIN = "train"
+
+Fingerprints = dict[str, str]
+"""Of "train" and each evaluation set, by its name: "60 problems, 8f3a..."."""
+
+
+def fingerprints_of(data: Data) -> Fingerprints:
+    of_evals = {f"eval/{name}": print_of_tasks(len(of), of) for name, of in data.evals.items()}
+    return {TRAIN: print_of(data.train), **of_evals}
+
+
+def print_of(train: FiniteTasks | EndlessTasks) -> str:
+    """By all tasks, or some of each part of a set that is rendered as it is used."""
+    if isinstance(train, EndlessTasks):
+        return "problems without end"
+    count = len(train.tasks)
+    places: Iterable[int] = range(count)
+    if isinstance(train.tasks, LazyTasks):
+        places = np.unique(np.linspace(0, count - 1, PICKED, dtype=np.int64))
+    return print_of_tasks(count, (train.tasks[int(index)] for index in places))
+
+
+def print_of_tasks(count: int, tasks: Iterable[Task | None]) -> str:
+    """By what identifies a problem: its id, its text and its answer."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        parts = ("", "", "") if task is None else (task.id, task.problem, task.answer)
+        for part in parts:
+            text = part.encode("utf-8", "surrogatepass")
+            digest.update(len(text).to_bytes(8, "little") + text)
+    return f"{count} problems, {digest.hexdigest()[:16]}"
+
+
+def check_fingerprints(before: Fingerprints, now: Fingerprints, dataset: str) -> list[str]:
+    """Notes on evaluation sets that have changed. UserError where the training set has: a position
+    in it would mean other problems."""
+    was, is_now = before.get(TRAIN), now[TRAIN]
+    if was is not None and was != is_now:
+        raise UserError(
+            f"dataset {dataset} is not what the run was trained on ({was}; now {is_now}): restore "
+            "it, or start a new run with --adapter"
+        )
+    return [
+        f"evaluation set {name.removeprefix('eval/')} is not as it was ({before[name]}; now "
+        f"{now[name]}): do not compare its figures with those before"
+        for name in sorted(before.keys() & now.keys() - {TRAIN})
+        if before[name] != now[name]
+    ]

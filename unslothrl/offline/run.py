@@ -14,7 +14,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
-from unslothrl.data import fingerprint
+from unslothrl.data.tasks import TRAIN, check_fingerprints
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
@@ -139,7 +139,7 @@ class StageRun(Run):
         self.tables = found = tables.load(options, form, writer)
         notes += [*found.notes, *writer.notes]
         prints = {
-            fingerprint.TRAIN: tables.fingerprint(found.train),
+            TRAIN: tables.fingerprint(found.train),
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
         if self.earlier is None:
@@ -149,7 +149,7 @@ class StageRun(Run):
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
             before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
-            notes += fingerprint.check(before, prints, options.dataset)
+            notes += check_fingerprints(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
         self.begin(folder, replace(use, kind=kind, base_parts=parts))

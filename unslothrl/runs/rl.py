@@ -14,7 +14,7 @@ from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.data import fingerprint, tasks
+from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded
@@ -23,9 +23,8 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
 from unslothrl.runs import resume
-from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.run import Run
+from unslothrl.runs.run import EarlierRun, Run
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
@@ -68,9 +67,9 @@ class RlRun(Run):
         notes = [*on_base]
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
         check_machine(config, self.machine, self.base)
-        self.prints = fingerprint.of(data)
+        self.prints = tasks.fingerprints_of(data)
         if self.earlier is not None:  # before models are loaded
-            changed = fingerprint.check(self.before.data, self.prints, config.dataset)
+            changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
             notes = [*self.earlier.notes, *notes, *changed]
         folder = self.earlier.folder if self.earlier else self.new_folder(
             "run", parts, facts=facts(config, data)
