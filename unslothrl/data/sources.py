@@ -7,10 +7,8 @@ NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say
 are. Without a split, a slice is one of the training rows.
 """
 
-import contextlib
 import json
 import re
-import urllib.parse
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,6 @@ from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
-from unslothrl.system.machine import endpoint, hub_answers, is_offline
 from unslothrl.text import one_line
 
 HELD_OUT = "held_out"  # the eval set where none is named
@@ -144,43 +141,19 @@ def hub_splits(source: Source) -> dict[str, Rows]:
     disable_progress_bars()
     name, config, known = source.name, source.config, source.known
     try:
-        with without_waiting():
-            try:
-                splits = load_dataset(name, config)
-            except ValueError as error:  # several configurations, like openai/gsm8k
-                if config is not None or "Config name is missing" not in str(error):
-                    raise
-                splits = load_dataset(name, "main")
+        try:
+            splits = load_dataset(name, config)
+        except ValueError as error:  # several configurations, like openai/gsm8k
+            if config is not None or "Config name is missing" not in str(error):
+                raise
+            splits = load_dataset(name, "main")
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
         what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
             f"dataset {what}: not a local file, and could not be loaded from the hub "
-            f"({reason_of(error)}): check the name and the network, or give {instead}.jsonl"
+            f"({one_line(error)}): check the name and the network, or give {instead}.jsonl"
         ) from None
     return {str(split): rows for split, rows in splits.items()}
-
-
-def reason_of(error: Exception) -> str:
-    """Why the hub gave nothing; of one that does not answer its libraries say only their mode."""
-    if not re.search("offline ?mode", str(error), re.IGNORECASE):
-        return one_line(error)
-    host = urllib.parse.urlsplit(endpoint()).hostname
-    return "HF_HUB_OFFLINE is set" if is_offline() else f"no connection to {host}"
-
-
-@contextlib.contextmanager
-def without_waiting() -> Iterator[None]:
-    """A hub that does not answer is not tried for half a minute: its cache alone is looked into."""
-    import datasets.config
-    from huggingface_hub import constants
-
-    before = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    if not any(before) and not hub_answers():
-        constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = before
 
 
 def local_splits(path: Path) -> dict[str, Rows]:
