@@ -78,7 +78,8 @@ def take(name: str, tree: Path, folder: Path) -> tuple[dict[str, bytes], list[di
     """Runs `name` in a tree. -> (the content of files by name, the lines of metrics)"""
     options = RUNS[name].split()
     kind = options.pop(0) if options[0] in STAGES else "train"
-    if not (tree / "unslothrl" / "config" / "objective_options.py").exists():  # an earlier commit
+    config = (tree / "unslothrl" / "config").glob("*.py")
+    if not any("class ObjectiveOptions" in file.read_text() for file in config):  # an earlier one
         options = [word.replace("--objective.", "--") for word in options]
     options += (COMMON if kind == "train" else OF_STAGES).split()
     command = [sys.executable, "-m", "unslothrl", kind, *options]

@@ -14,7 +14,7 @@ PHASES = {  # name -> module, class or "", function
     "step": ("unslothrl.offline.trainers", "StageTrainer", "training_step"),
     "evaluation": ("unslothrl.offline.trainers", "StageTrainer", "prediction_step"),
     "log": ("unslothrl.offline.run", "StageRun", "finished"),
-    "checkpoint": ("unslothrl.offline.checkpoints", "StageCheckpoints", "seal"),
+    "checkpoint": ("unslothrl.offline.run", "StageCheckpoints", "seal"),
     "rename": ("unslothrl.checkpoints.store", "", "replace_folder"),
     "latest": ("unslothrl.checkpoints.store", "", "write_whole"),
     "adapter": ("unslothrl.offline.run", "StageRun", "save_adapter"),

@@ -33,9 +33,9 @@ def test_a_whole_adapter_is_taken_for_what_it_is(tmp_path):
     [
         ({"peft_type": "LOHA"}, "it has peft_type 'LOHA'"),
         ({"r": 8}, "is 4 x 128, not 8 x 128"),
-        ({"r": True}, "rank r True must be a whole number from 1 to 512"),
-        ({"lora_alpha": float("nan")}, "lora_alpha nan must be over 0"),
-        ({"lora_dropout": 1}, "lora_dropout 1 must be at least 0 and under 1"),
+        ({"r": True}, "r must be whole, from 1 to 512, got True"),
+        ({"lora_alpha": float("nan")}, "lora_alpha must be over 0 and at most 65536, got nan"),
+        ({"lora_dropout": 1}, "lora_dropout must be from 0 and under 1, got 1"),
         ({"target_modules": "all-linear"}, "got 'all-linear'"),
         ({"target_modules": [*SETTINGS["target_modules"], "lm_head"]}, "target_modules must"),
         ({"target_modules": ["q_proj"]}, "has tensor"),

@@ -76,7 +76,6 @@ BAD = [
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
     ("--max_new_tokens 999999", ["max_new_tokens 999999", "context", "--max_new_tokens"]),
-    ("--batch_size 65536 --num_candidates 1024", ["67108864 completions", "--batch_size 1024"]),
 ]
 
 

@@ -19,9 +19,9 @@ from unslothrl.checkpoints.store import Checkpoints, sum_of
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
-from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import restore
+from unslothrl.runs.run import EarlierRun
 from unslothrl.tracking.run_folder import RunFolder, read_jsonl
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import best

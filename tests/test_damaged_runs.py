@@ -11,7 +11,7 @@ from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.config.values import RUN
-from unslothrl.runs.earlier_run import EarlierRun
+from unslothrl.runs.run import EarlierRun
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 

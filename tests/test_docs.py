@@ -15,7 +15,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss
 from unslothrl.commands import cli
-from unslothrl.data import formats, named
+from unslothrl.data import formats, sources
 from unslothrl.records import FROM_THE_ENVIRONMENT
 from unslothrl.rewards import assertions, builtin
 from unslothrl.rewards.builtin import code, countdown
@@ -177,7 +177,7 @@ def test_every_evaluation_set_with_a_name_is_documented():
             for row in table("docs/data.md", "Evaluation sets by name")
         )
     }
-    assert rows == {(name, each.source, each.reward) for name, each in named.NAMED.items()}
+    assert rows == {(name, each.source, each.reward) for name, each in sources.NAMED.items()}
 
 
 def test_every_learner_and_reward_is_in_the_readme():

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from unslothrl.commands import cli
-from unslothrl.data import files, formats, named, sources, tasks
+from unslothrl.data import files, formats, sources, tasks
 from unslothrl.data.formats import Columns
 from unslothrl.errors import UserError
 from unslothrl.records import Task
@@ -151,8 +151,8 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16 "),
-        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f WINDOWS-1252 "),
+        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16, or WINDOWS-1252"),
+        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f UTF-16, or WINDOWS-1252"),
         ("a.xlsx", b"PK", "save the sheet as CSV UTF-8"),
         ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
     ],
@@ -174,7 +174,7 @@ def test_files_that_cannot_be_read_say_what_to_do(name, content, said, tmp_path)
     ],
 )  # fmt: skip
 def test_sets_are_known_by_name(text, known):
-    assert named.name_of(text) == known
+    assert sources.name_of(text) == known
     found = sources.parse(text)
     assert found.known == known
     assert known is None or (found.name.count("/") == 1 and found.split and found.label == known)
@@ -187,12 +187,12 @@ def test_a_file_of_that_name_goes_first(tmp_path, monkeypatch):
 
 
 def test_the_reward_is_the_runs_where_it_grades_them():
-    assert named.reward_of(["MATH-500", "AIME"], "accuracy") is None
-    assert named.reward_of(["MATH-500"], "code") == "boxed"
-    assert named.reward_of(["HumanEval", "mine"], "accuracy") == "code"
-    assert named.reward_of(["MBPP"], "code") is None and named.reward_of(["mine"], "x") is None
+    assert sources.reward_of(["MATH-500", "AIME"], "accuracy") is None
+    assert sources.reward_of(["MATH-500"], "code") == "boxed"
+    assert sources.reward_of(["HumanEval", "mine"], "accuracy") == "code"
+    assert sources.reward_of(["MBPP"], "code") is None and sources.reward_of(["mine"], "x") is None
     with pytest.raises(UserError, match="GSM8K and MBPP are graded by different rewards"):
-        named.reward_of(["GSM8K", "MBPP"], "accuracy")
+        sources.reward_of(["GSM8K", "MBPP"], "accuracy")
 
 
 # Problems that are in both
@@ -233,8 +233,8 @@ def said_of(path) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of the kind that it is"),
-        ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of the kind that it is"),
+        ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of what it is"),
+        ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of what it is"),
         ("a.csv", b"c," * 300_000 + b"c\n", "its header has 'c' twice"),
         ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 has over 100 levels"),
         ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 has over 100 levels"),

@@ -68,7 +68,6 @@ def test_a_target_that_goes_away_costs_notes_and_not_the_run(tmp_path, capsys, m
     """A folder that becomes a file as soon as the run has begun."""
     from unslothrl.mirror import mirror
 
-    monkeypatch.setattr(mirror, "RETRY_S", 0.0)
     checked = mirror.of_run
 
     def vanishing(config):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from unslothrl.checkpoints.store import Damaged, check, step_of
-from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.offline.run import StageCheckpoints
 
 FILES = {
     "adapter_model.safetensors": b"weights",

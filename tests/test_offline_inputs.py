@@ -131,5 +131,5 @@ def test_a_reward_model_whose_head_is_of_another_base(size, tmp_path, capfd):
     head(Path("start"), weight=((0.5,) * size,))
     data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
     words = ["rm", "--dataset", data, "--adapter", "start", *SMALL.split(), "runs"]
-    assert f"its head reads {size} numbers, and embedded gives 128" in refused(words, capfd)
+    assert f"its head reads {size} numbers, and the base gives 128" in refused(words, capfd)
     assert not Path("runs").exists()

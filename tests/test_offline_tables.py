@@ -128,8 +128,8 @@ def test_rows_that_are_too_long_are_dropped_not_cut(tmp_path):
     with pytest.raises(UserError) as caught:
         load(options(data, eval_dataset=(str(data),), max_length=10))
     assert str(caught.value) == (
-        f"max_length 10: all 3 rows of dataset {data} are longer (the shortest has {length} "
-        f"tokens): set --max_length {length + 97} to keep every one"
+        f"max_length 10: all 3 rows of dataset {data} are longer, the shortest by {length - 10}: "
+        f"set --max_length {length + 97}"
     )
 
 

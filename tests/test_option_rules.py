@@ -153,11 +153,10 @@ def test_a_resumed_run_keeps_its_folder(tmp_path):
     assert named == ["run_name", "output_dir"]
 
 
-def test_a_rank_below_the_adapters_is_a_contradiction():
-    with pytest.raises(
-        UserError, match=r"max_lora_rank 2: adapter .*adapter has rank 4: set --max_lo"
-    ):
-        resolve({"adapter": "adapter", "max_lora_rank": "2"}, CPU)
+def test_the_adapters_rank_counts():
+    lower = resolve({"adapter": "adapter", "max_lora_rank": "2"}, CPU)
+    assert lower.config.max_lora_rank == 4
+    assert "max_lora_rank 2 has no effect with an adapter" in lower.notes
     started = resolve({"adapter": "adapter"}, CPU).config
     assert started.max_lora_rank == SETTINGS["r"] == 4  # what the engines are built for
     assert started.lora_alpha == SETTINGS["lora_alpha"]  # and scale what they are given

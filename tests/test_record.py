@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import save
 
 from unslothrl.checkpoints.run_state import RunState
-from unslothrl.runs.earlier_run import newest_recorded
+from unslothrl.runs.run import newest_recorded
 from unslothrl.tracking.run_folder import RunFolder
 
 LEARNER = save({"lora/a": np.zeros(1, np.float32)})

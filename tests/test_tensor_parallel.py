@@ -32,7 +32,7 @@ from unslothrl.system import variables
 from unslothrl.system.machine import Gpu
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import write
+from unslothrl.weights.node_files import NodeFiles
 from unslothrl.weights.published import PackedWeights, Published
 from unslothrl.weights.shapes import KNOWN, Shape
 
@@ -363,8 +363,7 @@ def test_parts_that_are_quantised_alone_have_the_values_of_the_whole():
 
 def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
     adapter = Adapter.of(7, packed(tensors()), json.dumps(SETTINGS))
-    folder = tmp_path / "v7"
-    write(adapter, folder)
+    folder = NodeFiles(tmp_path / "room").hold(adapter).folder
     file = PublishedFile(adapter.version, folder, adapter.config, adapter.checksum)
     again = pickle.loads(pickle.dumps(file))  # as it goes to the workers
     assert len(pickle.dumps(file)) < 5_000

@@ -2,10 +2,8 @@
 
 
 class UserError(Exception):
-    """Input that cannot work: one line that names the field, its value and the fix.
-
-    The command prints it as it stands and exits with code 2; nothing has been started by then.
-    """
+    """Input that cannot work: one line that names the field, its value and the fix. Printed as it
+    stands, with exit code 2; nothing has been started by then."""
 
 
 class RunError(Exception):

@@ -8,15 +8,13 @@ import stat
 from pathlib import Path
 from typing import Any
 
+from unslothrl.errors import UserError
 from unslothrl.text import shown
 
 
 def exists(name: str) -> bool:
     """Whether a path that a user gave exists; False for a name that no file can have."""
-    try:
-        return expanded(name).exists()
-    except (OSError, ValueError):  # too long, or with a null byte
-        return False
+    return os.path.exists(expanded(name))
 
 
 def expanded(name: str) -> Path:
@@ -26,37 +24,28 @@ def expanded(name: str) -> Path:
 
 def home() -> Path | None:
     """The user's home folder, None where there is none: HOME is not set, and nobody has this id."""
-    try:
-        return Path.home()
-    except RuntimeError:
-        return None
+    found = expanded("~")
+    return found if found.is_absolute() else None
 
 
 def is_file(path: Path) -> bool:
     """Whether a regular file exists; False for a name that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
+    return os.path.isfile(path)
 
 
 def is_folder(path: Path) -> bool:
     """Whether a folder exists; False for a name that no folder can have."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Whether a path below `folder` is a link to what lies elsewhere: in a folder that somebody
-    else has made it gives away a file of the user's. The hub's cache is made of links from
+    """Whether a path below `folder` is a link to what lies elsewhere, or nowhere: in a folder that
+    somebody else has made it gives away a file of the user's. The hub's cache is made of links from
     snapshots/<revision>/ to the blobs/ beside."""
     if not path.is_symlink():
         return False
-    try:
-        target, own = path.resolve(), folder.resolve()
-    except RuntimeError:  # of Python 3.11 and 3.12: links in a circle
+    target, own = (Path(os.path.realpath(each)) for each in (path, folder))
+    if not target.exists():  # or in a circle
         return True
     allowed = [own]
     for parent in (own, *own.parents):
@@ -79,8 +68,7 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
 
 
 def flush_tree(folder: Path) -> None:
-    """Flushes every file below `folder` to the disk, so that a later rename of it cannot reach the
-    disk before its content."""
+    """Flushes every file below `folder`: a later rename cannot reach the disk before them."""
     for path in folder.rglob("*"):
         if path.is_file():
             with path.open("r+b") as file:
@@ -105,6 +93,14 @@ def remove(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """`target` becomes another name of a file; a copy where the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 def newest_numbered(folder: Path, prefix: str) -> Path | None:
     """The entry of a folder with the highest number after `prefix`, None where there is none."""
     if not is_folder(folder):  # also one whose name is too long
@@ -121,8 +117,7 @@ class Unreadable(ValueError):
 
 
 def read_text(path: Path, most: int, encoding: str = "utf-8-sig") -> str:
-    """The text of a regular file of at most `most` bytes, without the mark with which Windows
-    begins files. Raises Unreadable."""
+    """The text of a regular file of at most `most` bytes, without Windows's mark. Unreadable."""
     data = read_bytes(path, most)
     try:
         return data.decode(encoding)
@@ -153,10 +148,16 @@ def read_object(path: Path, most: int) -> dict[str, Any]:
     text = read_text(path, most, "utf-8")  # other libraries refuse a mark before JSON
     try:
         value = json.loads(text)
-    except RecursionError:
-        raise Unreadable("it is nested too deeply") from None
-    except ValueError as error:  # not JSON, or an integer of thousands of digits
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
         raise Unreadable(f"it is not JSON ({error})") from None
     if not isinstance(value, dict):
         raise Unreadable(f"it must be an object, got {shown(value)}")
     return value
+
+
+def read_object_of(owner: str, path: Path, most: int) -> dict[str, Any]:
+    """The same of a file of `owner`'s, "adapter NAME". UserError."""
+    try:
+        return read_object(path, most)
+    except Unreadable as error:
+        raise UserError(f"{owner}: {path.name} is damaged ({error}): get it again") from None

@@ -113,10 +113,8 @@ def set_column(record: Any, name: str, dtype: type) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Completion:
-    """What came after a task's prompt: the record of an episode.
-
-    The arrays are per token, [tokens]. Tokens that were not sampled come from an environment.
-    """
+    """What came after a task's prompt: the record of an episode. The arrays are [tokens]; those
+    that were not sampled come from an environment."""
 
     token_ids: NDArray[np.int32]  # the end-of-sequence token included when it was sampled
     logprobs: NDArray[np.float32]  # under what it was sampled from; 0 where not sampled
@@ -388,9 +386,7 @@ class Update:
 
 
 def seed_of(*parts: int | str) -> int:
-    """A seed in [0, 2**63) from what a draw is for, e.g. (run seed, step, task, candidate).
-
-    A hash, because neighbouring integers as seeds make neighbouring requests share candidates.
-    """
+    """A seed in [0, 2**63) from what a draw is for, e.g. (run seed, step, task, candidate): a hash,
+    since neighbouring integers as seeds make neighbouring requests share candidates."""
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -43,13 +43,15 @@ def for_terminal(text: str, kept: str = "") -> str:
     return printable(redacted(text), kept)
 
 
+def one_line(error: object, most: int = 300) -> str:
+    """What an error of another library says, without secrets or what would steer a terminal."""
+    text = for_terminal(" ".join(redacted(str(error), guess=True).split()))
+    return text[:most] or type(error).__name__
+
+
 def is_utf8(text: str) -> bool:
     """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return re.search("[\ud800-\udfff]", text) is None
 
 
 HIDDEN = "<hidden>"
@@ -143,8 +145,7 @@ def redacted_values(value: Any) -> Any:
 
 
 def without_secret(value: Any) -> Any:
-    """KEY=VALUE, as `--environment_options` has it, without the value of a secret; a short number
-    is none."""
+    """KEY=VALUE, as `--environment_options` has it, without the value of a secret."""
     name, _, given = value.partition("=") if isinstance(value, str) else ("", "", "")
     is_secret = bool(given) and not NUMBER.fullmatch(given) and is_secret_name(name)
     return f"{name}={HIDDEN}" if is_secret else value
@@ -176,9 +177,8 @@ def hide_value(match: re.Match[str]) -> str:
 
 @functools.lru_cache(maxsize=4)
 def values_of(environment: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
-    """What must not be found in a text: the values of the variables whose names say that they are
-    secret, and the passwords in all of them, in every way that a file may write them. Longest
-    first, since one may contain another."""
+    """What must not be found in a text: the values of variables whose names are secrets', and the
+    passwords in all of them, in every form, the longest first."""
     secrets = set()
     for name, value in environment:
         if is_secret_name(name):

@@ -15,7 +15,7 @@ from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import command_of, entries, read_toml
 from unslothrl.config.values import RUN
-from unslothrl.data import named, sources, tasks
+from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, write_whole
@@ -172,10 +172,10 @@ def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple
     if not chosen:
         return config, ()
     first, names = chosen[0].name, sources.eval_sources(config.eval_dataset)
-    reward = None if "reward" in flags else named.reward_of(names, first)
+    reward = None if "reward" in flags else sources.reward_of(names, first)
     if reward is None:
         return config, ()
-    known = ", ".join(name for name in names if named.name_of(name) is not None)
+    known = ", ".join(name for name in names if sources.name_of(name) is not None)
     note = f"reward {first} -> {reward}, which grades {known}: --reward sets another"
     return replace(config, reward=(reward,)), (note,)
 

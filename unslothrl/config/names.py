@@ -17,13 +17,7 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "learning_rate": "lr",
     "gpu": "card",
 }
-RAY = "start Ray with `ray start --head`, which has {}, and set --ray_address auto"
-GONE = {  # options of earlier versions -> what to do instead
-    "ray_port": RAY.format("--port"),
-    "ray_worker_ports": RAY.format("--min-worker-port and --max-worker-port"),
-    "ray_node_ip": RAY.format("--node-ip-address"),
-    "ray_temp_dir": RAY.format("--temp-dir"),
-}
+GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir")  # of earlier versions
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
 FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
 PAGE = "coming-from.md"
@@ -60,20 +54,18 @@ def elsewhere() -> dict[str, tuple[list[str], str]]:
 
 
 def unknown(name: str, flags: Collection[str], command: str = "train", dashes: str = "--") -> str:
-    """The message for an option that `command`, which has `flags`, does not have. `dashes`: what an
-    option is written with, "" in a TOML file."""
+    """The message for an option that `command` does not have. `dashes`: "" in a TOML file."""
     name = plain(name, 80)
     return f"{dashes}{name} is not an option of {command}: {_hint(name, flags, command, dashes)}"
 
 
 def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
-    """What to set instead. A dotted name is looked up whole, then without what is before each
-    dot."""
+    """What to set instead. A dotted name is looked up whole, then without its first parts."""
     key = name.replace("-", "_").lower()
     parts = key.split(".")[-8:]
     for last in (".".join(parts[i:]) for i in range(len(parts))):
         if last in GONE:
-            return GONE[last]
+            return "start Ray with `ray start --head`, which has it, and set --ray_address auto"
         for own in (last, f"{SECTION}.{last}"):
             if own in flags:
                 return f"set {dashes}{own}"

@@ -1,14 +1,20 @@
 """The table of options: flags, TOML keys, limits and help all come from `Config`.
 
 It imports nothing of this package but what a field is, so that every layer may read a config. The
-first options, to sampling, are in task_options.py.
+first groups, to the objective's, are in option.py.
 """
 
 from dataclasses import Field, dataclass, fields
 
-from unslothrl.config.objective_options import ObjectiveOptions
-from unslothrl.config.option import evaluation, hardware, lora, training
-from unslothrl.config.task_options import EnvironmentOptions, TaskOptions
+from unslothrl.config.option import (
+    EnvironmentOptions,
+    ObjectiveOptions,
+    TaskOptions,
+    evaluation,
+    hardware,
+    lora,
+    training,
+)
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes
@@ -82,11 +88,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     )
 
     max_lora_rank: int = lora(
-        32,
-        "LoRA rank",
-        at_least=1,
-        at_most=MOST_RANK,
-        unused="with an adapter",
+        32, "LoRA rank", at_least=1, at_most=MOST_RANK, unused="with an adapter"
     )
     lora_alpha: int = lora(
         16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA, unused="with an adapter"
@@ -287,8 +289,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
 
     @property
     def learner_has_engine(self) -> bool:
-        """Whether a learner generates with a vLLM over its own weights, given a card. Without one
-        it generates with transformers."""
+        """Whether a learner generates with a vLLM over its own weights; else with transformers."""
         return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")
 
 

@@ -1,5 +1,4 @@
-"""The parts of the learner's objective: what a config sets of them, and what it leaves to the
-learner."""
+"""The parts of the learner's objective: what a config sets of them, and what it leaves."""
 
 from collections.abc import Mapping
 from dataclasses import replace

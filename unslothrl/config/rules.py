@@ -23,7 +23,6 @@ from unslothrl.rewards.reward import IN_LEARNER, IN_PROCESS, IN_SANDBOX
 from unslothrl.system.machine import Machine
 from unslothrl.text import plain
 
-MOST_COMPLETIONS = 2**20  # of a step
 LORA = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
 
 Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
@@ -152,19 +151,12 @@ def is_off(name: str, run: Facts) -> bool:
 
 
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
-    """How many completions there are, what they earn, and what is made of that; `objective` has the
-    numbers that the config sets."""
-    batch, candidates = config.batch_size, config.num_candidates
+    """How many completions there are, what they earn, and what is made of that."""
+    candidates = config.num_candidates
     yield (
         candidates < 2 and objective.compares_candidates,
         f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
         f"group), got {candidates}: set --num_candidates 8",
-    )
-    yield (
-        config.completions_per_step > MOST_COMPLETIONS,
-        f"batch_size {batch} x num_candidates {candidates} = {config.completions_per_step} "
-        f"completions per step must be at most {MOST_COMPLETIONS}: set --batch_size "
-        f"{MOST_COMPLETIONS // candidates}",
     )
     learns_alone = objective.has_critic or objective.trains_without_advantage
     yield (
@@ -184,10 +176,6 @@ def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
     yield (
         kl != "none" and not weight,
         f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04",
-    )
-    yield (
-        kl == "none" and bool(weight),
-        f"kl_coefficient {weight} without a KL: set --objective.kl loss, or reward",
     )
     yield (
         config.offload == "model" and config.learner_generates,

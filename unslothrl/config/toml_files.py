@@ -5,12 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.algorithms.objective import Part
 from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
-from unslothrl.config.options import PARTS, Config
-from unslothrl.config.parts import objective_of
 from unslothrl.config.values import RUN, Table, read_value, toml_value
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, read_text
@@ -95,16 +92,13 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
                 f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
                 "its line"
             )
-        try:
-            read[name] = read_value(name, value, False, table)
-        except UserError as error:
-            raise UserError(f"recipe {path}: {error}") from None
+        read[name] = read_value(name, value, False, table, f"recipe {path}: ")
     return read
 
 
 def to_toml(options: Any, facts: Sequence[str] = ()) -> str:
-    """All options of a command as a recipe that reads back as the same, but for secrets, which are
-    hidden; unset ones and `facts` of the run are comments."""
+    """All options as a recipe that reads back as the same, with secrets hidden; what is not set
+    and `facts` are comments."""
     table = next(each for each in (RUN, *TABLES.values()) if each.config is type(options))
     lines = [
         "# All options of this run, as resolved. Usable as a recipe, --recipe FILE.toml, from any",
@@ -113,24 +107,14 @@ def to_toml(options: Any, facts: Sequence[str] = ()) -> str:
     ]
     if table is not RUN:
         lines += ["", f"{COMMAND} = {toml_value(table.command)}"]
-    functions = functions_of(options) if table is RUN else {}
     groups = dict.fromkeys(entry.metadata["group"] for entry in table.options.values())
     for group in sorted(groups, key=lambda each: each == OBJECTIVE):  # a section comes last
         lines.append(f"\n[{SECTION}]" if group == OBJECTIVE else f"\n# {group}")
         for name, entry in table.options.items():
             if entry.metadata["group"] == group:
                 value = redacted_values(getattr(options, name))
-                unset = f"# {name} is {functions.get(name, 'not set')}"
-                lines.append(unset if value is None else f"{name} = {toml_value(value)}")
+                is_part = entry.metadata.get("is_part")  # a function of the learner's file, or none
+                unset = f"as {plain(Path(options.learner).name)} has it" if is_part else "not set"
+                is_set = value is not None
+                lines.append(f"{name} = {toml_value(value)}" if is_set else f"# {name} is {unset}")
     return "\n".join(lines) + "\n"
-
-
-def functions_of(config: Config) -> dict[str, str]:
-    """Parts of the objective that are functions of the learner's file: name -> what to call it."""
-    file, objective = Path(config.learner).name, objective_of(config)
-    parts = {name: getattr(objective, name) for name in PARTS}
-    return {
-        name: plain(f"{part.name} (function of {file})")
-        for name, part in parts.items()
-        if isinstance(part, Part)
-    }

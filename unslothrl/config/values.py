@@ -1,9 +1,5 @@
 """A value of one option: read in its own type and inside its limits, or refused with one that would
-do.
-
-A value is written in two ways, and a message writes it as the user did: as a flag (--lr 2e-5) or in
-TOML (lr = 2e-5).
-"""
+do, as the user writes it: --lr 2e-5, or in TOML lr = 2e-5."""
 
 import difflib
 import json
@@ -19,7 +15,6 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.config import names
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.files import exists
 from unslothrl.text import shown
 
 KINDS = {
@@ -68,13 +63,14 @@ RUN = Table(Config, "train")
 kind, is_optional = RUN.kind, RUN.is_optional
 
 
-def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) -> Any:
-    """`value` of the option `name` in its own type and inside its limits. Raises UserError.
-
-    A flag's number may be text; one from TOML must be a number.
-    """
+def read_value(
+    name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
+) -> Any:
+    """`value` of the option `name` in its own type and inside its limits; a flag's number may be
+    text. UserError, which begins with `where`."""
     if name not in table:
-        raise UserError(names.unknown(name, table.flags, table.command, "--" if is_flag else ""))
+        dashes = "--" if is_flag else ""
+        raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)
@@ -91,7 +87,7 @@ def read_value(name: str, value: Any, is_flag: bool = True, table: Table = RUN) 
     own = table.spellings(name)[0]
     fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
     got = shown(value if typed is None else typed)
-    raise UserError(f"{name} must be {wanted}, got {got}: set {fix}")
+    raise UserError(f"{where}{name} must be {wanted}, got {got}: set {fix}")
 
 
 def nearest(typed: str, choices: Sequence[str]) -> str | None:
@@ -139,19 +135,12 @@ def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any
         items = (value,) if isinstance(value, str) else tuple(value)
         has_commas = is_flag and table.options[name].metadata.get("commas")
         if has_commas and all(isinstance(item, str) for item in items):
-            items = tuple(part for item in items for part in separated(item)) or items
+            parts = (part.strip() for item in items for part in item.split(","))
+            items = tuple(filter(None, parts)) or items
         return items if all(isinstance(item, str) and item for item in items) else None
     if wanted is str and value == "":
         return value if name == "system_prompt" else None
     return value if type(value) is wanted else None
-
-
-def separated(text: str) -> list[str]:
-    """The names in "a,b", but for a path that has a comma."""
-    file = text.partition(".py:")
-    if "," not in text or exists("".join(file[:2]).rstrip(":")) or exists(text):
-        return [text]
-    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:
@@ -179,8 +168,7 @@ def limits_text(name: str, table: Table = RUN) -> str:
 
 
 def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
-    """A value that would do well: the default, or, where that is none or turns something off, the
-    limit that was passed."""
+    """A value that would do: the default or, where that is none, the limit that was passed."""
     limits, default = table.options[name].metadata, table.options[name].default
     if default is None:
         default = getattr(Objective, name, None)

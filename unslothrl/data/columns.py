@@ -18,6 +18,14 @@ class UnusableRow(ValueError):
     """A row that cannot be trained on. The message says why."""
 
 
+def attempt(read: Callable[[Mapping], Any], row: Mapping, errors: tuple = (UnusableRow,)) -> Any:
+    """What `read` makes of a row, or the error that says why it cannot be used."""
+    try:
+        return read(row)
+    except errors as error:
+        return error
+
+
 # Functions that write the problem of a row without a prompt, or return None: each with the columns
 # that it reads, for messages.
 Problems = tuple[tuple[str, Callable[[Mapping], str | None]], ...]
@@ -38,10 +46,7 @@ class RowNeeds:
 
 
 def value_of(row: Mapping, name: str) -> Any:
-    """The value of a column, None where it is not there.
-
-    A name with dots goes into what a column holds: "extra_info.answer".
-    """
+    """The value of a column, None without it. Dots go into what a column holds: "a.b"."""
     if name in row:
         return row[name]
     first, _, rest = name.partition(".")
@@ -50,8 +55,7 @@ def value_of(row: Mapping, name: str) -> Any:
 
 
 def parsed(value: Any) -> Any:
-    """The object or list of a text that is JSON; any other value as it is, and a text that is
-    nested too deeply."""
+    """The object or list of a text that is JSON; any other value, or a deeper one, as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
         try:
             found = json.loads(value)

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 
+from unslothrl.data.columns import parsed
 from unslothrl.data.rows import Row, Rows, TableRows, TextRows
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, is_file
-from unslothrl.text import MOST_NESTED, is_too_deep, printable, shown
+from unslothrl.text import MOST_NESTED, is_too_deep, one_line, shown
 
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole; larger ones stay on disk
 LONGEST_ROW = 64 << 20  # bytes
@@ -85,19 +86,11 @@ def fault(path: Path, error: Exception) -> str:
         return str(error)
     if not isinstance(error, UnicodeError) or kind_of(path.name) in (".parquet", ".arrow"):
         return f"it cannot be read, or is damaged ({one_line(error)}): get it again"
-    with path.open("rb") as file:
-        head = file.read(8)
-    is_wide = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in head
-    encoding, name = "UTF-16" if is_wide else "WINDOWS-1252", shlex.quote(path.name)
     return (
-        f"it is no text in UTF-8: save it as CSV UTF-8, or: iconv -f {encoding} -t UTF-8 {name} > "
-        "NEW, or give its name the ending of the kind that it is"
+        "it is no text in UTF-8: save it as CSV UTF-8, convert it (iconv -f UTF-16, or "
+        f"WINDOWS-1252, -t UTF-8 {shlex.quote(path.name)} > NEW), or give its name the ending of "
+        "what it is"
     )
-
-
-def one_line(error: Exception) -> str:
-    """An error's message in one line of 200 characters, without what would steer a terminal."""
-    return printable(" ".join(str(error).split())[:200])
 
 
 def decoded(data: bytes) -> str:
@@ -114,8 +107,7 @@ def at_bytes(path: Path, starts: array, end: int, parse: Callable[[str], Row]) -
 
 
 def read_json(path: Path) -> Rows:
-    """A list of objects; or, as the hub names many files, an object a line; or an object that holds
-    such a list, or a list for each column."""
+    """A list of objects, an object a line, or one object that holds such a list or columns."""
     with path.open("rb") as file:
         is_object = file.read(CHUNK).removeprefix(BOM).lstrip().startswith(b"{")
     is_small = path.stat().st_size <= IN_MEMORY
@@ -124,14 +116,10 @@ def read_json(path: Path) -> Rows:
 
 
 def read_nested(path: Path) -> list[Row] | None:
-    """The rows of a file that is one object with a list of objects in it, or with columns as lists
-    or by number, as pandas writes them; None for any other. Unreadable for several lists."""
-    text = decoded(path.read_bytes().removeprefix(BOM))
-    try:
-        whole = json.loads(text)
-    except (ValueError, RecursionError):
+    """The rows of one object that holds a list of objects, or columns; None for any other."""
+    whole = parsed(decoded(path.read_bytes().removeprefix(BOM)))
+    if not isinstance(whole, dict):
         return None
-    check_depth(text, whole, "it")
     lists = {name: value for name, value in whole.items() if is_rows(value)}
     if len(lists) > 1:
         raise Unreadable(f"it has several lists of rows ({', '.join(lists)}): write each to a file")
@@ -153,11 +141,6 @@ def is_rows(value: Any) -> bool:
     )
 
 
-def check_depth(text: str, row: Any, where: str) -> None:
-    if is_too_deep(text, row):
-        raise Unreadable(f"{where} has over {MOST_NESTED} levels of nesting: flatten it")
-
-
 def read_objects(path: Path) -> Rows:
     """JSONL, or a list of objects. A piece of the text is held at a time. Unreadable."""
     parse = json.JSONDecoder().raw_decode
@@ -177,7 +160,9 @@ def read_objects(path: Path) -> Rows:
                     why = getattr(error, "msg", one_line(error))
                 else:
                     is_list = is_list or before[1] == "["
-                    check_depth(text[begin:end], row, f"row {len(starts) + 1}")
+                    if is_too_deep(text[begin:end], row):
+                        where = f"row {len(starts) + 1} has over {MOST_NESTED} levels of nesting"
+                        raise Unreadable(f"{where}: flatten it")
                     starts.append(byte + len(before[0].encode()))
                     byte, at = starts[-1] + len(text[begin:end].encode()), end
                     continue

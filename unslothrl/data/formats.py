@@ -31,16 +31,10 @@ from unslothrl.data.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.text import plain
+from unslothrl.text import is_utf8, plain
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
-ANSWERS = (
-    "answer",
-    "gt_answer",
-    "ground_truth",
-    "extra_info.answer",
-    "reward_model.ground_truth",
-)
+ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
 WORKED = ("solution", "completion", "output", "response")  # the answer is somewhere in there
 INSTRUCTION, INPUT, SYSTEM = "instruction", "input", "system"  # of Alpaca
 LAST_TURN = "the last turn"
@@ -120,8 +114,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
 
 
 def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
-    """The columns that a record's prompt and answer were read from, and those that `extra` has
-    under another name, as the row has them."""
+    """The row's columns that a prompt and answer were read from, or that have another name."""
     used = {columns.prompt, *(columns.prompt or "").split(" + "), columns.answer}
     others = other_names(row)
     return {
@@ -134,10 +127,8 @@ def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
 def read_prompt(
     row: Mapping, column: str | None, problems: Problems
 ) -> tuple[Turns, str | None, str]:
-    """-> (turns, what the assistant says after them, the column). Raises UnusableRow.
-
-    A row without a prompt asks what the first of `problems` that recognises it writes.
-    """
+    """-> (turns, what the assistant says after them, the column). A row without a prompt asks what
+    the first of `problems` that recognises it writes. Raises UnusableRow."""
     column = column or next((name for name in PROMPTS if row.get(name) is not None), None)
     if column == INSTRUCTION:
         return instructed(row)
@@ -255,10 +246,8 @@ def text_of(value: Any, column: str) -> str:
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableRow(f"column {column} must be text, got {value}")
     text = str(value)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}") from None
+    if not is_utf8(text):
+        raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}")
     if not text.strip():
         raise UnusableRow(f"column {column} is empty")
     return text

@@ -1,19 +1,14 @@
-"""From a conversation to the token ids that the model reads: by its tokenizer's chat template,
-which is a program of the model's makers, within a time."""
+"""From a conversation to token ids by the tokenizer's chat template, within a time."""
 
 import contextlib
 import ctypes
-import functools
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unslothrl.errors import UserError
 
 LONGEST_S = 10.0  # for one text
-TICK_S = 0.2  # between two looks at how long threads have rendered
-_ends: dict[int, float] = {}  # of threads that render: when they must have ended
 
 
 def turns_of(
@@ -30,13 +25,9 @@ def turns_of(
 
 
 def render(
-    tokenizer,
-    messages: Sequence[tuple[str, str]] | str,
-    system_prompt: str,
-    replaces: bool = False,
+    tokenizer, messages: Sequence[tuple[str, str]] | str, system_prompt: str, replaces: bool = False
 ) -> str:
-    """The chat template's text of `turns_of` up to where the assistant begins to write. UserError
-    where the template refuses."""
+    """The chat template's text of `turns_of` up to where the assistant begins. UserError."""
     turns = turns_of(messages, system_prompt, replaces)
     conversation = [{"role": role, "content": content} for role, content in turns]
     advice = 'set --system_prompt "", or choose another model'
@@ -77,29 +68,13 @@ def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, *
 def within(seconds: float) -> Iterator[None]:
     """Raises TakesTooLong in the block after so many seconds, whichever thread runs it; within one
     call of C, as `"x" * 10**9`, not before its end."""
-    watcher()
-    thread = threading.get_ident()
-    _ends[thread] = time.monotonic() + seconds
+    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    where = (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TakesTooLong))
+    timer = threading.Timer(seconds, raise_in, where)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        if _ends.pop(thread, None) is None:
-            time.sleep(2 * TICK_S)  # what the watcher raises arrives here at the latest
-
-
-@functools.cache
-def watcher() -> threading.Thread:
-    """The one thread that watches all others, started when it is first needed."""
-    thread = threading.Thread(target=watch, name="rendering", daemon=True)
-    thread.start()
-    return thread
-
-
-def watch() -> None:
-    raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    while True:
-        time.sleep(TICK_S)
-        now = time.monotonic()
-        for thread in [each for each, end in list(_ends.items()) if now > end]:
-            if _ends.pop(thread, None) is not None:
-                raise_in(ctypes.c_ulong(thread), ctypes.py_object(TakesTooLong))
+        timer.cancel()
+        timer.join()  # what it has raised arrives here at the latest

@@ -2,11 +2,11 @@
 
 import itertools
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from unslothrl.data import prompts
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
@@ -34,6 +34,9 @@ class Skipped:
     @property
     def unusable_rows(self) -> int:
         return sum(count for count, _ in self.unusable.values())
+
+    def notes(self, name: str, limit: int) -> list[str]:
+        return [f"{name}: of {self.rows} rows not used: {line}" for line in self.lines(limit)]
 
     def lines(self, limit: int) -> list[str]:
         """A line for each reason, with the number of rows; `limit` is that of prompts in tokens."""
@@ -71,11 +74,11 @@ class Renderer:
             kept: list[tuple[int, Mapping, Record, str]] = []
             for number, row in batch:
                 skipped.rows += 1
-                try:
-                    record = self.reader.record(row)
+                record = attempt(self.reader.record, row)
+                if isinstance(record, UnusableRow):
+                    skipped.add(str(record), number)
+                else:
                     kept.append((number, row, record, self.text(record)))
-                except UnusableRow as error:
-                    skipped.add(str(error), number)
             ids = prompts.tokenise(self.tokenizer, [text for *_, text in kept])
             for (number, row, record, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))
@@ -89,7 +92,8 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    task = task_of(f"{name}/{number - 1}", record, text, tokens)
+                    task = Task(f"{name}/{number - 1}", record.problem, record.answer, text,
+                                tuple(tokens), record.extra)  # fmt: skip
                     yield self.with_row(task, row, record) if self.keeps_row else task
 
     def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
@@ -102,10 +106,6 @@ class Renderer:
 def plain(problem: str) -> str:
     """What a template or a tokenizer may leave out of a problem: case, spaces, forms of letters."""
     return " ".join(unicodedata.normalize("NFKC", problem).casefold().split())
-
-
-def task_of(name: str, record: Record, prompt: str, tokens: Sequence[int]) -> Task:
-    return Task(name, record.problem, record.answer, prompt, tuple(tokens), record.extra)
 
 
 def batches(items: Iterable, size: int) -> Iterator[list]:
@@ -121,22 +121,23 @@ def numbered(rows: Rows) -> Iterator[tuple[int, Mapping]]:
         yield index + 1, rows[index]
 
 
-def check_usable(name: str, skipped: Skipped, kept: int, limit: int, source: str = "") -> None:
-    """UserError where more than half of the rows cannot be used, or no prompt fits into `limit`."""
+def check_usable(
+    name: str, skipped: Skipped, kept: int, limit: int, source: str = "",
+    option: str = "max_prompt_tokens", what: str = "prompts",
+) -> None:  # fmt: skip
+    """UserError where most rows cannot be used, or none fits into `limit`, which `option` says."""
     check_unusable(name, skipped, source)
     if not kept:
         lengths = skipped.too_long
         raise UserError(
-            f"max_prompt_tokens {limit}: all {len(lengths)} prompts of {name} are longer, the "
-            f"shortest by {min(lengths) - limit}: set --max_prompt_tokens {max(lengths)}"
+            f"{option} {limit}: all {len(lengths)} {what} of {name} are longer, the shortest by "
+            f"{min(lengths) - limit}: set --{option} {max(lengths)}"
         )
 
 
 def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
-    """UserError where there are no rows, or more than half of them cannot be used.
-
-    `source` is what the rows were read from, if their `name` does not say so.
-    """
+    """UserError where there are no rows, or more than half of them cannot be used. `source`: what
+    they were read from, if their `name` does not say so."""
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
     if skipped.unusable_rows <= skipped.rows / 2:

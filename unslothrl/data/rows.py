@@ -1,8 +1,5 @@
-"""Rows in order, each a dict, of which only those that are asked for are held in memory.
-
-What a list of dicts can do, as far as it is needed: `len(rows)` and `rows[i]`. A data set of the
-`datasets` library can do it too.
-"""
+"""Rows in order, each a dict, of which only those that are asked for are held in memory: what has
+`len(rows)` and `rows[i]`, as a list or a data set of the `datasets` library."""
 
 import bisect
 import itertools
@@ -22,11 +19,8 @@ class Rows(Protocol):
 
 
 class TextRows:
-    """Rows of a text file: where each begins is known, and it is read when asked for.
-
-    `starts` has their first bytes and the byte after the last one, int64 [rows + 1]; `parse` takes
-    a row's text with whatever stands before the next.
-    """
+    """Rows of a text file, read when asked for. `starts` has their first bytes and the byte after
+    the last, int64 [rows + 1]; `parse` takes a row's text with whatever stands before the next."""
 
     def __init__(self, path: Path, starts: np.ndarray, parse: Callable[[str], Row]):
         self.starts, self.parse, self.file = starts, parse, path.open("rb")

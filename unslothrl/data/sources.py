@@ -1,31 +1,32 @@
 """Where rows come from: the embedded generator, local files and folders, the Hugging Face hub.
 
     NAME[:CONFIG][@SPLIT][[FROM:TO]]      openai/gsm8k:main@train[:1000]
-    MATH-500, GSM8K, HumanEval, ...       evaluation sets that `named` knows
+    MATH-500, GSM8K, HumanEval, ...       evaluation sets in `NAMED`; MATH-500=FILE: graded alike
 
 NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say what split they
 are. Without a split, a slice is one of the training rows.
 """
 
 import json
-import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.data import files, hub, named
+from unslothrl.data import files
+from unslothrl.data.columns import parsed
 from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
+from unslothrl.text import one_line
 
 HELD_OUT = "held_out"  # the eval set where none is named
 WHOLE = "all"  # the split of a file or folder that names none
 TRAIN = ("train", "training", WHOLE)
 TEST = ("test", "validation", "valid", "val", "dev", "eval")
 NOT_ROWS = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-
+ADDRESS = re.compile(r"https?://(?:www\.)?huggingface\.co/(?:datasets/)?([\w.-]+/[\w.-]+)")
 FORM = re.compile(
     r"(?P<name>.+?)(?::(?P<config>[\w.-]+))?(?:@(?P<split>[\w.-]+))?"
     r"(?:\[(?P<start>-?\d{0,18}):(?P<stop>-?\d{0,18})\])?"
@@ -41,7 +42,7 @@ class Source:
     split: str | None = None
     start: int | None = None
     stop: int | None = None
-    known: str | None = None  # the name that it has in `named`
+    known: str | None = None  # the name that it has in `NAMED`
 
     @property
     def is_local(self) -> bool:
@@ -67,16 +68,14 @@ def parse(text: str) -> Source:
     """UserError for a text that names nothing."""
     if text.strip() and exists(text):
         return Source(text)
-    if (known := named.name_of(text)) is not None:
-        return replace(parse(named.NAMED[known].source), known=known)
-    if (address := hub.ADDRESS.match(text)) is not None:
+    if (known := name_of(text)) is not None:
+        return replace(parse(NAMED[known].source), known=known)
+    if (address := ADDRESS.match(text)) is not None:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(f"dataset {text}: must be NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
     name, config = parts["name"], parts["config"]
-    if name == EMBEDDED and text != EMBEDDED:
-        raise UserError(f"dataset {text}: the embedded problems have no splits: set {EMBEDDED}")
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon
     start, stop = (int(parts[key]) if parts[key] else None for key in ("start", "stop"))
@@ -107,7 +106,7 @@ def load_splits(source: Source) -> dict[str, Rows]:
     if source.is_local:
         splits = local_splits(source.path)
     else:
-        splits = hub.load(source.name, source.config, source.known)
+        splits = hub_splits(source)
     if source.split is not None:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
@@ -135,12 +134,34 @@ def test_of(splits: dict[str, Rows]) -> str | None:
     return next((name for name in TEST if name in splits), None)
 
 
+def hub_splits(source: Source) -> dict[str, Rows]:
+    """Split name -> rows, kept on disk by the `datasets` library and read row by row. UserError."""
+    from datasets import disable_progress_bars, load_dataset
+
+    disable_progress_bars()
+    name, config, known = source.name, source.config, source.known
+    try:
+        try:
+            splits = load_dataset(name, config)
+        except ValueError as error:  # several configurations, like openai/gsm8k
+            if config is not None or "Config name is missing" not in str(error):
+                raise
+            splits = load_dataset(name, "main")
+    except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
+        what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
+        raise UserError(
+            f"dataset {what}: not a local file, and could not be loaded from the hub "
+            f"({one_line(error)}): check the name and the network, or give {instead}.jsonl"
+        ) from None
+    return {str(split): rows for split, rows in splits.items()}
+
+
 def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
     by_split: dict[str, dict[Path, Rows]] = {}
-    for file in files_below(path):
+    for file in sorted(files_below(path)):
         if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
             if leads_out(file, path):
                 raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
@@ -151,18 +172,13 @@ def local_splits(path: Path) -> dict[str, Rows]:
     return {name: JoinedRows(parts) for name, parts in by_split.items()}
 
 
-def files_below(folder: Path) -> list[Path]:
-    """All files in a folder and below it, in order, without hidden ones. UserError where some of
-    them cannot be listed."""
-
-    def fail(error: OSError) -> None:
-        raise UserError(f"dataset {folder}: it cannot be read ({error.strerror}): check it")
-
-    paths: list[Path] = []
-    for parent, folders, names in os.walk(folder, onerror=fail):
-        folders[:] = [name for name in folders if not name.startswith((".", "_"))]
-        paths += [Path(parent, name) for name in names if not name.startswith((".", "_"))]
-    return sorted(paths)
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files in a folder and below it, without hidden ones. OSError."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink() and not path.name.startswith((".", "_")):
+            yield from files_below(path)
+        elif not path.name.startswith((".", "_")):
+            yield path
 
 
 def split_of(file: Path) -> str:
@@ -173,10 +189,7 @@ def split_of(file: Path) -> str:
 
 
 def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
-    """Name of each eval set -> its source; None: what the training set holds out. UserError.
-
-    Each text of `--eval_dataset` is a source, name=source, or a JSON map of both.
-    """
+    """Name of each eval set -> its source; None: what the training set holds out. UserError."""
     if not eval_dataset:
         return {HELD_OUT: None}
     by_name: dict[str, str | None] = {}
@@ -191,10 +204,9 @@ def eval_sources(eval_dataset: Sequence[str]) -> dict[str, str | None]:
 def named_sources(text: str) -> Iterator[tuple[str, str]]:
     """The eval sets that one text names, with their sources. UserError."""
     if text.lstrip().startswith("{"):
-        try:
-            table = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"eval_dataset {text!r:.60} is not JSON ({error}): fix it") from None
+        table = parsed(text)
+        if not isinstance(table, dict):
+            raise UserError(f"eval_dataset {text!r:.60} is not JSON: fix it")
         for name, source in table.items():
             if not isinstance(source, str) or not source or not is_name(name):
                 raise UserError(f"eval_dataset {name!r:.60}: {source!r:.60} is no source")
@@ -214,3 +226,50 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
 def is_name(text: str) -> bool:
     """A name of an eval set, as it stands in metrics."""
     return text.replace("-", "_").replace(".", "_").isidentifier()
+
+
+# Evaluation sets that have a name of their own: where they are on the hub, and who grades them
+
+MATHS, CODE = "boxed", "code"  # rewards
+MATHS_TOO = ("accuracy", "boxed", "think_answer_tags", "search")  # compare with a gold answer too
+
+
+@dataclass(frozen=True)
+class Named:
+    source: str  # as `sources.parse` takes it
+    reward: str  # that grades it where the run's own rewards cannot
+
+
+NAMED = {
+    "MATH-500": Named("HuggingFaceH4/MATH-500@test", MATHS),
+    "GSM8K": Named("openai/gsm8k:main@test", MATHS),
+    "AIME": Named("HuggingFaceH4/aime_2024@train", MATHS),
+    "AIME25": Named("math-ai/aime25@test", MATHS),
+    "AMC": Named("math-ai/amc23@test", MATHS),
+    "HumanEval": Named("openai/openai_humaneval@test", CODE),
+    "MBPP": Named("google-research-datasets/mbpp:sanitized@test", CODE),
+}
+OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
+
+
+def name_of(text: str) -> str | None:
+    """The set that a name means, whatever its case and hyphens; None for any other."""
+    plain = text.lower().replace("-", "").replace("_", "")
+    by_name = {name.lower().replace("-", ""): name for name in NAMED}
+    return by_name.get(plain) or OTHER_NAMES.get(plain)
+
+
+def reward_of(names: Iterable[str], given: str) -> str | None:
+    """The reward that grades the eval sets with these names; None where a run's first reward,
+    `given`, does, or no set is known. UserError where one reward cannot grade them all."""
+    wanted: dict[str, str] = {}  # reward -> a set
+    for name in names:
+        known = name_of(name)
+        if known is not None:
+            wanted.setdefault(NAMED[known].reward, known)
+    if len(wanted) > 1:
+        names = " and ".join(wanted.values())
+        raise UserError(f"dataset {names} are graded by different rewards: evaluate each by itself")
+    if not wanted or given in wanted or (MATHS in wanted and given in MATHS_TOO):
+        return None
+    return next(iter(wanted))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError
@@ -24,8 +24,6 @@ def split(options: Any, source: Source) -> tuple[Rows, Rows]:
     splits = sources.load_splits(source)
     train, test = sources.train_of(splits), sources.test_of(splits)
     rows = splits[train]
-    if not len(rows):
-        raise UserError(f"dataset {options.dataset}: it is empty: give one with at least 2 rows")
     if options.eval_dataset:
         return rows, []
     if test is not None and test != train and len(splits[test]):
@@ -36,10 +34,7 @@ def split(options: Any, source: Source) -> tuple[Rows, Rows]:
 
 
 def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
-    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError.
-
-    The keys are hashes, so which are least is up to the seed.
-    """
+    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError."""
     in_order = np.sort(keys)
     is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
     different = int(is_new.sum())
@@ -64,11 +59,10 @@ def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
     keys = np.empty(len(rows), np.uint64)
     unusable, first = 0, ""
     for index in range(len(rows)):
-        try:
-            text = json.dumps(reader.prompt(rows[index]))
-        except UnusableRow as error:
-            text = ""
-            unusable, first = unusable + 1, first or f"row {index + 1}: {error}"
+        prompt = attempt(reader.prompt, rows[index])
+        if isinstance(prompt, UnusableRow):
+            unusable, first = unusable + 1, first or f"row {index + 1}: {prompt}"
+        text = "" if isinstance(prompt, UnusableRow) else json.dumps(prompt)
         digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
         keys[index] = int.from_bytes(digest, "big")
     if unusable > len(rows) / 2:

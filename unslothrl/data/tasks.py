@@ -6,16 +6,16 @@ more, each is rendered when it is drawn.
 """
 
 import dataclasses
+import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from unslothrl.data import sources, splits
-from unslothrl.data.columns import RowNeeds, UnusableRow, value_of
+from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
 from unslothrl.data.rows import PickedRows, Rows
@@ -74,9 +74,10 @@ class LazyTasks:
 
     def problems(self) -> Iterator[str]:
         """Of every row that can be read."""
-        for index in range(len(self.rows)):
-            with suppress(UnusableRow):
-                yield self.renderer.reader.prompt(self.rows[index])[-1][1]
+        for _, row in numbered(self.rows):
+            turns = attempt(self.renderer.reader.prompt, row)
+            if not isinstance(turns, UnusableRow):
+                yield turns[-1][1]
 
 
 class FiniteTasks:
@@ -177,7 +178,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         rows, held_out = splits.split(options, source)
         tasks, skipped = rendered(source.label, rows, renderer)
         train = FiniteTasks(tasks, options.seed)
-        notes += notes_on(source.label, skipped, renderer)
+        notes += skipped.notes(source.label, options.max_prompt_tokens)
     evals, more = evals_of(options, renderer, held_out)
     if isinstance(train, FiniteTasks):
         more += notes_on_repeated(train, evals)
@@ -205,7 +206,7 @@ def evals_of(
         of_set = dataclasses.replace(renderer, reader=reader)
         source = text or options.dataset
         evals[name], skipped = eval_tasks(name, source, rows, options.eval_problems, of_set)
-        notes += notes_on(f"eval set {name}", skipped, renderer)
+        notes += skipped.notes(f"eval set {name}", options.max_prompt_tokens)
     return evals, notes
 
 
@@ -224,8 +225,7 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
 def rendered(
     name: str, rows: Rows, renderer: Renderer
 ) -> tuple[Sequence[Task] | LazyTasks, Skipped]:
-    """-> (the tasks of all rows, what is skipped; of a large set, among `PROBED` rows). UserError
-    where too few can be used."""
+    """-> (the tasks of all rows, what is skipped; of a large set, of `PROBED`). UserError."""
     skipped = Skipped(source=rows)
     if len(rows) <= MOST_EAGER:
         tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
@@ -236,12 +236,6 @@ def rendered(
     kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
     check_usable(f"dataset {name}", skipped, kept, renderer.max_prompt_tokens)
     return LazyTasks(name, rows, renderer), skipped
-
-
-def notes_on(name: str, skipped: Skipped, renderer: Renderer) -> list[str]:
-    """A note for each reason for which rows are skipped."""
-    limit = renderer.max_prompt_tokens
-    return [f"{name}: of {skipped.rows} rows not used: {line}" for line in skipped.lines(limit)]
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:
@@ -264,10 +258,8 @@ def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -
 
 
 def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[Rows, Columns]:
-    """-> (the rows of an eval set, None: of what is held out; the columns that it has). UserError.
-
-    Columns that are named for the training set count for an eval set as far as it has them.
-    """
+    """-> (the rows of an eval set, None: of what is held out; its columns, those that are named for
+    the training set as far as it has them). UserError."""
     columns = options.reader.columns
     if (text or options.dataset) == EMBEDDED:
         # The seed is the set's, not the run's: every run is measured on the same problems.
@@ -300,3 +292,56 @@ def eval_tasks(
     if len(tasks) > most:
         tasks = random.Random(seed_of(0, "eval")).sample(tasks, most)
     return tasks, skipped
+
+
+# What tells two data sets apart: a resumed run must train on the one that it began with
+
+PICKED = 4_096  # tasks of a set that is rendered as it is used, evenly spaced
+TRAIN = "train"
+
+Fingerprints = dict[str, str]
+"""Of "train" and each evaluation set, by its name: "60 problems, 8f3a..."."""
+
+
+def fingerprints_of(data: Data) -> Fingerprints:
+    of_evals = {f"eval/{name}": print_of_tasks(len(of), of) for name, of in data.evals.items()}
+    return {TRAIN: print_of(data.train), **of_evals}
+
+
+def print_of(train: FiniteTasks | EndlessTasks) -> str:
+    """By all tasks, or some of each part of a set that is rendered as it is used."""
+    if isinstance(train, EndlessTasks):
+        return "problems without end"
+    count = len(train.tasks)
+    places: Iterable[int] = range(count)
+    if isinstance(train.tasks, LazyTasks):
+        places = np.unique(np.linspace(0, count - 1, PICKED, dtype=np.int64))
+    return print_of_tasks(count, (train.tasks[int(index)] for index in places))
+
+
+def print_of_tasks(count: int, tasks: Iterable[Task | None]) -> str:
+    """By what identifies a problem: its id, its text and its answer."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        parts = ("", "", "") if task is None else (task.id, task.problem, task.answer)
+        for part in parts:
+            text = part.encode("utf-8", "surrogatepass")
+            digest.update(len(text).to_bytes(8, "little") + text)
+    return f"{count} problems, {digest.hexdigest()[:16]}"
+
+
+def check_fingerprints(before: Fingerprints, now: Fingerprints, dataset: str) -> list[str]:
+    """Notes on evaluation sets that have changed. UserError where the training set has: a position
+    in it would mean other problems."""
+    was, is_now = before.get(TRAIN), now[TRAIN]
+    if was is not None and was != is_now:
+        raise UserError(
+            f"dataset {dataset} is not what the run was trained on ({was}; now {is_now}): restore "
+            "it, or start a new run with --adapter"
+        )
+    return [
+        f"evaluation set {name.removeprefix('eval/')} is not as it was ({before[name]}; now "
+        f"{now[name]}): do not compare its figures with those before"
+        for name in sorted(before.keys() & now.keys() - {TRAIN})
+        if before[name] != now[name]
+    ]

@@ -1,5 +1,4 @@
-"""Draws the completions of evaluation sets under a base and an adapter over it, by what a run draws
-its evaluations with: the same stream, seeds and processes, without a learner."""
+"""Draws the completions of evaluation sets as a run draws its own, without a learner."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,8 +75,7 @@ def evaluator(
     level: str | None,
     view: Terminal,
 ) -> Iterator[Evaluator]:
-    """Inside it the actors of a run of `config` are there, and no learner. `level`: of the sandbox.
-    Raises UserError, RunError."""
+    """Inside it the actors of a run of `config` are there, and no learner. UserError, RunError."""
     from unslothrl.weights.published import Published
 
     shapes = [Published(each.adapter).shape() for each in policies if each.adapter is not None]

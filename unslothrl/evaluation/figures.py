@@ -93,8 +93,7 @@ def compared(values: Sequence[Values]) -> list[Compared]:
 
 
 def winners(read: Sequence[Read], is_maths: bool) -> list[int | None]:
-    """Of each problem, the first completion that gives the answer which most give, of the earliest
-    of several such; None where none gives one."""
+    """Of each problem the first completion with the answer that most give; None: none has one."""
     texts = [[None if text is None else answers.normalise(text) for text in each] for each in read]
     same = same_answers(texts) if is_maths else [frozenset()] * len(texts)
     return [winner(each, pairs) for each, pairs in zip(texts, same, strict=True)]

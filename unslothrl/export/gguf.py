@@ -34,8 +34,7 @@ USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor
 
 
 def check(config: Any) -> None:
-    """UserError for a model that llama.cpp would not compute as transformers does. `config`: a
-    PretrainedConfig."""
+    """UserError for a PretrainedConfig that llama.cpp would not compute as transformers does."""
     kind = config.model_type
     if kind not in FAMILIES:
         raise refusal(f"its model_type {kind} is not one of {', '.join(FAMILIES)}")
@@ -55,8 +54,7 @@ def refusal(why: str) -> UserError:
 
 
 def rope_settings(config: Any) -> dict[str, Any]:
-    """The rotary embedding's settings, rope_type and rope_theta among them. UserError for a kind
-    that GGUF has no fields for."""
+    """The rotary embedding's settings. UserError for a kind that GGUF has no fields for."""
     found = getattr(config, "rope_parameters", None) or {}
     settings = {"rope_type": "default", **found}
     kind = settings["rope_type"]
@@ -231,8 +229,7 @@ def as_numpy(values: torch.Tensor) -> np.ndarray:
 
 @torch.no_grad()
 def round_as_stored(model: Any, kind: str) -> None:
-    """Gives the weights the values that they have in the file, as far as their own type has
-    them."""
+    """Gives the weights the values that they have in the file, as far as their type has them."""
     for values in model.state_dict().values():
         stored = type_of(values, kind)
         packed = gguf.quantize(as_numpy(values), stored)

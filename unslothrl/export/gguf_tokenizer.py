@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, read_object
+from unslothrl.files import read_object_of
 
 FILE = "tokenizer.json"
 MOST = 256 << 20  # bytes
@@ -37,12 +37,8 @@ class GgufTokenizer:
 
 
 def read(base: Path, vocabulary: int) -> GgufTokenizer:
-    """The tokenizer of a checkpoint whose embedding has so many rows. UserError for a kind that
-    llama.cpp would read differently."""
-    try:
-        content = read_object(base / FILE, MOST)
-    except Unreadable as error:
-        raise refusal(f"{FILE}: {error}") from None
+    """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
+    content = read_object_of(f"model {base}", base / FILE, MOST)
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         raise refusal("it is not byte-level BPE")

@@ -74,8 +74,7 @@ def module_name(folder: Path) -> str:
 
 
 def modelfile(file: str, tokenizer: Any, use: Use | None, stops: list[str], adds_bos: bool) -> str:
-    """Ollama's description of a model: its file, how turns are written, the system prompt and the
-    sampling that the run was evaluated with."""
+    """Ollama's description of a model, with the system prompt and sampling of the run."""
     lines = [f"FROM ./{file}"]
     template = go_template(tokenizer, adds_bos) if tokenizer.chat_template else "{{ .Prompt }}"
     if template is None:

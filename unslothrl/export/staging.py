@@ -42,8 +42,7 @@ def check_room(target: Path, size: float) -> None:
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
-    """A temporary folder near `target`, which becomes `target` when the block ends without an
-    error. Otherwise nothing is left behind."""
+    """A temporary folder, which becomes `target` when the block ends without an error."""
     temporary = existing(target) / f".{target.name}.exporting"
     remove(temporary)  # of an export that was killed
     temporary.mkdir()

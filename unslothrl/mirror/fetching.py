@@ -9,14 +9,14 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
-from unslothrl.text import for_terminal, redacted
+from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
 
@@ -44,10 +44,7 @@ def scheme(url: str) -> str:
 
 
 def canonical(option: str, text: str) -> str:
-    """A URL without a slash at its end, a folder by its whole name. UserError for what is no
-    address, and for one with credentials in it."""
-    if "\0" in text or not text.strip():
-        raise UserError(f"{option} must be a folder or a URL, got {text[:100]!r}")
+    """A URL without a slash at its end, a folder by its whole name. UserError for credentials."""
     if not is_url(text):
         return str(expanded(text).absolute())
     if "::" in text or has_credentials(text):
@@ -68,19 +65,15 @@ def has_credentials(url: str) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an exception says in a line, without secrets."""
-    text = " ".join(redacted(str(error), guess=True).split())
-    return f"{type(error).__name__}: {text:.300}" if text else type(error).__name__
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 @contextmanager
 def reaching(option: str, url: str) -> Iterator[None]:
-    """Inside it an error of any library is a UserError without credentials."""
+    """Inside it an error of a file system's library is a UserError without credentials."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, UserError):
-            raise
         why = f"cannot be reached ({said(error)}): check it; {CREDENTIALS}"
         raise UserError(f"{option} {url} {why}") from None
 
@@ -120,11 +113,10 @@ class Target:
             if info["type"] == "file" and is_name(name)
         }
 
-    def read(self, name: str) -> bytes | None:
-        """A small file, None if there is none."""
-        with suppress(FileNotFoundError):
-            return self.fs.cat_file(f"{self.root}/{name}")
-        return None
+    def read(self, name: str) -> bytes:
+        """A small file, b"" if there is none."""
+        path = f"{self.root}/{name}"
+        return self.fs.cat_file(path) if self.fs.exists(path) else b""
 
     def put(self, local: Path, name: str) -> None:
         path = f"{self.root}/{name}"
@@ -138,8 +130,9 @@ class Target:
 
     def remove(self, name: str) -> None:
         """A file, or a folder with what is in it."""
-        with suppress(FileNotFoundError):
-            self.fs.rm(f"{self.root}/{name}", recursive=True)
+        path = f"{self.root}/{name}"
+        if self.fs.exists(path):
+            self.fs.rm(path, recursive=True)
 
 
 def is_name(name: str) -> bool:
@@ -160,30 +153,40 @@ def stat_of(path: Path) -> list[int]:
 
 
 def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Path:
-    """Copies a run into `output_dir`, under a temporary name until it is complete. -> its folder.
-    UserError where that is taken, or there is no run."""
+    """Copies a run into `output_dir`, whole or not at all. -> its folder. UserError."""
     name = url.rpartition("/")[2]
-    if not RUN_NAME.fullmatch(name):
-        raise UserError(f"resume {url}: it must end with a run's name: set --resume URL/<run_name>")
     folder = expanded(output_dir) / name
+    target = Target.opened("resume", url)
+    with reaching("resume", url):
+        files = to_fetch(target.sizes())
+    if CONFIG not in files or not RUN_NAME.fullmatch(name):
+        raise UserError(
+            f"resume must be a run's folder, got {url} (it has no {CONFIG}): set --resume "
+            "URL/<run_name>"
+        )
     if exists(str(folder)):
         raise UserError(
             f"resume {url}: {folder} is there already: continue that with --resume {folder}, or "
             "set another --output_dir"
         )
-    target = Target.opened("resume", url)
-    with reaching("resume", url):
-        files = to_fetch(target.sizes())
-    if CONFIG not in files:
-        raise UserError(
-            f"resume must be a run's folder, got {url} (it has no {CONFIG}): set --resume "
-            "URL/<run_name>"
-        )
     temporary = folder.with_name(f".{name}.fetched")
     remove(temporary)  # of a process that was killed
     temporary.mkdir(parents=True)
+    total, free = sum(files.values()), shutil.disk_usage(temporary).free
     try:
-        copy(target, files, temporary, note)
+        if total > free:
+            raise UserError(
+                f"resume {url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
+                f"{folder.parent}: set --output_dir to another disk"
+            )
+        note(for_terminal(f"fetching {url}: {len(files)} files, {total / 1e6:,.1f} MB"))
+        for each in files:
+            (temporary / each).parent.mkdir(parents=True, exist_ok=True)
+            with reaching("resume", url):
+                target.fs.get_file(f"{target.root}/{each}", str(temporary / each))
+        sent = (each for each in files if not each.startswith(f"{CHECKPOINTS}/"))
+        write_state(temporary, url, {each: stat_of(temporary / each) for each in sent})
+        flush_tree(temporary)
         temporary.rename(folder)
     finally:
         remove(temporary)
@@ -201,32 +204,14 @@ def to_fetch(files: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-def copy(
-    target: Target, files: Mapping[str, int], folder: Path, note: Callable[[str], None]
-) -> None:
-    total, free = sum(files.values()), shutil.disk_usage(folder).free
-    if total > free:
-        raise UserError(
-            f"resume {target.url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
-            f"{folder.parent}: set --output_dir to another disk"
-        )
-    note(for_terminal(f"fetching {target.url}: {len(files)} files, {total / 1e6:,.1f} MB"))
-    for name in files:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        with reaching("resume", target.url):
-            target.fs.get_file(f"{target.root}/{name}", str(folder / name))
-    sent = (name for name in files if not name.startswith(f"{CHECKPOINTS}/"))
-    write_state(folder, target.url, {name: stat_of(folder / name) for name in sent})
-    flush_tree(folder)
-
-
 def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str | None:
-    """The URL of the run in a mirror that `--resume auto` goes on with, None if there is none: that
-    of `run_name`, else the newest that was begun with the same options."""
+    """The URL of the run in a mirror that `--resume auto` means: that of `run_name`, else the
+    newest that was begun with the same options; None without one."""
     target = Target.opened("mirror", mirror)
     with reaching("mirror", mirror):
         if run_name is not None:
-            return None if target.read(f"{run_name}/{CONFIG}") is None else f"{mirror}/{run_name}"
+            is_there = target.fs.exists(f"{target.root}/{run_name}/{CONFIG}")
+            return f"{mirror}/{run_name}" if is_there else None
         paths = target.fs.ls(target.root, detail=False) if target.fs.exists(target.root) else []
         names = [path.rstrip("/").rpartition("/")[2] for path in paths]
         contents = {name: target.read(f"{name}/{ORIGIN}") for name in filter(is_name, names)}

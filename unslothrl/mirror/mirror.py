@@ -21,7 +21,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import BEST, LATEST, OF_STEP, SUMS
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, remove
+from unslothrl.files import expanded, link_or_copy, remove
 from unslothrl.mirror import fetching
 from unslothrl.mirror.fetching import OWN, STATE, Target, is_name, stat_of
 from unslothrl.system import stopping
@@ -31,7 +31,6 @@ from unslothrl.weights.starting_adapter import START
 
 FINISHED_S = 600.0  # that the last pass of a finished run may take
 STOPPED_S = 10.0  # of one that was stopped
-TRIES, RETRY_S = 3, 2.0  # in the end
 WAKE_S = 0.5  # after which a SIGTERM is seen
 KEPT = 2  # checkpoints that the mirror keeps, also where the run keeps one alone
 
@@ -60,8 +59,10 @@ class Sender:
                 self.remove_checkpoints(n for n in steps_of(there) if n > max(held))
             self.send_files([name for name in files if name != SUMMARY], there)
             for name, folder in sorted(held.items()):
-                self.send_checkpoint(folder, f"{CHECKPOINTS}/{name}", there)
-            self.send_files(self.pointers(held), there)
+                self.send_checkpoint(folder, f"{CHECKPOINTS}/{name}")
+            pointers = (self.folder / CHECKPOINTS / name for name in (LATEST, BEST))
+            named = [p for p in pointers if p.exists() and p.read_text().strip() in held]
+            self.send_files([f"{CHECKPOINTS}/{pointer.name}" for pointer in named], there)
             if held:
                 whole = {n for n in steps_of(there) if f"{CHECKPOINTS}/{n}/{SUMS}" in there}
                 newest = sorted(n for n in {*whole, *held} if n <= max(held))[-KEPT:]
@@ -78,52 +79,35 @@ class Sender:
             self.target.remove(f"{CHECKPOINTS}/{name}")
 
     def hold(self, links: Path) -> dict[str, Path]:
-        """Name -> folder, for each checkpoint of the run; of links to its files, so that the run
-        may delete them meanwhile."""
+        """Name -> folder of links to its files, for each checkpoint: the run may delete it."""
         remove(links)
-        held = {}
         for path in (self.folder / CHECKPOINTS).glob("step_*"):
             with contextlib.suppress(FileNotFoundError, shutil.Error):  # it is being replaced
-                shutil.copytree(path, links / path.name, copy_function=link)
-                if (links / path.name / SUMS).exists():
-                    held[path.name] = links / path.name
-        return held
+                shutil.copytree(path, links / path.name, copy_function=link_or_copy)
+        return {each.name: each for each in links.glob("*") if (each / SUMS).exists()}
 
     def send_files(self, names: list[str], there: dict[str, int]) -> None:
         for name in names:
             path = self.folder / name
-            try:
-                stat = stat_of(path)  # before: what is added meanwhile is sent by the next pass
-                if self.sent.get(name) != stat or there.get(name) != stat[0]:
-                    self.target.put(path, name)
-                    self.sent[name] = stat
-            except FileNotFoundError:  # deleted meanwhile, or the target is gone
-                if path.exists():
-                    raise
+            if not path.exists():  # deleted meanwhile
+                continue
+            stat = stat_of(path)  # before: what is added meanwhile is sent by the next pass
+            if self.sent.get(name) != stat or there.get(name) != stat[0]:
+                self.target.put(path, name)
+                self.sent[name] = stat
 
-    def send_checkpoint(self, folder: Path, at: str, there: dict[str, int]) -> None:
+    def send_checkpoint(self, folder: Path, at: str) -> None:
         """Files whose sums the mirror has already are not sent again: a checkpoint is written anew
         after its evaluation, and then one small file differs."""
-        sums = (folder / SUMS).read_bytes()
-        before = (self.target.read(f"{at}/{SUMS}") or b"") if f"{at}/{SUMS}" in there else b""
+        sums, before = (folder / SUMS).read_bytes(), self.target.read(f"{at}/{SUMS}")
         if before == sums:
             return
-        known = before.splitlines()
-        lines = [(line, line.decode().partition("  ")[2]) for line in sums.splitlines()]
-        changed = [name for line, name in lines if line not in known or f"{at}/{name}" not in there]
-        if before and len(changed) == 1:  # it is whole with the old file and with the new one
-            (folder / STATE).write_bytes(before + sums)
-            self.target.put(folder / STATE, f"{at}/{SUMS}")
-        else:
-            self.target.remove(f"{at}/{SUMS}")
-        for name in [*changed, SUMS]:
-            self.target.put(folder / name, f"{at}/{name}")
-
-    def pointers(self, held: dict[str, Path]) -> list[str]:
-        """`latest` and `best`, where they name a checkpoint that has been sent."""
-        names = (f"{CHECKPOINTS}/{pointer}" for pointer in (LATEST, BEST))
-        found = [name for name in names if (self.folder / name).exists()]
-        return [name for name in found if (self.folder / name).read_text().strip() in held]
+        self.target.remove(f"{at}/{SUMS}")
+        for line in sums.splitlines():
+            if line not in before.splitlines():
+                name = line.decode().partition("  ")[2]
+                self.target.put(folder / name, f"{at}/{name}")
+        self.target.put(folder / SUMS, f"{at}/{SUMS}")
 
 
 def steps_of(there: dict[str, int]) -> set[str]:
@@ -132,25 +116,13 @@ def steps_of(there: dict[str, int]) -> set[str]:
     return {name for name in names if OF_STEP.fullmatch(name)}
 
 
-def link(source: str, target: str) -> None:
-    """A second name of a file; a copy where the file system has no links."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def plain_files(folder: Path, parent: str = "") -> Iterator[str]:
+def plain_files(folder: Path) -> Iterator[str]:
     """The names of everything but checkpoints, temporary files, the lock, and links."""
-    with contextlib.suppress(FileNotFoundError), os.scandir(folder / parent) as entries:
-        for entry in entries:
-            name = f"{parent}/{entry.name}" if parent else entry.name
-            if not is_name(entry.name) or name == CHECKPOINTS:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                yield from plain_files(folder, name)
-            elif entry.is_file(follow_symlinks=False):
-                yield name
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if is_name(name) and name != CHECKPOINTS]
+        for path in (Path(parent, name) for name in names if is_name(name)):
+            if path.is_file() and not path.is_symlink():
+                yield path.relative_to(folder).as_posix()
 
 
 def order(name: str) -> tuple[bool, bool, str]:
@@ -168,7 +140,6 @@ class Mirror:
     ):
         """`note` gets a line when the target fails, and when it works again."""
         self.folder, self.note, self.target = folder, note, target
-        self.sender = None if target is None else Sender(folder, target)
         self.changed = threading.Condition()
         self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
@@ -177,23 +148,23 @@ class Mirror:
 
     def update(self) -> None:
         """The folder has something new. Returns at once."""
-        if self.is_closed:
+        if self.target is None or self.is_closed:
             return
         with self.changed:
             self.wanted += 1
             self.changed.notify_all()
-            if self.thread is None:  # a daemon: one that hangs does not hold the process
-                self.thread = threading.Thread(target=self._work, daemon=True, name="mirror")
-                self.thread.start()
+        if self.thread is None:  # a daemon: one that hangs does not hold the process
+            sender = Sender(self.folder, self.target)
+            self.thread = threading.Thread(target=self._work, args=[sender], daemon=True)
+            self.thread.start()
 
-    def _work(self) -> None:
-        assert self.sender is not None
+    def _work(self, sender: Sender) -> None:
         while True:
             with self.changed:
                 self.changed.wait_for(lambda: self.wanted > self.finished)
                 asked, before = self.wanted, self.failure
             try:
-                self.sender.send()
+                sender.send()
                 self.failure = None
             except Exception as error:  # of any library
                 self.failure = fetching.said(error)
@@ -211,38 +182,27 @@ class Mirror:
             self.note(f"mirror {self.target.url}: {line}")
 
     def close(self, within_s: float = FINISHED_S) -> bool:
-        """Sends what is left, within that time. -> whether the mirror has everything; `note` gets a
-        line if not."""
+        """Sends what is left, within that time. -> whether all is there; else a `note`."""
         if self.is_closed:
             return True
-        is_complete = False
-        with contextlib.suppress(KeyboardInterrupt):  # it is not worth the user's time
-            is_complete = self._finish(time.monotonic() + within_s)
-        if not is_complete:
+        self.update()
+        end = time.monotonic() + within_s
+        with contextlib.suppress(KeyboardInterrupt), self.changed:  # not worth the user's time
+            while self.finished != self.wanted and time.monotonic() < end:
+                if stopping.is_urgent():
+                    break
+                self.changed.wait(WAKE_S)
+        is_done = self.finished == self.wanted
+        if not is_done or self.failure:
             why = self.failure or f"not done within {within_s:.0f} s"
             self._say(f"not all of the run is there ({why}): --resume {self.folder} sends the rest")
         self.is_closed = True
-        return is_complete
-
-    def _finish(self, end: float) -> bool:
-        for _ in range(TRIES):
-            self.update()
-            with self.changed:
-                while self.finished != self.wanted:
-                    left = end - time.monotonic()
-                    if left <= 0 or stopping.is_urgent():
-                        return False
-                    self.changed.wait(min(WAKE_S, left))
-            if self.failure is None:
-                return True
-            time.sleep(min(RETRY_S, max(0.0, end - time.monotonic())))
-        return False
+        return is_done and not self.failure
 
 
 def of_run(config: Any) -> Target | None:
-    """The target of a run or stage that is about to begin, by its options; None without `--mirror`.
-    UserError where its package is missing, it cannot be written, or it holds another run of this
-    name."""
+    """The target of a run that is about to begin, by its options; None without `--mirror`.
+    UserError where it cannot be written, or holds another run of this name."""
     if config.mirror is None:
         return None
     folder = Path(config.output_dir) / (config.run_name or "run")
@@ -254,36 +214,33 @@ def of_run(config: Any) -> Target | None:
             path = Path(trial.name)
             target.put(path, path.name)
             target.remove(path.name)
-        check_same(run, folder)
+        theirs, steps = run.read(ORIGIN) or run.read(CONFIG), steps_of(run.sizes())
+    if theirs:
+        check_same(run, folder, theirs, steps)
     return run
 
 
 def check_place(mirror: str, folder: Path) -> None:
-    """UserError for a folder that the run's lies in, below `/` or `..` included, or that lies in a
-    run's."""
+    """UserError for a folder that the run's lies in, such as `/`, or that lies in a run's."""
     if fetching.scheme(mirror) not in ("file", "local"):
         return
     place = expanded(mirror.partition("://")[2] if fetching.is_url(mirror) else mirror).resolve()
-    own = folder.resolve()
     in_run = any((above / CONFIG).exists() for above in (place, *place.parents))
-    if own.is_relative_to(place) or place.is_relative_to(own) or in_run:
+    if folder.resolve().is_relative_to(place) or in_run:
         why = "lies in a run's folder" if in_run else f"is no other place than {folder}"
         raise UserError(f"mirror {mirror} {why}: set --mirror to another folder, or to none")
 
 
-def check_same(run: Target, folder: Path) -> None:
+def check_same(run: Target, folder: Path, theirs: bytes, steps: set[str]) -> None:
     """UserError where the mirror holds another run of this name, or is further than it is here."""
-    theirs = run.read(ORIGIN)
-    if theirs is None and run.read(CONFIG) is None:
-        return
     ours = origin.read(folder)
-    if not ours.started or origin.parsed(theirs or b"{}").started != ours.started:
+    if not ours.started or origin.parsed(theirs).started != ours.started:
         raise UserError(
             f"mirror {run.url} holds another run: set another --run_name, or continue that one "
             f"with --resume {run.url}"
         )
     here = max((path.name for path in (folder / CHECKPOINTS).glob("step_*")), default="step_000000")
-    there = max(steps_of(run.sizes()), default=here)
+    there = max(steps, default=here)
     if there > here:
         raise UserError(
             f"mirror {run.url} is at {there}, and {folder} at {here}: continue the former with "

@@ -32,7 +32,7 @@ TEXT = "text"
 CHOSEN = ("chosen", "chosen_response", "response_j")
 REJECTED = ("rejected", "rejected_response", "response_k")
 MARKER = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's hh-rlhf
-MARGIN = "margin"
+MARGIN, NUMBER = "margin", re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
 AFTER = {  # role of a turn -> roles of the turn before it, "": none
     "system": ("",),
     "user": ("", "system", "assistant", "tool"),
@@ -153,8 +153,7 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
 
 
 def named(row: Mapping, columns: ExampleColumns) -> Mapping:
-    """The row, and columns such as "Chosen" under the names that are known as well. UnusableRow
-    where a column that the user names is not there, or empty."""
+    """The row, with columns such as "Chosen" under known names as well. Raises UnusableRow."""
     lowered = {name.strip().lower(): row[name] for name in row if isinstance(name, str)}
     both = {**lowered, **row}
     for each in fields(columns):
@@ -204,8 +203,7 @@ def with_system(messages: Messages, row: Mapping) -> Messages:
 
 
 def turns_of_reply(value: Any, column: str, prompt: Messages) -> Messages:
-    """What follows a prompt: a text is a turn of the assistant's. Messages may begin with the
-    prompt itself. Raises UnusableRow."""
+    """What follows a prompt: a text, or messages that may begin with it. Raises UnusableRow."""
     if is_text(value):
         return ({"role": "assistant", "content": formats.text_of(value, column)},)
     as_json = parsed(value)
@@ -221,8 +219,7 @@ def turns_of_reply(value: Any, column: str, prompt: Messages) -> Messages:
 
 
 def whole(value: Any, column: str) -> Messages:
-    """A conversation with its prompt, as turns or with "Human:" and "Assistant:" before each.
-    Raises UnusableRow."""
+    """A conversation with its prompt, as turns, or as a text with "Human:" before. UnusableRow."""
     as_json = parsed(value)
     if is_turns(as_json):
         return messages_of(as_json, column)
@@ -321,10 +318,8 @@ def tools_of(row: Mapping) -> tuple[Any, ...]:
 def margin_of(row: Mapping) -> float | None:
     """None: the row has none. Raises UnusableRow for one below 0, or without an end."""
     value = row.get(MARGIN)
-    try:
-        margin = None if value is None else float(value)
-    except (TypeError, ValueError):
-        margin = math.nan
-    if margin is not None and not 0 <= margin < math.inf:
+    if value is None:
+        return None
+    if not NUMBER.fullmatch(str(value)) or math.isinf(float(value)):
         raise UnusableRow(f"column {MARGIN} is {plain(str(value), 40)}, no number from 0")
-    return margin
+    return float(value)

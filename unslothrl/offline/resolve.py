@@ -46,8 +46,7 @@ def resolve(
     fetch: resume.Fetch | None = None,
     machine: Machine | None = None,
 ) -> Stage:
-    """`fetch`: see `runs.resume.found`. Without `machine` this one is looked at, where no model is
-    given. Raises UserError."""
+    """`fetch`: see `runs.resume.found`. `machine`: this one by default. Raises UserError."""
     table = TABLES[command]
     layers = layers_of(table, flags, fetch)
     user, notes = layers.user, layers.notes
@@ -69,15 +68,10 @@ def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> O
     """The options with the model that RL takes on a machine; `notes` gets why."""
     machine = machine.look_for_hub() if machine.gpus else machine
     model, _ = fit.default_task(machine)
-    if model == options.model:
-        return options
-    if not machine.gpus:
-        why = "there is no GPU"
-    elif machine.online is False:
-        why = "the Hugging Face hub does not answer"
-    else:
-        why = f"fits {stages.gb(machine.gpus[0].memory_mb)}"
-    notes.append(f"model {options.model} -> {model}: {why}")
+    if model != options.model:
+        why = f"fits {stages.gb(machine.gpus[0].memory_mb)}" if machine.gpus else "there is no GPU"
+        why = "the Hugging Face hub does not answer" if machine.online is False else why
+        notes.append(f"model {options.model} -> {model}: {why}")
     return replace(options, model=model)
 
 
@@ -85,7 +79,7 @@ def with_adapter(options: OfflineOptions, layers: Layers) -> OfflineOptions:
     """With the LoRA's shape of the adapter that it begins with, but for a reward model's dropout
     where that was asked for; with notes on what that changes, and on dropout that TRL turns off."""
     asked, is_rm = layers.requested.get("lora_dropout"), isinstance(options, RmOptions)
-    if (lora := lora_of(options, layers.requested)) is not None:
+    if (lora := lora_of(options)) is not None:
         for name, value in shape_of(lora, options).items():
             if getattr(options, name) == value or (is_rm and asked and name == "lora_dropout"):
                 continue
@@ -124,8 +118,7 @@ def check(options: OfflineOptions) -> None:
 
 
 def with_backend(stage: Stage, machine: Machine) -> Stage:
-    """The stage with unsloth or peft as its backend, and a note that says why where that is not as
-    expected. UserError where Unsloth is asked for and cannot be."""
+    """With unsloth or peft as its backend, and a note that says why. UserError."""
     options, notes = stage.options, list(stage.notes)
     backend = PEFT
     if options.backend == UNSLOTH or (options.backend == AUTO and machine.gpus):
@@ -142,8 +135,7 @@ def with_backend(stage: Stage, machine: Machine) -> Stage:
 
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
-    """Why Unsloth cannot train this, with what to do; "" where it can. UserError where there is no
-    such model."""
+    """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
     found = {name: version for name, version in installed().items() if name in RELATED}

@@ -8,26 +8,25 @@ import errno
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.toml_files import to_toml
-from unslothrl.data import fingerprint
-from unslothrl.errors import RunError, UserError
-from unslothrl.files import expanded, is_file, newest_numbered, read_object, remove, write_whole
-from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.data.tasks import TRAIN, check_fingerprints
+from unslothrl.errors import RunError
+from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.planning import forecast
-from unslothrl.rewards.model import HEAD_FILE, head_of
+from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
 from unslothrl.runs.run import Run
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
-from unslothrl.tracking import calling, origin
+from unslothrl.tracking import calling
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE, RunFolder
+from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.tracking.step_lines import Column, Layout
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
@@ -45,6 +44,14 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
     "rm": OF_PAIRS,
 }
 
+# Of a checkpoint as transformers' Trainer writes it: adapter, optimiser, schedule, random numbers,
+# position
+STATE = "trainer_state.json"
+MOST_STATE = 64 << 20  # bytes
+TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
+PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads .pt and .pth safely
+WRITING = ".writing"  # the Trainer's output folder
+
 
 def run(stage: Stage) -> int:
     """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
@@ -52,6 +59,47 @@ def run(stage: Stage) -> int:
     stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
     return StageRun(stage).execute()
+
+
+@dataclass(frozen=True)
+class StageCheckpoint:
+    """One that was whole when it was found."""
+
+    folder: Path
+    step: int
+
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are recorded before it is written."""
+        return self.step
+
+
+class StageCheckpoints(CheckpointStore):
+    """Of one run; `read` gives a `StageCheckpoint`."""
+
+    @property
+    def writing(self) -> Path:
+        return self.folder / WRITING
+
+    def seal(self, written: Path, step: int, is_best: bool) -> Path:
+        (written / TRAINING_ARGS).unlink(missing_ok=True)
+        return super().seal(written, step, is_best)
+
+    def read(self, folder: Path, step: int) -> StageCheckpoint:
+        names = sums_in(folder).keys()
+        for path in folder.rglob("*"):
+            name = str(path.relative_to(folder))
+            if path.is_file() and name not in names | {SUMS} and not path.name.startswith("."):
+                raise Damaged(f"{name} is not listed in {SUMS}")
+            if path.suffix in PICKLES and name != TRAINING_ARGS:
+                raise Damaged(f"{name} is a pickle, which is not loaded")
+        if read_object(folder / STATE, MOST_STATE).get("global_step") != step:
+            raise Damaged(f"{STATE} is of another step")
+        return StageCheckpoint(folder, step)
+
+    def delete_after(self, step: int) -> None:
+        remove(self.writing)
+        super().delete_after(step)
 
 
 class StageRun(Run):
@@ -78,7 +126,8 @@ class StageRun(Run):
         view.stage("importing libraries")
         from unslothrl.offline import tables, training
 
-        check_start(options)
+        if adapter := starting_adapter.folder(options):
+            adapter_check.check(adapter, base_model.find(options.model, weights=False))
         training.config_of(options, Path(options.output_dir))
         view.stage(f"reading base {options.model}")
         notes: list[str] = [*self.resolved.notes]
@@ -90,33 +139,21 @@ class StageRun(Run):
         self.tables = found = tables.load(options, form, writer)
         notes += [*found.notes, *writer.notes]
         prints = {
-            fingerprint.TRAIN: tables.fingerprint(found.train),
+            TRAIN: tables.fingerprint(found.train),
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
         if self.earlier is None:
-            folder = self._new_folder(prints, parts)
+            content = json.dumps(prints, indent=2).encode() + b"\n"
+            folder = self.new_folder(self.resolved.command, parts, {DATA_FILE: content})
         else:
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
             before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
-            notes += fingerprint.check(before, prints, options.dataset)
+            notes += check_fingerprints(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
-        own = origin.described(self.resolved.command, options.dataset, folder.path.name)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
-        stages = starting_adapter.stages(options, own)
-        self.begin(folder, replace(use, kind=kind, stages=stages, base_parts=parts))
+        self.begin(folder, replace(use, kind=kind, base_parts=parts))
         view.header([*self._header(), *notes])
-
-    def _new_folder(self, prints: Mapping[str, str], parts: Mapping[str, str]) -> RunFolder:
-        options = self.options
-
-        def begin(folder: Path) -> None:
-            start = starting_adapter.keep(options, folder)
-            origin.record(folder, self.resolved.recipe, start, parts)
-            write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
-
-        name = options.run_name or self.resolved.command
-        return RunFolder.create(options.output_dir, name, to_toml(options), begin)
 
     def _header(self) -> list[str]:
         """A title and what it trains on."""
@@ -138,8 +175,7 @@ class StageRun(Run):
         return found.folder if found else None
 
     def train(self) -> None:
-        """To the last step, or to the next boundary where a stop is asked for; one that is asked
-        for while the base is loaded ends this at once."""
+        """To the last step, or to the next boundary where a stop is asked for."""
         from unslothrl.offline import training
 
         options = self.options
@@ -181,8 +217,7 @@ class StageRun(Run):
             self.save_adapter(step)
 
     def _check_finite(self, row: Mapping[str, Any], total: int) -> None:
-        """RunError after too many skipped steps, or where all of a run's `total` were, or where a
-        step has made something that is trained infinite."""
+        """RunError after too many skipped steps, or where what is trained is not finite."""
         from unslothrl.training.updates import MOST_SKIPPED
 
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if row.get("train/skipped_updates") else 0
@@ -237,8 +272,7 @@ class StageRun(Run):
     # The end
 
     def cause_of(self, error: BaseException) -> BaseException:
-        """Frees what an unfinished checkpoint holds of the disk; torch and safetensors raise errors
-        of their own where that is full."""
+        """torch and safetensors raise errors of their own where the disk is full."""
         checkpoints: Any = self.folder.checkpoints
         remove(checkpoints.writing)
         if any(words in str(error) for words in OF_A_DISK):
@@ -260,8 +294,7 @@ class StageRun(Run):
         return min(evals, key=lambda row: row[f"eval/{self.tables.evaluation_name}/loss"])
 
     def commands(self, adapter: Path | None) -> dict[str, Any]:
-        """What can be done with the best adapter, or the newest where none is known to be
-        better."""
+        """What can be done with the best adapter, or the newest where none is better."""
         run, best = self.folder.path, None
         if (step := self._best_step()) is not None:
             best = run / ADAPTERS / f"v{step:06d}"
@@ -282,29 +315,10 @@ class StageRun(Run):
 
 
 def on_first_card(stage: Stage, machine: Machine) -> Stage:
-    """Hides all cards but the first from this process, which would put a copy of the model on each.
-    To be called before torch is imported."""
+    """Hides all cards but the first, before torch is imported: each would get a copy."""
     if len(machine.gpus) < 2:
         return stage
     visible = os.environ.get(variables.VISIBLE) or "0"
     os.environ[variables.VISIBLE] = visible.partition(",")[0]
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
     return replace(stage, notes=(*stage.notes, note))
-
-
-def check_start(options: OfflineOptions) -> None:
-    """UserError where the adapter that training begins with, or its head, is not one of the
-    base's."""
-    adapter = starting_adapter.folder(options)
-    if not adapter:
-        return
-    base = base_model.find(options.model, weights=False)
-    adapter_check.check(adapter, base)
-    if isinstance(options, RmOptions) and is_file(expanded(adapter) / HEAD_FILE):
-        hidden = base_model.read_config(base).get("hidden_size")
-        size = head_of(expanded(adapter))
-        if size != hidden:
-            raise UserError(
-                f"adapter {adapter}: its head reads {size} numbers, and {options.model} gives "
-                f"{hidden}: it is of another base"
-            )

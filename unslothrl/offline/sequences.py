@@ -52,9 +52,8 @@ class PairIds:
 
 
 class Writer:
-    """Writes examples by a tokenizer and its chat template. `notes`: what a reader of the run must
-    know of them, each once. Its methods raise UserError where the template refuses a
-    conversation."""
+    """Writes examples by a tokenizer and its chat template; UserError where that refuses one.
+    `notes`: what a reader of the run must know, each once."""
 
     def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
@@ -108,8 +107,7 @@ class Writer:
     def as_texts(
         self, messages: Sequence[Message], is_plain: bool
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """-> (a prompt's tokens with those that begin a text, its reply's with the end). UserError
-        for a conversation."""
+        """-> (a prompt's tokens, its reply's with the end). UserError for a conversation."""
         if not is_plain or [each["role"] for each in messages] != ["user", "assistant"]:
             raise UserError(
                 "a conversation, and the model has no chat template: choose an instruct model, or "

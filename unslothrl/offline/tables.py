@@ -21,8 +21,8 @@ import numpy as np
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources, splits
-from unslothrl.data.columns import UnusableRow
-from unslothrl.data.rendering import Skipped, check_unusable, numbered
+from unslothrl.data.columns import UnusableRow, attempt
+from unslothrl.data.rendering import Skipped, check_usable, numbered
 from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -81,11 +81,9 @@ def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
     for label, rows in ((f"dataset {options.dataset}", train), (f"eval set {name}", evaluation)):
         found, skipped, same = table(rows, options, form, writer)
         prompts.append(same)
-        check_usable(label, skipped, len(found), options.max_length)
-        notes += [
-            f"{label}: of {skipped.rows} rows not used: {line}"
-            for line in skipped.lines(options.max_length)
-        ]
+        limit, kept = options.max_length, len(found)
+        check_usable(label, skipped, kept, limit, option="max_length", what="rows")
+        notes += skipped.notes(label, limit)
         filled.append(found)
     if options.system_prompt and not prompts[0]:
         notes.append("system_prompt has no effect on rows that are texts without turns")
@@ -123,24 +121,28 @@ def embedded_eval() -> list[TableRow]:
 def table(
     rows: Rows, options: OfflineOptions, form: Form, writer: Writer
 ) -> tuple[list[TableRow], Skipped, str]:
-    """-> (what a trainer reads of `rows`, what is left out of them, the system prompt that all of
-    them have, "" where there is no such)."""
+    """-> (what a trainer reads of `rows`, what is left out, the system prompt of all)."""
     found: list[TableRow] = []
     prompts: set[str] = set()
     skipped, columns = Skipped(source=rows), ExampleColumns.of(options)
     default = default_prompt(options)
+
+    def written_of(row: Mapping) -> tuple[str, list[TableRow]]:
+        read = form.read(row, columns)
+        if options.system_prompt is not None:
+            read = read.under(options.system_prompt)
+        elif default and not read.system_prompt:
+            read = read.under(default)
+        return read.system_prompt, form.write(writer, read)
+
     for number, row in numbered(rows):
         skipped.rows += 1
-        try:
-            read = form.read(row, columns)
-            if options.system_prompt is not None:
-                read = read.under(options.system_prompt)
-            elif default and not read.system_prompt:
-                read = read.under(default)
-            written = form.write(writer, read)
-        except (UnusableRow, UserError) as error:  # a template may refuse some conversations
-            skipped.add(str(error), number)
+        # a template may refuse some conversations
+        answer = attempt(written_of, row, (UnusableRow, UserError))
+        if isinstance(answer, Exception):
+            skipped.add(str(answer), number)
             continue
+        prompt, written = answer
         longest = max(map(form.length, written))
         if longest > options.max_length:
             skipped.too_long.append(longest)
@@ -149,13 +151,12 @@ def table(
                 {n: np.asarray(v, np.int32) if isinstance(v, list) else v for n, v in one.items()}
                 for one in written
             ]
-            prompts.add(read.system_prompt)
+            prompts.add(prompt)
     return alike(found), skipped, prompts.pop() if len(prompts) == 1 else ""
 
 
 def default_prompt(options: OfflineOptions) -> str:
-    """The system prompt of rows that have none: what the adapter that training begins with was
-    told. UserError for an adapter whose files are damaged."""
+    """The system prompt of rows without: what the adapter that begins was told. UserError."""
     adapter = starting_adapter.folder(options)
     use = adapter_use.read(expanded(adapter)) if adapter else None
     return use.system_prompt if use is not None else ""
@@ -180,26 +181,12 @@ def limited(rows: list[TableRow], most: int) -> list[TableRow]:
     return random.Random(seed_of(0, "eval")).sample(rows, most)
 
 
-def check_usable(name: str, skipped: Skipped, kept: int, max_length: int) -> None:
-    """UserError where more than half of the rows cannot be used, or none is short enough."""
-    check_unusable(name, skipped)
-    if not kept:
-        raise UserError(
-            f"max_length {max_length}: all {len(skipped.too_long)} rows of {name} are longer (the "
-            f"shortest has {min(skipped.too_long)} tokens): set --max_length "
-            f"{max(skipped.too_long)} to keep every one"
-        )
-
-
 # The three forms
 
 
 def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
     return [
-        {
-            "input_ids": list(each.ids),
-            "labels": np.where(each.learnt, each.ids, IGNORED).tolist(),
-        }
+        {"input_ids": list(each.ids), "labels": np.where(each.learnt, each.ids, IGNORED).tolist()}
         for each in writer.sequences(example)
     ]
 
@@ -225,8 +212,7 @@ def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
 
 
 def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
-    """Problems with a worked answer, which is right and in the form that the rewards ask for, and a
-    guess."""
+    """Problems with a right answer in the form that the rewards ask for, and a guess."""
     draw = random.Random(f"pairs {split} {seed}")
     while True:
         a, sign, b = arithmetic.draw_operands(draw)

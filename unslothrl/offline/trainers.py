@@ -139,8 +139,7 @@ class StageTrainer:
         return self.lr_scheduler
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """transformers loads the learning rate of a run of the old length, which the next step
-        would have."""
+        """transformers loads the learning rate of a run of the old length."""
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
         schedule = self.lr_scheduler
         rates = [
@@ -216,8 +215,7 @@ class SftTrainer(StageTrainer, trl.SFTTrainer):
 
 
 class PairTrainer(StageTrainer):
-    """Its batches have the better answers, then the worse. The loss of a step is the mean over its
-    pairs."""
+    """Batches have the better answers, then the worse. A step's loss is the mean over pairs."""
 
     current_gradient_accumulation_steps: int
 
@@ -247,15 +245,13 @@ class PairTrainer(StageTrainer):
         return (result[0] * share, result[1]) if return_outputs else result * share
 
     def count_ties(self, name: str, better: torch.Tensor, worse: torch.Tensor) -> None:
-        """Has the newest value of a figure, TRL's share of pairs in the right order, count a tie as
-        half right."""
+        """Has the newest share of pairs in the right order count a tie as half right."""
         values = self.figures[self.mode][name]
         values[-1] = (share_right(better, worse), values[-1][1])
 
 
 class DpoTrainer(PairTrainer, trl.DPOTrainer):
-    """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of the two is learnt where
-    that is not all."""
+    """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of these is learnt."""
 
     pairs_referred = 0
 

@@ -130,8 +130,7 @@ def refused(options: OfflineOptions) -> Iterator[None]:
 
 
 def given_fields(options: OfflineOptions) -> dict[str, Any]:
-    """The fields of TRL's config that the user sets: name -> value, in JSON where it is JSON.
-    UserError for one that is not to be set, or that the loss on pairs does not read."""
+    """The fields of TRL's config that the user sets: name -> value, by JSON. UserError."""
     found: dict[str, Any] = {}
     for text in options.trl:
         name, separator, value = text.partition("=")
@@ -155,10 +154,8 @@ def given_fields(options: OfflineOptions) -> dict[str, Any]:
 
 
 class Recorder(TrainerCallback):
-    """Hands each finished step to the run, and decides when the Trainer evaluates, saves and stops.
-
-    A step that is evaluated is finished when that is done.
-    """
+    """Hands each finished step, its evaluation included, to the run, and decides when the Trainer
+    evaluates, saves and stops."""
 
     def __init__(self, run: Any):
         """`run`: an `offline.run.StageRun`."""

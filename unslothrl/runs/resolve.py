@@ -83,11 +83,8 @@ class Layers:
 def resolve(
     flags: Mapping[str, Any], machine: Machine | None = None, fetch: resume.Fetch | None = None
 ) -> Resolved:
-    """The config of a run from its flags (name -> value, as text or typed). Raises UserError.
-
-    What can be checked without looking at the machine is checked first; without `machine`, it is
-    then looked at. `fetch` gets a run that is to go on from a mirror; without it none is.
-    """
+    """The config of a run from its flags (name -> value, as text or typed), on this machine unless
+    one is given. `fetch` gets a run that is to go on from a mirror. Raises UserError."""
     layers = layers_of(RUN, flags, fetch)
     given, notes = layers.given, layers.notes
     notes += check_named(replace(Config(), **layers.user))
@@ -95,7 +92,7 @@ def resolve(
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
     config = replace(Config(), **task_of_machine(layers.user, machine))
-    lora = lora_of(config, layers.requested)
+    lora = lora_of(config)
     if lora is not None:
         config = replace(config, **shape_of(lora, config))
     if config.max_staleness:  # actors generate all the time: learners only train
@@ -115,8 +112,7 @@ def resolve(
 
 
 def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None) -> Layers:
-    """Recipe and flags over the run that is resumed, with whole paths; of a run that is named as an
-    adapter or a reward model the newest. Raises UserError."""
+    """Recipe and flags over the run that is resumed, with whole paths. Raises UserError."""
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
     recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
@@ -254,8 +250,7 @@ def newest_reward(text: str) -> str:
 
 
 def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
-    """The user's layers over the model and data set of this machine, and over the recipe of the
-    embedded base where that is the model."""
+    """The user's layers over this machine's task, and over the recipe of the embedded base."""
     model, dataset = fit.default_task(machine)
     layers = {"model": model, "dataset": dataset, **user}
     if layers["model"] != EMBEDDED:
@@ -266,19 +261,10 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
     return {**layers, **tiny, **user}
 
 
-def lora_of(options: Options, requested: Mapping[str, Any]) -> Lora | None:
-    """The settings of the adapter that training begins with. UserError where a lower rank was asked
-    for."""
+def lora_of(options: Options) -> Lora | None:
+    """The settings of the adapter that training begins with. UserError."""
     folder = starting_adapter.folder(options)
-    if folder is None:
-        return None
-    lora = adapter_check.check_format(folder)
-    if requested.get("max_lora_rank", lora.rank) < lora.rank:
-        raise UserError(
-            f"max_lora_rank {requested['max_lora_rank']}: adapter {options.adapter} has rank "
-            f"{lora.rank}: set --max_lora_rank {lora.rank}, or leave it out"
-        )
-    return lora
+    return None if folder is None else adapter_check.check_format(folder)
 
 
 def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
@@ -290,8 +276,7 @@ def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
 
 
 def following(config: Config, layers: Layers) -> Config:
-    """The config with what its other options decide, and its own name. UserError where there would
-    be no reward at all: an environment that is named has its own."""
+    """The config with what its other options decide, and its own name. UserError."""
     has_own = config.environment != environments.SINGLE_TURN
     if config.reward == (rewards.NONE,) and not has_own:
         raise UserError("reward none: nothing would be learnt from: set --environment, or a reward")
@@ -329,8 +314,7 @@ def named(options: AnyOptions, kind: str, notes: list[str]) -> AnyOptions:
 
 
 def check_named(config: Config) -> list[str]:
-    """-> notes. Raises UserError for a file, a folder, an objective, a reward, an environment or a
-    tool that is not there, or not what it must be."""
+    """-> notes. UserError for a file or a name that is not there, or not what it must be."""
     check_files(config)
     objectives.load(config.learner)
     rewards.choose(config.reward)
@@ -357,15 +341,8 @@ def check_files(options: Options) -> None:
         adapter_check.check_format(folder)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
-    check_folders(options)
-
-
-def check_folders(options: Options) -> None:
-    """UserError for a folder to write into that is a file, and a name that is no folder's."""
-    for name in ("output_dir", "lora_save_path"):
-        value = getattr(options, name)
-        if value is not None and exists(value) and not Path(value).is_dir():
-            raise UserError(f"{name} {value} is a file: set --{name} to a folder")
+    if exists(options.output_dir) and not Path(options.output_dir).is_dir():
+        raise UserError(f"output_dir {options.output_dir} is a file: set --output_dir to a folder")
     if options.lora_save_path is not None:
         adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there

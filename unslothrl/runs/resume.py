@@ -1,5 +1,4 @@
-"""Which run `--resume` means: a folder, the newest run of this recipe, or one in a mirror; and what
-is not as it was in that run."""
+"""Which run `--resume` means, and what is not as it was in that run."""
 
 import json
 import os
@@ -109,9 +108,8 @@ def found(
 
 
 def as_begun(table: Table, folder: Path, asked: Mapping[str, Any]) -> set[str]:
-    """The options that say what they said when the run in `folder` began: what the run made of them
-    counts, such as the newest adapter of another run at that time, or its rank. Not those of which
-    it keeps no secrets. `asked` has whole paths."""
+    """The options that say what they said when the run in `folder` began, by whole paths: what the
+    run made of them counts. Not those of which it keeps no secrets."""
     recipe, now = recipe_at(folder), recipe_of(table, asked)
     return {
         name

@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
-from unslothrl.config.toml_files import to_toml
-from unslothrl.data import fingerprint, tasks
+from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded
@@ -23,30 +22,18 @@ from unslothrl.planning import forecast, tensor_parallel
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
-from unslothrl.rewards import model
-from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.runs import resume
-from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.run import Run
+from unslothrl.runs.run import EarlierRun, Run
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
-from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import trial
 from unslothrl.training.saving import best
 from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
-from unslothrl.weights import (
-    adapter_check,
-    adapter_use,
-    base_model,
-    shapes,
-    starting_adapter,
-)
-
-COLLECT_AFTER = (50_000, 20, 20)  # new objects, and collections of the younger ones; 700, 10, 10
+from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 
 class RlRun(Run):
@@ -80,26 +67,16 @@ class RlRun(Run):
         notes = [*on_base]
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
         check_machine(config, self.machine, self.base)
-        self.prints = fingerprint.of(data)
+        self.prints = tasks.fingerprints_of(data)
         if self.earlier is not None:  # before models are loaded
-            changed = fingerprint.check(self.before.data, self.prints, config.dataset)
+            changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
             notes = [*self.earlier.notes, *notes, *changed]
-        folder = self.earlier.folder if self.earlier else self._new_folder(parts)
+        folder = self.earlier.folder if self.earlier else self.new_folder(
+            "run", parts, facts=facts(config, data)
+        )  # fmt: skip
         use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-        own = origin.described(origin.RL, config.dataset, folder.path.name, config.learner)
-        stages = starting_adapter.stages(config, own)
-        self.begin(folder, replace(use, stages=stages, base_parts=parts))
+        self.begin(folder, replace(use, base_parts=parts), config.learner)
         view.header(header(config, data, self.steps, [*self.resolved.notes, *notes]))
-
-    def _new_folder(self, parts: dict[str, str]) -> RunFolder:
-        config = self.options
-
-        def begin(folder: Path) -> None:
-            start = starting_adapter.keep(config, folder)
-            origin.record(folder, self.resolved.recipe, start, parts)
-
-        text = to_toml(config, facts(config, self.data))
-        return RunFolder.create(config.output_dir, config.run_name or "run", text, begin)
 
     @property
     def before(self) -> RunState:
@@ -131,46 +108,42 @@ class RlRun(Run):
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
         self.trackers.start(trainer.state.step if is_resumed else None)
-        spare_collector(processes)
+        # Python's collector is to look through less of what never is in a cycle: what is there by
+        # now and, where no tensors can be, the records of rollouts, thousands a second.
+        gc.freeze()
+        if not processes.is_local:
+            gc.set_threshold(50_000, 20, 20)
         trainer.train()
         for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
             view.note(line)
 
     def save(self, status: str, error: BaseException | None) -> Path | None:
-        """The last whole step and adapter, as far as processes that may be dead or hang give
-        them."""
+        """The last whole step and adapter, as far as processes that may be dead give them."""
+        trainer, adapter = self.trainer, None
         try:
-            if status != "finished":
-                self._save_boundary()
-            return None if error else self._save_adapter(is_needed=status == "finished")
+            if trainer is not None:
+                trainer.tasks.close()
+                if status != "finished":  # so that it loses at most the step in flight
+                    self._if_possible(trainer.save_boundary, "whole step")
+            if trainer is not None and trainer.published is not None and error is None:
+                save = trainer.save_last_adapter
+                adapter = save() if status == "finished" else self._if_possible(save, "adapter")
+            if adapter is not None and self.options.lora_save_path:
+                adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
+            return adapter
         finally:
             if self.cluster is not None:
                 with contextlib.suppress(*([Exception] if error else [])):  # it says more
                     self.cluster.close()
 
-    def _save_boundary(self) -> None:
-        """So that a run which has not finished loses at most the step in flight."""
-        if self.trainer is None:
-            return
+    def _if_possible(self, save: Callable[[], Any], what: str) -> Any:
+        """None, and a note, where a process is dead, the disk full, or a second Ctrl-C comes."""
         try:
-            self.trainer.save_boundary()
+            return save()
         except (RunError, OSError, KeyboardInterrupt) as error:
             said = str(error) or "interrupted again"
-            self.view.note(f"the last whole step is not saved: {said}")
-
-    def _save_adapter(self, is_needed: bool) -> Path | None:
-        if self.trainer is None or self.trainer.published is None:
+            self.view.note(f"the last {what} is not saved: {said}")
             return None
-        try:
-            adapter = self.trainer.save_last_adapter()
-        except (RunError, KeyboardInterrupt) as error:  # a process hangs, or a second Ctrl-C
-            if is_needed:
-                raise
-            self.view.note(f"the last adapter is not saved: {str(error) or 'interrupted again'}")
-            return None
-        if self.options.lora_save_path:
-            adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
-        return adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
         state = self.trainer.state if self.trainer else self.before
@@ -226,7 +199,8 @@ def check_without_data(config: Config, view: Any) -> None:
     adapter = starting_adapter.folder(config)
     if adapter:  # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    check_reward_model(config)
+    for judge in rewards_in_learner(config):
+        adapter_check.check(judge.function, base_model.find(config.model, weights=False))
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
@@ -257,19 +231,9 @@ def total_steps(config: Config, data: Data) -> int:
     return min(steps, config.max_steps or steps)
 
 
-def spare_collector(processes: Cluster) -> None:
-    """Has Python's collector look through less of what never is in a cycle: what is there by now,
-    and, where no tensors can be, the records of rollouts, thousands a second."""
-    gc.freeze()
-    if not processes.is_local:
-        gc.set_threshold(*COLLECT_AFTER)
-
-
 def check_rewards(config: Config, task: Task | None = None) -> str | None:
-    """Loads functions of the user's own and tries the sandbox, as far as the run will need them;
-    with a `task`, tries the functions too.
-
-    -> the level of the sandbox, the same in all processes; None where no programs are run."""
+    """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
+    too. -> the level of the sandbox; None where no programs are run."""
     scorer = scorer_of(config)
     try:
         scorer.check()
@@ -281,18 +245,4 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
 
 
 def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
-    return [each for each in rewards.choose(config.reward) if each.runs == IN_LEARNER]
-
-
-def check_reward_model(config: Config) -> None:
-    """UserError where a reward model is of another base than the run's."""
-    for each in rewards_in_learner(config):
-        base = base_model.find(config.model, weights=False)
-        adapter_check.check(each.function, base)
-        hidden = model.head_of(Path(each.function))
-        own = shapes.read(base_model.read_config(base)).hidden
-        if hidden != own:
-            raise UserError(
-                f"reward rm: {each.function} is of a base of width {hidden}, and "
-                f"{config.model} has {own}: train one on this base with `unslothrl rm`"
-            )
+    return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]

@@ -4,7 +4,8 @@ well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained 
 import abc
 import contextlib
 import errno
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,20 +13,23 @@ from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
 from unslothrl.cluster.base import counted
-from unslothrl.config.values import RUN
+from unslothrl.config.toml_files import read_toml, to_toml
+from unslothrl.config.values import RUN, Table
 from unslothrl.errors import RunError, UserError, WillRepeat
+from unslothrl.files import write_whole
 from unslothrl.mirror import mirror as mirrors
 from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
-from unslothrl.runs.earlier_run import EarlierRun
 from unslothrl.runs.resolve import Resolved
+from unslothrl.runs.resume import COMMANDS, FREE, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
-from unslothrl.tracking import calling, card, trackers
+from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import Layout
+from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
+from unslothrl.tracking.step_lines import Layout, found_at, is_whole
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
+from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
@@ -36,6 +40,114 @@ UNWRITABLE = {  # errors of a disk -> what to do
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
 OUT_OF_MEMORY = "OutOfMemoryError"
+
+LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """The run of `--resume`, its folder locked."""
+
+    folder: RunFolder
+    checkpoint: Any  # to go on from, as its store reads it; None: from its start
+    table: Table
+    changes: tuple[str, ...]  # of its options
+    notes: tuple[str, ...]
+
+    @classmethod
+    def reopen(
+        cls, resolved: Resolved, store: type[CheckpointStore], at_end: contextlib.ExitStack
+    ) -> "EarlierRun":
+        """Locks the folder until `at_end`, and finds its newest whole checkpoint. UserError."""
+        options, table = resolved.options, COMMANDS[resolved.command]
+        folder = RunFolder.reopen(options.resume or "")
+        at_end.callback(folder.close)
+        folder.checkpoints = store(folder.path, options.keep_checkpoints)
+        damaged = damaged_metrics(folder)
+        notes: list[str] = []
+        checkpoint = newest_recorded(folder, notes)
+        if checkpoint is None and folder.checkpoints.steps():
+            raise UserError(f"resume {options.resume}: {notes[0]}")
+        notes += damaged
+        changes = changed(read_toml(folder.path / CONFIG, table), options, table)
+        return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.step if self.checkpoint else 0
+
+    @property
+    def logged(self) -> int:
+        """The last step whose metrics are kept; -1: none."""
+        return self.checkpoint.logged if self.checkpoint else -1
+
+    def has_finished(self, options: Any) -> bool:
+        """Whether no steps are left, as far as that is known before the data is read. UserError
+        where some are, and its checkpoints are gone: it would begin again over its own record."""
+        summary = self.summary()
+        if summary.get("status") != "finished" or not is_whole(summary):
+            return False
+        before = read_toml(self.folder.path / CONFIG, self.table)
+        is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
+        if not is_same and self.checkpoint is None:
+            self.folder.refuse_restart()
+        return is_same
+
+    def summary(self) -> dict[str, Any]:
+        """How it ended; {} where that is damaged: a run that goes on needs none of it."""
+        try:
+            return self.folder.read_summary()
+        except ValueError:
+            return {}
+
+    def show(self, view: Terminal) -> None:
+        """As at its end, with nothing done."""
+        view.resumed(self.folder.read_metrics(lambda damaged: None))
+        view.note("this run has finished: set --max_steps or --episodes higher to continue")
+        if self.changes:
+            view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
+        view.finish(found_at(self.folder.path, self.summary()))
+
+    @property
+    def draws_otherwise(self) -> bool:
+        """Whether an option has changed on which rollouts may depend."""
+        return any(line.partition(" ")[0] not in FREE for line in self.changes)
+
+    def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
+        """Once the training is as it was: deletes what came after, writes the config."""
+        self.folder.write_config(to_toml(replace(options, resume=None), comments))
+        self.folder.truncate_after(self.step, self.logged)
+        origin.record_resume(self.folder.path, self.step, self.changes)
+        view.resumed(self.folder.read_metrics())
+
+
+def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
+    """The newest whole checkpoint, or that before where the record of its step was cut off."""
+    whole = folder.checkpoints.whole_ones(notes.append)
+    newest = next(whole, None)
+    if newest is None:
+        return None
+    step = newest.step
+    cut_off = folder.incomplete_record(step, newest.logged)
+    if cut_off is None:
+        return newest
+    before = next(whole, None)
+    if before is None or before.step != step - 1:
+        notes.append(f"{cut_off} is incomplete: what it had of step {step} is lost")
+        return newest
+    notes.append(f"{cut_off} is incomplete: step {step} is done again")
+    return before
+
+
+def damaged_metrics(folder: RunFolder) -> list[str]:
+    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError."""
+    damaged: list[str] = []
+    try:
+        folder.read_metrics(damaged.append)
+    except ValueError as error:
+        raise UserError(f"resume {folder.path}: {error}: remove the file") from None
+    more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
+    return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []
 
 
 class Run(abc.ABC):
@@ -127,9 +239,28 @@ class Run(abc.ABC):
         Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
-    def begin(self, folder: RunFolder, use: Use) -> None:
-        """The run's folder is there, locked: from now on an end is recorded in it. `use`: that of
-        its adapters."""
+    def new_folder(
+        self,
+        name: str,
+        parts: Mapping[str, str],
+        files: Mapping[str, bytes] = {},
+        facts: Sequence[str] = (),
+    ) -> RunFolder:
+        """Of a run that begins, named `name` unless it has a name, with what it began from, `files`
+        (name -> content), and `facts` in its config.toml. `parts`: of its base."""
+        options = self.options
+
+        def begin(folder: Path) -> None:
+            start = starting_adapter.keep(options, folder)
+            origin.record(folder, self.resolved.recipe, start, parts)
+            for file, content in files.items():
+                write_whole(folder / file, content)
+
+        text = to_toml(options, facts)
+        return RunFolder.create(options.output_dir, options.run_name or name, text, begin)
+
+    def begin(self, folder: RunFolder, use: Use, learner: str = "") -> None:
+        """The folder is there, locked: an end is recorded in it. `use`: of its adapters."""
         self.folder, self.has_begun = folder, True
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
@@ -137,7 +268,9 @@ class Run(abc.ABC):
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.mirror = Mirror(self.target, folder.path, self.view.note)
         folder.saved = self.mirror.update
-        self.use = use
+        command, dataset = self.resolved.command, self.options.dataset
+        own = origin.described(command, dataset, folder.path.name, learner)
+        self.use = replace(use, stages=starting_adapter.stages(self.options, own))
 
     def card(self, version: int) -> str:
         """The model card of a version, by what the run has measured until it is saved."""
@@ -147,8 +280,7 @@ class Run(abc.ABC):
     # End
 
     def close(self, status: str, error: BaseException | None = None) -> None:
-        """Saves what there is, sums up and says how it ended. `error` is what ended a run that
-        failed."""
+        """Saves what there is, sums up and says how it ended. `error`: what ended a failed run."""
         stopping.begin()
         self.view.stage("saving and stopping")
         adapter = self.save(status, error)

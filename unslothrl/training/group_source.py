@@ -12,7 +12,7 @@ from unslothrl import rewards
 from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config import sampling
+from unslothrl.config.hardware import evaluation_sampling, training_sampling
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
@@ -180,7 +180,7 @@ class SynchronousSource(GroupSource):
             indices = self.stream.send(
                 tasks,
                 config.num_candidates,
-                sampling.training(config),
+                training_sampling(config),
                 (config.seed, step, draw),
             )
             groups = self.stream.wait(
@@ -219,7 +219,7 @@ class Evaluation:
         indices = self.stream.send(
             tasks,
             config.eval_candidates,
-            sampling.evaluation(config),
+            evaluation_sampling(config),
             (config.seed, "eval"),
             config.learner_chunk_size if config.learner_evaluates else 0,
         )

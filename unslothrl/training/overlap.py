@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config import sampling
+from unslothrl.config.hardware import training_sampling
 from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.timer import Timer
 from unslothrl.training.group_source import GroupSource
@@ -91,7 +91,7 @@ class OverlappedSource(GroupSource):
                 first + i,
                 each.task,
                 config.num_candidates,
-                sampling.training(config),
+                training_sampling(config),
                 (config.seed, "position", each.position, each.attempt),
             )
             for i, each in enumerate(drawn)

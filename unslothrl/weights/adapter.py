@@ -1,9 +1,7 @@
 """Adapter versions on disk: PEFT's format, written whole or not at all."""
 
-import contextlib
 import hashlib
 import json
-import os
 import pickle
 import shutil
 import tempfile
@@ -15,7 +13,7 @@ from typing import Any, SupportsIndex
 import xxhash
 
 from unslothrl.errors import AdapterDamaged
-from unslothrl.files import replace_folder, write_whole
+from unslothrl.files import link_or_copy, replace_folder, write_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +98,8 @@ NOTHING = Beside()
 def write_adapter(
     adapter: Adapter, parent: Path, beside: Beside = NOTHING, earlier: Path | None = None
 ) -> Path:
-    """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there.
-
-    What does not change is linked from `earlier`, another version's folder with the same files, so
-    that a tokenizer of megabytes is on the disk once for a run.
-    """
+    """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there. What does
+    not change is linked from `earlier`, another version's folder with the same files."""
     parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"v{adapter.version:06d}"
     temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
@@ -116,7 +111,11 @@ def write_adapter(
         write_whole(temporary / CONFIG_FILE, config.encode())
         write_whole(temporary / WEIGHTS_FILE, adapter.weights)
         for name, source in beside.files.items():
-            link_or_copy(source, earlier and earlier / name, temporary / name)
+            (temporary / name).parent.mkdir(exist_ok=True)
+            if earlier is not None and (earlier / name).exists():
+                link_or_copy(earlier / name, temporary / name)
+            else:
+                write_whole(temporary / name, source.read_bytes())
         for name, text in beside.texts.items():
             write_whole(temporary / name, text.encode())
         for name, content in beside.contents.items():
@@ -133,14 +132,3 @@ def with_base(config: str, base: str) -> str:
     """The content of adapter_config.json, with another name of the base."""
     settings = {**json.loads(config), "base_model_name_or_path": base}
     return json.dumps(settings, indent=2, sort_keys=True)
-
-
-def link_or_copy(source: Path, linked: Path | None, target: Path) -> None:
-    """`target` becomes another name of the file `linked` where there is one and the disk can do
-    that, else a copy of `source`."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if linked is not None:
-        with contextlib.suppress(OSError):
-            os.link(linked, target)
-            return
-    write_whole(target, source.read_bytes())

@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_object
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object_of
 from unslothrl.records import LORA_TARGETS
+from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
-from unslothrl.weights import shapes
+from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import Shape
 
@@ -53,11 +54,15 @@ class Lora:
 
 def check(name: str, base: Path) -> Lora:
     """-> what the adapter in the folder `name` is. UserError where it cannot be used on the model
-    in the folder `base`: settings, names and shapes of its tensors, every weight."""
+    in the folder `base`, by its settings, tensors, every weight, and a reward model's head."""
     from safetensors.torch import load_file
 
-    lora = check_settings(name)
-    check_tensors(name, lora, shapes.shape_of(str(base)))
+    lora, shape = check_settings(name), shapes.shape_of(str(base))
+    check_tensors(name, lora, shape)
+    if shape is not None and is_file(expanded(name) / HEAD_FILE):
+        size = head_of(expanded(name))
+        if size != shape.hidden:
+            refuse(name, f"its head reads {size} numbers, and the base gives {shape.hidden}")
     for key, tensor in load_file(expanded(name) / WEIGHTS_FILE).items():
         largest = tensor.abs().max().item()
         if not largest <= LARGEST_WEIGHT:  # nor is it not a number
@@ -87,42 +92,38 @@ def check_settings(name: str) -> Lora:
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")
-    try:
-        settings = read_object(folder / CONFIG_FILE, MOST_CONFIG)
-    except Unreadable as error:
-        refuse(name, f"{CONFIG_FILE} is damaged ({error}): export it again")
+    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE, MOST_CONFIG)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"
             refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
     rank: Any = settings.get("r")
     alpha: Any = settings.get("lora_alpha")
-    dropout = settings.get("lora_dropout") or 0.0
-    if type(rank) is not int or not 1 <= rank <= MOST_RANK:
-        refuse(name, f"rank r {shown(rank)} must be a whole number from 1 to {MOST_RANK}")
-    if type(alpha) not in (int, float) or not 0 < alpha <= MOST_ALPHA:
-        refuse(name, f"lora_alpha {shown(alpha)} must be over 0 and at most {MOST_ALPHA}")
-    if type(dropout) not in (int, float) or not 0 <= dropout < 1:
-        refuse(name, f"lora_dropout {shown(dropout)} must be at least 0 and under 1")
-    targets, base = settings.get("target_modules"), settings.get("base_model_name_or_path")
-    if not isinstance(targets, list) or not targets or any(t not in LORA_TARGETS for t in targets):
-        known = ", ".join(LORA_TARGETS)
-        refuse(name, f"target_modules must be a list of {known}, got {shown(targets)}")
-    if base is not None and not isinstance(base, str):
-        refuse(name, f"base_model_name_or_path must be text, got {shown(base)}")
+    dropout: Any = settings.get("lora_dropout") or 0.0
+    targets: Any = settings.get("target_modules")
+    base = settings.get("base_model_name_or_path")
+    is_list = isinstance(targets, list) and targets and all(t in LORA_TARGETS for t in targets)
+    for is_right, key, wanted in (
+        (type(rank) is int and 1 <= rank <= MOST_RANK, "r", f"whole, from 1 to {MOST_RANK}"),
+        (type(alpha) in (int, float) and 0 < alpha <= MOST_ALPHA, "lora_alpha",
+         f"over 0 and at most {MOST_ALPHA}"),
+        (type(dropout) in (int, float) and 0 <= dropout < 1, "lora_dropout", "from 0 and under 1"),
+        (is_list, "target_modules", f"a list of {', '.join(LORA_TARGETS)}"),
+        (base is None or isinstance(base, str), "base_model_name_or_path", "text"),
+    ):  # fmt: skip
+        if not is_right:
+            refuse(name, f"{key} must be {wanted}, got {shown(settings.get(key))}")
     ordered = tuple(target for target in LORA_TARGETS if target in targets)
     return Lora(rank, alpha, dropout, ordered, base)
 
 
 def check_tensors(name: str, lora: Lora, shape: Shape | None) -> None:
     """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(expanded(name) / WEIGHTS_FILE, "numpy") as file:
-            tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
-        refuse(name, f"{WEIGHTS_FILE} is damaged ({error!s:.200}): export it again")
+    path = expanded(name) / WEIGHTS_FILE
+    with base_parts.reading_tensors(f"adapter {name}", path), safe_open(path, "numpy") as file:
+        tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
     found = [int(match[1]) for match in map(LAYER.search, tensors) if match]
     layers = shape.layers if shape else 1 + max(found, default=0)
     sizes = shape.linears() if shape else [(None, None)] * len(LORA_TARGETS)

@@ -103,8 +103,7 @@ def check_policy(folder: Path) -> None:
 
 
 def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Beside:
-    """What lies beside every adapter that was trained over the checkpoint `base`. The folder then
-    loads with PEFT alone."""
+    """What lies beside every adapter over the checkpoint `base`: PEFT alone can load it."""
     files = {path.name: path for path in tokenizer_files(base)}
     if use.base == EMBEDDED:
         kept = [path for path in base.iterdir() if path.name in MODEL or path in files.values()]
@@ -120,8 +119,9 @@ def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Be
 
 def check_target(folder: Path) -> None:
     """UserError for a folder in which `copy_adapter` could replace files that are no adapter's."""
-    if is_folder(folder) and any(folder.iterdir()) and not is_file(folder / CONFIG_FILE):
-        raise UserError(f"lora_save_path {folder}: the folder holds other files: set a new one")
+    is_new = not exists(str(folder)) or (is_folder(folder) and not any(folder.iterdir()))
+    if not is_new and not is_file(folder / CONFIG_FILE):
+        raise UserError(f"lora_save_path {folder} is a file, or holds other files: set a new one")
 
 
 def copy_adapter(source: Path, target: Path) -> None:

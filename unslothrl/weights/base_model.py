@@ -19,11 +19,11 @@ from typing import Any
 import xxhash
 from filelock import FileLock
 
-from unslothrl.data import hub
+from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, leads_out, read_object, write_whole
-from unslothrl.text import for_terminal, redacted
+from unslothrl.files import exists, leads_out, read_object, write_whole
+from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
@@ -37,9 +37,8 @@ Stage = Callable[[str], None]
 
 
 def prepare(model: str, stage: Stage | None = None) -> Path:
-    """-> the folder of the 4-bit checkpoint of `model`, made if need be. Raises UserError.
-
-    `stage` is called with what takes long, by default a line on stderr."""
+    """-> the folder of the 4-bit checkpoint of `model`, made if need be. `stage` is called with
+    what takes long, by default a line on stderr. Raises UserError."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     if not isinstance(quantised, dict):
@@ -60,10 +59,8 @@ def is_on_hub(model: str) -> bool:
 
 
 def find(model: str, weights: bool = True) -> Path:
-    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub.
-
-    Without `weights` only what the tokenizer takes is asked for.
-    """
+    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub. Without
+    `weights` only what the tokenizer takes is asked for."""
     if model == EMBEDDED:
         return BASE
     folder = Path(os.path.expanduser(model))
@@ -76,7 +73,7 @@ def find(model: str, weights: bool = True) -> Path:
         return folder.resolve()
     if exists(model):
         raise UserError(f"model {model}: it is a file: give its folder, or a hub id")
-    if (address := hub.ADDRESS.match(model)) is not None:
+    if (address := sources.ADDRESS.match(model)) is not None:
         raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(f"model {model}: no such folder: give a folder, owner/name or embedded")
@@ -122,7 +119,7 @@ def _download(model: str, weights: bool) -> Path:
     except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
         raise UserError(
             f"model {model}: neither a local folder nor to be had from the hub "
-            f"({first_line(error)}): check the name, the network, the space in HF_HOME, and your "
+            f"({one_line(error)}): check the name, the network, the space in HF_HOME, and your "
             f"access to huggingface.co/{model} (`hf auth login`)"
         ) from None
 
@@ -142,15 +139,8 @@ def quantise(source: Path, stage: Stage | None = None) -> Path:
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if is_as_made(target):
         return target
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(target.parent / ".lock").acquire()
-    except OSError as error:
-        raise UserError(
-            f"model {source}: the cache {target.parent} cannot be written ({error.strerror}): set "
-            "the variable XDG_CACHE_HOME to a folder with room for its 4-bit copy"
-        ) from None
-    with lock:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(target.parent / ".lock"):
         if not is_as_made(target):
             shutil.rmtree(target, ignore_errors=True)
             _quantise(source, target, stage)
@@ -159,10 +149,8 @@ def quantise(source: Path, stage: Stage | None = None) -> Path:
 
 def is_as_made(copy: Path) -> bool:
     """Whether a 4-bit copy is there, and nothing in it has changed since."""
-    try:
-        return read_object(copy / MADE, MOST_CONFIG) == base_parts.of(copy)
-    except (Unreadable, UserError):
-        return False
+    made = base_parts.read(copy, MADE)
+    return made != {} and made == base_parts.of(copy)
 
 
 def _quantise(source: Path, target: Path, stage: Stage) -> None:
@@ -199,12 +187,6 @@ def say(text: str) -> None:
     print(for_terminal(text), file=sys.stderr, flush=True)
 
 
-def first_line(error: Exception) -> str:
-    """What an error of another library says, in short."""
-    text = redacted(str(error), guess=True)
-    return next(iter(text.strip().splitlines()), type(error).__name__)[:300]
-
-
 def load_tokenizer(base: Path, needs_template: bool = True):
     """The tokenizer of a checkpoint exactly as it was saved. UserError, also where it has no chat
     template unless it needs none.
@@ -222,7 +204,7 @@ def load_tokenizer(base: Path, needs_template: bool = True):
         tokenizer = kind.from_pretrained(base, trust_remote_code=False)
     except Exception as error:  # of any kind: the files are others', and read in several libraries
         raise UserError(
-            f"model {base}: no tokenizer can be read ({first_line(error)}): add its files"
+            f"model {base}: no tokenizer can be read ({one_line(error)}): add its files"
         ) from None
     if needs_template and not tokenizer.chat_template:
         raise UserError(f"model {base}: no chat template: choose an instruct model, or add one")

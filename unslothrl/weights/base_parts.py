@@ -8,14 +8,15 @@ tensors are split into files, or on its README.md.
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, read_object
+from unslothrl.files import read_object_of
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -57,21 +58,26 @@ def of(base: Path) -> dict[str, str]:
 
 def of_tensors(base: Path) -> dict[str, str]:
     """The parts that are tensors. UserError where a file is damaged."""
-    from safetensors import SafetensorError
-
     found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
     for file in weight_files(base):
-        try:
+        with reading_tensors(f"model {base}", file):
             status = file.stat()
             hashes = hashes_of(file, status.st_ino, status.st_size, status.st_ctime_ns)
-        except (OSError, SafetensorError) as error:
-            raise UserError(
-                f"model {base}: {file.name} is damaged ({error}): fetch it again"
-            ) from None
         for name, value in hashes.items():
             parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
             found[next(parts, WEIGHTS)][name] = value
     return {part: short(tensors) for part, tensors in found.items()}
+
+
+@contextmanager
+def reading_tensors(owner: str, file: Path) -> Iterator[None]:
+    """Inside it a safetensors file that is damaged is a UserError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{owner}: {file.name} is damaged ({error!s:.200}): get it again") from None
 
 
 def weight_files(base: Path) -> list[Path]:
@@ -84,8 +90,7 @@ def weight_files(base: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=256)
 def hashes_of(file: Path, inode: int, size: int, changed_ns: int) -> dict[str, str]:
-    """Of each tensor in a file, with its type and shape: 7B in NF4 take half a second where the
-    file is in memory, and then they are."""
+    """Of each tensor, with its type and shape: 7B in NF4 take half a second from memory."""
     import torch
     from safetensors import safe_open
 
@@ -104,17 +109,14 @@ def short(value: Any) -> str:
 
 
 def differing(before: Parts, now: Parts) -> str:
-    """The parts of `now` that are not as recorded, "norms, head"; "" where all are. What was not
-    recorded is not compared."""
+    """The parts of `now` that are not as recorded, "norms, head"; "" where all that were are."""
     return ", ".join(part for part in now if part in before and before[part] != now[part])
 
 
 def read(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of a base, {} where there is no such file. UserError."""
-    try:
-        return read_object(folder / name, MOST_CONFIG) if (folder / name).is_file() else {}
-    except Unreadable as error:
-        raise UserError(f"model {folder}: {name} is damaged ({error}): fix it") from None
+    file = folder / name
+    return read_object_of(f"model {folder}", file, MOST_CONFIG) if file.is_file() else {}
 
 
 def tokenizer_files(base: Path) -> list[Path]:

@@ -19,8 +19,7 @@ MOST_NAMED = 4
 
 
 def obstacle(model: Any) -> str | None:
-    """Why a causal model of transformers, quantised or not or on the meta device, cannot be
-    trained; None where it can."""
+    """Why a causal model of transformers cannot be trained; None where it can."""
     covered = 0
     others: dict[str, int] = {}
     for path, module in model.get_decoder().named_modules():

@@ -119,8 +119,7 @@ class PackedWeights:
             self.files |= dict.fromkeys(quantised, file)
 
     def tensor(self, name: str) -> torch.Tensor:
-        """[bytes], uint8, each with two values of a row-major matrix. KeyError where there is none
-        of that name."""
+        """[bytes], uint8, each with two values of a row-major matrix. KeyError."""
         with safe_open(self.files[name], "pt") as tensors:
             return tensors.get_tensor(name).flatten()
 

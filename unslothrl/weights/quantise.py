@@ -14,8 +14,7 @@ from unslothrl.weights.base_model import REFUSED
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation, computing in bfloat16. Exits with `REFUSED` before it reads the weights
-    of a model that cannot be trained."""
+    """Double quantisation. Exits with `REFUSED` before it reads a model that cannot be trained."""
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     with torch.device("meta"):
         unloaded = AutoModelForCausalLM.from_config(config, trust_remote_code=False)

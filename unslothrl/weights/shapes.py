@@ -150,9 +150,8 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
 
 
 def shape_of(model: str) -> Shape | None:
-    """From the config.json of a local folder or of the hub's copy on this machine; else by the name
-    of a known model; else None, and `why_unknown` says why. Raises UserError where a folder's
-    config.json cannot be read."""
+    """From the config.json of a folder or of the hub's copy on this machine, or by the name of a
+    known model; else None, and `why_unknown` says why. Raises UserError."""
     found = _shape_or_reason(model)
     return found if isinstance(found, Shape) else None
 
@@ -177,8 +176,7 @@ def _shape_or_reason(model: str) -> Shape | str:
 
 
 def config_of(model: str) -> dict | None:
-    """What config.json holds, of a folder or of the hub's copy on this machine; None without one.
-    Raises UserError where a folder's is missing or is no JSON object."""
+    """What config.json of a folder, or of the hub's copy here, holds; None without. UserError."""
     folder = BASE if model == EMBEDDED else Path(os.path.expanduser(model))
     file: Path | None = folder / "config.json"
     if not exists(str(folder)):
@@ -233,8 +231,7 @@ def other_quantisation(model: str) -> str | None:
 
 
 def read(config: dict) -> Shape:
-    """From what config.json holds. TypeError or ValueError where it is of another kind of model: a
-    mixture of experts, of images or sound, quantised otherwise."""
+    """From what config.json holds. TypeError or ValueError for another kind of model."""
     if any(config.get(name) for name in EXPERTS):
         raise ValueError("a mixture of experts")
     if any(name.endswith("_config") and name.split("_")[0] in SENSES for name in config):

@@ -1,8 +1,5 @@
-"""The adapter that training begins with, of which a run keeps a copy.
-
-A run that goes on reads the copy, since the folder that was given may have been moved or changed,
-or be on another machine.
-"""
+"""The adapter that training begins with, of which a run keeps a copy: the folder that was given may
+be moved or changed, or be on another machine, when the run goes on."""
 
 import hashlib
 import re
@@ -11,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.values import read_value
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder, remove, replace_folder
@@ -21,12 +17,10 @@ from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import HUB_ID
 
-START = "start"  # in the run's folder
-WRITING = f".{START}"  # while it is copied
+START, WRITING = "start", ".start"  # in the run's folder; while it is copied
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
-
 
 Options = Any  # of a run: `model`, `adapter`, and `resume`, the folder of the run that goes on
 
@@ -46,36 +40,36 @@ def kept(run: Path) -> str | None:
 
 
 def keep(options: Options, run: Path) -> str:
-    """Copies the adapter into a new run's folder, whole or not at all. -> `print_of` it, "" where
-    there is none. OSError."""
+    """Copies the adapter into a new run's folder. -> `print_of` it, "" without one. OSError."""
     given = adapter_folder(options.adapter)
     if given is None:
         return ""
     writing = run / WRITING
     remove(writing)
     writing.mkdir()
-    for name in KEPT:
-        if name in NEEDED or is_file(expanded(given) / name):
-            shutil.copyfile(expanded(given) / name, writing / name)
+    for path in files_of(expanded(given)):
+        shutil.copyfile(path, writing / path.name)
     flush_tree(writing)
     found = print_of(writing)
     replace_folder(writing, run / START)
     return found
 
 
+def files_of(folder: Path) -> list[Path]:
+    return [folder / name for name in KEPT if name in NEEDED or is_file(folder / name)]
+
+
 def print_of(folder: Path) -> str:
     """What tells an adapter from another: "12,345 bytes, 8f3a...". OSError where it is none."""
-    paths = [folder / name for name in KEPT if name in NEEDED or is_file(folder / name)]
-    size, digest = sum(path.stat().st_size for path in paths), hashlib.sha256()
+    paths, digest = files_of(folder), hashlib.sha256()
+    size = sum(path.stat().st_size for path in paths)
     for path in paths:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
     return f"{size:,} bytes, {digest.hexdigest()[:16]}"
 
 
 def check(options: Options, begun_with: str) -> None:
-    """UserError where a run that goes on would have another adapter than it began with. That one's
-    `print_of`: `begun_with`, "" where it is not known."""
+    """UserError where a resumed run has another adapter than it began with ("": not known)."""
     start = folder(options)
     if options.resume is None or start is None or not begun_with:
         return
@@ -88,34 +82,27 @@ def check(options: Options, begun_with: str) -> None:
 
 
 def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
-    """The options that a user set, and the adapter's base among them where no model is named; a
-    note where another is. UserError where a file of the adapter's is damaged, or its base cannot be
-    found."""
-    given = adapter_folder(user.get("adapter"))
+    """The options that a user set, with the adapter's base where no model is named; `notes` gets
+    that, or that another one is. UserError."""
+    given, name = adapter_folder(user.get("adapter")), user.get("adapter")
     base = base_of(given) if given is not None and user.get("resume") is None else None
     if base is None:
         return {**user}
     if "model" in user:
         if of_weights(base) != of_weights(str(user["model"])):
             notes.append(
-                f"adapter {user['adapter']} was trained on {shown(base)}, and the model is "
-                f"{user['model']}"
+                f"adapter {name} was trained on {shown(base)}, and the model is {user['model']}"
             )
         return {**user}
-    try:
-        base = read_value("model", base)
-    except UserError as error:
-        raise UserError(f"adapter {user['adapter']}: its base: {error}: set --model") from None
-    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not exists(base):
-        raise UserError(f"adapter {user['adapter']}: no base {shown(base)} here: set --model")
+    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not (base and exists(base)):
+        raise UserError(f"adapter {name}: no base {shown(base)} here: set --model")
     if base != EMBEDDED:
-        notes.append(f"model -> {base}: the base of adapter {user['adapter']}")
+        notes.append(f"model -> {base}: the base of adapter {name}")
     return {**user, "model": base}
 
 
 def base_of(adapter: str) -> str | None:
-    """What an adapter's base is called; None where its files do not say. UserError where they are
-    damaged."""
+    """What an adapter's base is called; None where its files do not say. UserError."""
     if not is_file(expanded(adapter) / CONFIG_FILE):
         return None  # whatever reads it next says so
     use = adapter_use.read(expanded(adapter))
@@ -123,16 +110,14 @@ def base_of(adapter: str) -> str | None:
 
 
 def of_weights(base: str) -> str:
-    """The same for all names of a base's weights: of a folder its path, of a hub id its name
-    without who has quantised it."""
+    """The same for all names of a base: a folder's path, a hub id without its quantiser."""
     if base != EMBEDDED and exists(base):
         return str(expanded(base).resolve())
     return QUANTISED.sub("", base.rpartition("/")[2].lower())
 
 
 def stages(options: Options, own: str) -> tuple[str, ...]:
-    """What has trained the adapters of a run, the oldest first; `own`: the run itself. UserError
-    where the file that says so is damaged."""
+    """What has trained the adapters of a run, the oldest first and `own` last. UserError."""
     start, given = folder(options), adapter_folder(options.adapter)
     if start is None or given is None:
         return (own,)
