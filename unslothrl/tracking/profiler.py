@@ -16,17 +16,8 @@ from typing import Any
 PARTS = ("generation", "measuring", "update")
 MOST_S = 2.0  # of a part of a step
 MOST_BYTES = 32 << 20  # of a trace, compressed; a larger one is left out
-MOST_OPERATORS = 40  # of a recording's table
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """All calls of an operator in a recording. Own time is without the operators that it calls."""
-
-    name: str
-    calls: int
-    cpu_ms: float  # own
-    device_ms: float  # own, of its kernels
+SHOWN = 12  # operators of a recording's table
+NAME_WIDTH = 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +28,7 @@ class Recording:
     part: str
     seconds: float
     trace: bytes  # Chrome's trace format, gzip; empty where it was too large
-    operators: tuple[Operator, ...]  # those with the most own time
+    table: str  # of its operators
 
 
 class Profiler:
@@ -91,7 +82,7 @@ class Profiler:
         running.stop()
         if self.ticks:
             self.armed.discard(self.part_name)
-            found = trace_of(running), operators_of(running)
+            found = trace_of(running), table_of(running)
             self.recordings.append(Recording(self.process, self.part_name, seconds, *found))
 
 
@@ -103,16 +94,9 @@ def trace_of(running: Any) -> bytes:
         return path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
 
 
-def operators_of(running: Any) -> tuple[Operator, ...]:
-    """The operators with the most own time, on the device where it was used, else on the CPU."""
-    found = [
-        Operator(
-            event.key,
-            event.count,
-            event.self_cpu_time_total / 1000,
-            event.self_device_time_total / 1000,
-        )
-        for event in running.key_averages()
-    ]
-    found.sort(key=lambda one: (one.device_ms, one.cpu_ms), reverse=True)
-    return tuple(found[:MOST_OPERATORS])
+def table_of(running: Any) -> str:
+    """torch's own table: the operators with the most own time, on the device where it was used."""
+    events = running.key_averages()
+    kind = "device" if any(event.self_device_time_total for event in events) else "cpu"
+    table = events.table(f"self_{kind}_time_total", SHOWN, max_name_column_width=NAME_WIDTH)
+    return str(table)

@@ -13,7 +13,6 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.timer import PARTS
 
 FOLDER, TABLE = "profile", "table.txt"
-SHOWN = 8  # operators of each recording
 WAIT_S = 120.0  # for the processes to answer
 OVERHEAD = "overhead"
 
@@ -74,19 +73,16 @@ class Profile:
 
     def _write_table(self) -> None:
         path = self.folder.path / FOLDER / TABLE
-        lines = table(self.first or 0, self.last, self.timings, self.recordings)
+        lines = parts(self.first or 0, self.last, self.timings)
         path.parent.mkdir(exist_ok=True)
-        write_whole(path, ("\n".join(lines) + "\n").encode())
-        self.view.header([*lines, "", f"{path}; the traces beside it open in ui.perfetto.dev"])
+        tables = [f"{r.process}, {r.part}: {r.seconds:.2f} s\n{r.table}" for r in self.recordings]
+        write_whole(path, ("\n".join([*lines, "", *tables]) + "\n").encode())
+        told = f"{path} has the operators; the traces beside it open in ui.perfetto.dev"
+        self.view.header([*lines, told])
 
 
-def table(
-    first: int,
-    last: int,
-    timings: Sequence[Mapping[str, Any]],
-    recordings: Sequence[Recording],
-) -> list[str]:
-    """Where the steps went: the loop's parts, then each process's operators by their own time."""
+def parts(first: int, last: int, timings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the steps went, by the loop's parts."""
     which = f"step {first}" if first == last else f"steps {first} to {last}"
     mean = {
         name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings)
@@ -94,34 +90,5 @@ def table(
     }
     lines = [f"profile of {which}: {mean['step']:.3f} s a step"]
     for name in (*PARTS, OVERHEAD):
-        lines.append(f"{name:<12} {mean[name]:>8.3f} s {share(mean[name], mean['step']):>7}")
-    for process, part in dict.fromkeys((one.process, one.part) for one in recordings):
-        mine = [one for one in recordings if (one.process, one.part) == (process, part)]
-        lines += ["", *operator_lines(f"{process}, {part}", mine)]
+        lines.append(f"{name:<12} {mean[name]:>8.3f} s {mean[name] / mean['step']:>7.1%}")
     return lines
-
-
-def operator_lines(name: str, recordings: Sequence[Recording]) -> list[str]:
-    """A table of the operators of one part of a process, over all its recordings."""
-    calls: dict[str, int] = {}
-    cpu: dict[str, float] = {}
-    device: dict[str, float] = {}
-    for recording in recordings:
-        for one in recording.operators:
-            calls[one.name] = calls.get(one.name, 0) + one.calls
-            cpu[one.name] = cpu.get(one.name, 0.0) + one.cpu_ms
-            device[one.name] = device.get(one.name, 0.0) + one.device_ms
-    has_device = any(device.values())
-    of_kind, kind = (device, "device") if has_device else (cpu, "CPU")
-    total = sum(of_kind.values()) or 1.0
-    seconds = sum(recording.seconds for recording in recordings)
-    lines = [f"{name}: {seconds:.2f} s recorded"]
-    lines.append(f"  {'operator':<44} {'calls':>7} {f'{kind} ms':>11}")
-    for operator in sorted(of_kind, key=lambda each: -of_kind[each])[:SHOWN]:
-        took = f" {of_kind[operator]:>11.1f} {share(of_kind[operator], total):>7}"
-        lines.append(f"  {operator[:43]:<44} {calls[operator]:>7}{took}")
-    return lines
-
-
-def share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "-"
