@@ -180,8 +180,7 @@ def register() -> None:
         hidden(f"plan {name}")(with_options(our.plan(name), options, table))
         hidden(f"data {name}")(with_options(our.data(name), stage_data_options(name), table))
     for function in (
-        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.cluster, our.doctor,
-        our.bundle,
+        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.doctor, our.bundle,
     ):  # fmt: skip
         add()(function)
 
