@@ -487,7 +487,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["run", "--output", "x.html"], "output is for comparisons"),
         (["run", "broken"], "broken/metrics.jsonl, line 1 is not JSON"),
         (["rows"], "a file of the run is damaged"),
-        (["run", "other", "--output", "empty"], "is a folder"),
+        (["run", "other", "--output", "empty"], "exists and is no page"),
     ],
 )
 def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
