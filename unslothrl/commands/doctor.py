@@ -1,10 +1,5 @@
-"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it.
-
-    for check in examine(self_test=False):
-        check.line()                   "warning  /dev/shm       64 MB: start the container with ..."
-
-Each check is one line, and none of them changes anything.
-"""
+"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it: a line for
+each check, none of which changes anything."""
 
 import importlib.metadata
 import importlib.util
@@ -13,6 +8,7 @@ import math
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from huggingface_hub.constants import HF_HOME
 from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
@@ -36,6 +33,7 @@ from unslothrl.system.machine import (
     free_mb,
     hub_answers,
     installed,
+    is_offline,
     requirements_of,
     unmet,
     usable_ram_mb,
@@ -87,9 +85,8 @@ class Check:
     remedy: str = ""
 
     def line(self) -> str:
-        return f"{self.status:<8} {self.name:<14} {self.found}" + (
-            f": {self.remedy}" if self.remedy else ""
-        )
+        said = f"{self.found}: {self.remedy}" if self.remedy else self.found
+        return f"{self.status:<8} {self.name:<14} {said}"
 
 
 def doctor(self_test: bool, as_json: bool) -> int:
@@ -118,12 +115,10 @@ def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
         yield compiler()
     yield memory()
     yield shared_memory(machine)
-    hub_folder = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     yield disk("disk: 4-bit", cache_folder(), CACHE_MB, "XDG_CACHE_HOME")
-    yield disk("disk: hub", hub_folder, CACHE_MB, "HF_HOME")
+    yield disk("disk: hub", Path(HF_HOME), CACHE_MB, "HF_HOME")
     yield disk("disk: runs", Path(output_dir), RUNS_MB, "--output_dir")
-    if sys.platform != "win32":
-        yield open_files()
+    yield open_files()
     yield sandbox()
     yield hub()
     yield ray_processes()
@@ -271,8 +266,6 @@ def disk(name: str, folder: Path, enough_mb: int, setting: str) -> Check:
 
 
 def open_files() -> Check:
-    import resource  # which Windows lacks
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_low = resource.RLIM_INFINITY != hard < OPEN_FILES  # Ray raises the soft limit itself
     remedy = f"raise it to {OPEN_FILES} in /etc/security/limits.conf, or use --cluster local"
@@ -299,7 +292,7 @@ def sandbox() -> Check:
 
 
 def hub() -> Check:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         return Check("hub", OK, "not asked, HF_HUB_OFFLINE is set: only what is in the cache")
     remedy = "use local files, or --model embedded --dataset embedded"
     answers = hub_answers()
