@@ -1,5 +1,5 @@
-"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it: a line for
-each check, none of which changes anything."""
+"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it, by checks
+that change nothing."""
 
 import importlib.metadata
 import importlib.util

@@ -57,6 +57,7 @@ ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
+OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 RESUMED = {  # what a resumed run reads and writes, where it is there
     "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
     "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),
@@ -136,20 +137,17 @@ class RunFolder:
         holds a run already, or cannot be written. What was written is removed whenever an exception
         leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
-        was_left = has_only_begun(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
-            if was_left and has_only_begun(folder.path):
-                folder._remove_beginning()
-            names = {entry.name for entry in folder.path.iterdir()}
-            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+            if any((folder.path / name).exists() for name in OF_A_RUN):
                 folder.lock.release()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
                 )
             is_new = True
+            folder._remove_beginning()  # of one that was killed before its run had begun
             begin(folder.path)
             write_whole(folder.path / CONFIG, config_toml.encode())
         except BaseException as error:  # a stop included
@@ -329,10 +327,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        try:
-            return read_object(path, MOST_SUMMARY) if path.exists() else {}
-        except Unreadable as error:
-            raise Unreadable(f"{path}: {error}") from None
+        return read_object(path, MOST_SUMMARY) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -353,18 +348,12 @@ def free_name(output_dir: str, wanted: str) -> str:
     its run had begun: the same command begins it again."""
     name, number = wanted, 1
     while exists(str(path := Path(output_dir) / name)):
-        if has_only_begun(path) and RunLock.is_free(path):
+        has_begun = not (path / LOCK).is_file() or any((path / each).exists() for each in OF_A_RUN)
+        if not has_begun and RunLock.is_free(path):
             break
         number += 1
         name = f"{wanted}-{number}"
     return name
-
-
-def has_only_begun(folder: Path) -> bool:
-    """Whether this has been made for a run and has no run yet."""
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
-    return LOCK in names and CONFIG not in names and not others
 
 
 def step_name(step: int) -> str:
