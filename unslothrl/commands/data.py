@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -99,11 +98,10 @@ def histogram(lengths: list[int]) -> list[str]:
     """A line for each of at most `BINS` bins, the middle and the longest below."""
     low, high = min(lengths), max(lengths)
     width = 1 + (high - low) // BINS
-    bar = "█" if (getattr(sys.stdout, "encoding", None) or "utf-8").lower()[:3] == "utf" else "#"
     counts = np.bincount((np.asarray(lengths) - low) // width)
     rows = []
     for count, begin in zip(counts, itertools.count(low, width), strict=False):
-        drawn = bar * round(BAR * count / counts.max())
+        drawn = "█" * round(BAR * count / counts.max())
         rows.append(f"{begin:>7,} to {begin + width - 1:>7,}  {count:>7,}  {drawn}")
     middle, most = np.percentile(lengths, (50, 95))
     return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]

@@ -63,21 +63,11 @@ def with_options(
     """`function`, which takes **flags, with one typed parameter for each option instead, which
     typer reads its flags from; its other parameters come first. `defaults`: in words, what the
     command does without an option, where that is not the table's default."""
-    parameters = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind != parameter.VAR_KEYWORD
-    ]
+    *parameters, _ = inspect.signature(function).parameters.values()
     parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
-    info = typer.Option(
-        None,
-        f"--{ALL}",
-        is_eager=True,
-        callback=print_all,
-        help=f"List all {count(names, table)} options by group.",
-        show_default=False,
-        hidden=len(names) <= MANY,
-    )
+    said = f"List all {count(names, table)} options by group."
+    all_of_them = {"is_eager": True, "callback": print_all, "hidden": len(names) <= MANY}
+    info = typer.Option(None, f"--{ALL}", help=said, show_default=False, **all_of_them)
     parameters.append(keyword(ALL, info, bool))
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}
