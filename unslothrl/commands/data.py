@@ -192,14 +192,10 @@ def usable(rows: Rows, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
 def notes_on(answers: list[str]) -> list[str]:
     """Lines on answers that no completion is likely to give."""
     commas = [answer.strip() for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
-    long = sum(len(answer) > LONG_ANSWER for answer in answers)
-    notes = [
-        f"answers that are numbers with a comma: {len(commas):,} ({''.join(commas[:1])!r}): write "
-        "decimals with a point",
-        f"answers of over {LONG_ANSWER} characters, with no part marked as the final one: "
-        f"{long:,}: set --answer_column, or a reward that needs none",
-    ]
-    return [note for note, count in zip(notes, (len(commas), long), strict=True) if count]
+    if not commas:
+        return []
+    found = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
+    return [f"{found}: write decimals with a point"]
 
 
 def lines(report: Report) -> list[str]:
