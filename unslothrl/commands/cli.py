@@ -72,14 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = answer(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
-    except OSError as error:  # `| head` has seen enough, a full disk, or another file
-        if error.errno in (errno.EPIPE, errno.ENOSPC):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-        if isinstance(error, BrokenPipeError):
-            return code or FAILED
-        file = "" if error.filename is None else f"{error.filename}: "
-        return refuse(f"{file}{error.strerror or error}", code or FAILED)
-    except Exception as error:  # nobody foresaw it
+    except Exception as error:
+        if isinstance(error, OSError):  # `| head` has seen enough, a full disk, or another file
+            if error.errno in (errno.EPIPE, errno.ENOSPC):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+            if error.errno == errno.EPIPE:
+                return code or FAILED
+            file = "" if error.filename is None else f"{error.filename}: "
+            return refuse(f"{file}{error.strerror or error}", code or FAILED)
         from unslothrl.cluster.causes import summary_of
 
         text = redacted("".join(traceback.format_exception(error)), guess=True)

@@ -65,9 +65,15 @@ def with_options(
     command does without an option, where that is not the table's default."""
     *parameters, _ = inspect.signature(function).parameters.values()
     parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
-    said = f"List all {count(names, table)} options by group."
-    all_of_them = {"is_eager": True, "callback": print_all, "hidden": len(names) <= MANY}
-    info = typer.Option(None, f"--{ALL}", help=said, show_default=False, **all_of_them)
+    info = typer.Option(
+        None,
+        f"--{ALL}",
+        is_eager=True,
+        callback=print_all,
+        help=f"List all {count(names, table)} options by group.",
+        show_default=False,
+        hidden=len(names) <= MANY,
+    )
     parameters.append(keyword(ALL, info, bool))
     function.__signature__ = inspect.Signature(parameters)
     function.__annotations__ = {each.name: each.annotation for each in parameters}

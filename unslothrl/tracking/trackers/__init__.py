@@ -184,10 +184,7 @@ class TrackerThread(threading.Thread):
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
-    try:
-        ids = {name: str(value) for name, value in read_object(path, MOST_IDS).items()}
-    except ValueError:  # none yet, or damaged
-        ids = {}
+    ids = read_object(path, MOST_IDS) if path.is_file() else {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:
         write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
