@@ -3,7 +3,7 @@
 import json
 import re
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unslothrl.commands.plan import machine_with
 from unslothrl.commands.planned import of_stage, shape_of
@@ -24,12 +24,12 @@ NOT_YET = "not measured yet"
 UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
 
-def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
+def show(card: str | None, as_json: bool) -> None:
     """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
     machine = machine_with(card)
     found = [look(name, path, machine) for name, path in RECIPES.items()]
     as_text = "\n".join(lines(found, "here" if card is None else card))
-    print(json.dumps(found) if as_json else as_text, file=out)
+    print(json.dumps(found) if as_json else as_text)
 
 
 def look(name: str, path: Path, machine: Machine) -> dict[str, Any]:

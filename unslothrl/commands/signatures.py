@@ -156,7 +156,7 @@ def score(
     from unslothrl.data.formats import Columns
 
     columns = Columns(prompt_column, answer_column)
-    run(source, reward, reward_timeout, columns=columns, allow_unsandboxed=allow_unsandboxed_code)
+    run(source, reward, reward_timeout, columns, allow_unsandboxed_code)
 
 
 def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
