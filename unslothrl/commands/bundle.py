@@ -1,13 +1,6 @@
 """`unslothrl bundle`: the archive of a run for a bug report: what explains a failure, and nothing
 that is secret.
 
-    <run>-bundle/
-      doctor.txt                what `unslothrl doctor` says of this machine, without its self-test
-      files.txt                 every file of the run with its size
-      config.toml run.json summary.json trackers.json error.txt
-      metrics.jsonl             the last rows
-      logs/...                  the ends of log files, those of Ray's processes too
-
 Every text passes `text.redacted` as a whole before it is cut, and the home folder becomes ~. Links
 are not followed, nor is anything read but regular files. Prompts and completions are in no file,
 except what a log or a traceback quotes of them.

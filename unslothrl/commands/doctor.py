@@ -15,6 +15,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,13 +97,13 @@ def doctor(self_test: bool, as_json: bool) -> int:
         found.append(check)
         if not as_json:
             print(redacted(check.line()), flush=True)
-    counts = {status: sum(each.status == status for each in found) for status in STATUSES}
-    worst = max((each.status for each in found), key=STATUSES.index)
+    statuses = sorted((each.status for each in found), key=STATUSES.index)
     if as_json:
-        print(redacted(json.dumps({"status": worst, "checks": [asdict(each) for each in found]})))
+        checks = [asdict(each) for each in found]
+        print(redacted(json.dumps({"status": statuses[-1], "checks": checks})))
     else:
-        print(", ".join(f"{count} {status}" for status, count in counts.items() if count))
-    return int(worst == PROBLEM)
+        print(", ".join(f"{count} {status}" for status, count in Counter(statuses).items()))
+    return int(statuses[-1] == PROBLEM)
 
 
 def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
@@ -217,8 +218,8 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
 
 
 def compiler() -> Check:
-    """Triton compiles a C file against Python.h for each kernel that it starts, with the compiler
-    that it finds as this does (runtime/build.py of 3.6.0)."""
+    """Triton compiles a C file against Python.h for each kernel, with the compiler that it finds
+    as this does (runtime/build.py of 3.6.0)."""
     name = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     remedy = "sudo apt install gcc python{}.{}-dev".format(*sys.version_info[:2])
     if name is None:
@@ -236,7 +237,6 @@ def memory() -> Check:
     return graded(
         "memory",
         f"{free / 1024:.1f} of {total / 1024:.1f} GB free",
-        (total == 0, OK, ""),  # not known on this system
         (free < LEAST_RAM_MB, PROBLEM, "close other programs, or add swap"),
         (free < FEW_RAM_MB, WARNING, fewer),
     )

@@ -1,24 +1,9 @@
-"""The run folder: all output of a run, in a layout that other programs may rely on.
+"""The run folder: all output of a run, in a layout that other programs may rely on. README.md lists
+it; besides it has
 
-    <output_dir>/<run_name>/
-      config.toml                  all options as resolved
-      run.json                     command, date, versions, where it was resumed
-      metrics.jsonl                one object a step; step 0 is the evaluation before the first
-      summary.json                 how the run ended
-      rollouts/step_000010.jsonl   what was generated and what it earned
-      evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
-      start/                       a copy of --adapter, which a resumed run begins with
-      adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
-      checkpoints/                 all that resume needs: see `checkpoints.store`
-      report.html                  see docs/report.md
-      tokens/step_000010.jsonl     the single tokens of the rollouts that the report shows
-      error.txt                    the traceback of an unexpected error that ended the run
-      bad_batch_000012.jsonl       the last of three updates in a row that were not finite
-      trackers.json                the run's id in each tracker of --track, for a resume
-      tensorboard/ wandb/          what these trackers write here
-      profile/                     traces of --profile, and a table of where the steps went
-      .mirror/                     what has been copied to --mirror
-      .lock                        held by the process that trains into it, and says which
+    start/                       a copy of --adapter, which a resumed run begins with
+    .mirror/                     what has been copied to --mirror
+    .lock                        held by the process that trains into it, and says which
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
