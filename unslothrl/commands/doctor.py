@@ -27,6 +27,7 @@ from packaging.version import Version
 from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.joining import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.errors import UserError
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
     Machine,
@@ -274,21 +275,11 @@ def open_files() -> Check:
 
 def sandbox() -> Check:
     """Needed by rewards that run code, and by no other."""
-    why = {}
-    for level in sandboxes.SECURE:
-        try:
-            reason = sandboxes.available(level)
-        except sandboxes.Overloaded as error:
-            reason = f"too busy to try ({error})"
-        if reason is None:
-            return Check("sandbox", OK, f"{level} works")
-        why[level] = " ".join(reason.split())
-    found = "; ".join(f"{level}: {reason:.120}" for level, reason in why.items())
-    remedy = (
-        "only --reward code needs it: apt install bubblewrap, or allow user namespaces "
-        "(sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
-    )
-    return Check("sandbox", WARNING, found, remedy)
+    try:
+        return Check("sandbox", OK, f"{sandboxes.choose()} works")
+    except UserError as error:
+        more = "only code needs it; sysctl kernel.apparmor_restrict_unprivileged_userns=0 may help"
+        return Check("sandbox", WARNING, str(error), more)
 
 
 def hub() -> Check:

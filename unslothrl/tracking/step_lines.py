@@ -194,14 +194,8 @@ class Phase:
 
 
 def is_whole(summary: Mapping[str, Any]) -> bool:
-    """Whether it has what `summary_lines` needs: a file may hold anything."""
-    evaluations = [summary.get(name) or {} for name in ("first_eval", "last_eval")]
-    return (
-        type(summary.get("steps")) is int
-        and is_number(summary.get("seconds"))
-        and is_number(summary.get("eval_seconds") or 0)
-        and all(isinstance(each, dict) for each in evaluations)
-    )
+    """Whether it has what `summary_lines` needs."""
+    return type(summary.get("steps")) is int and is_number(summary.get("seconds"))
 
 
 def summary_lines(
@@ -214,19 +208,19 @@ def summary_lines(
     """
     lines = [(str(summary["status"]), times(summary))]
     first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
-    when = sorted({each["step"] for each in (first, last) if type(each.get("step")) is int})
+    when = sorted({each["step"] for each in (first, last) if "step" in each})
     is_plain = not when or (when[-1] == summary["steps"] and when[0] in (0, when[-1]))
     at = "" if is_plain else f", after step {' and '.join(map(str, when))}"
     for name in eval_sets([first]):
         for label, key in EVALUATED:
-            before = first.get(f"eval/{name}/{key}")
-            if before is not None:
+            if (before := first.get(f"eval/{name}/{key}")) is not None:
                 after = last.get(f"eval/{name}/{key}") if last != first else None
                 lines.append((label, f"{change(before, after, arrow)}  {name}{at}"))
-    if values:
-        last_value = values[-1] if len(values) > 1 else None
-        said = "in training, first and last step" if len(values) > 1 else "in training"
-        lines.append((curve, f"{change(values[0], last_value, arrow)}  {said}"))
+    if len(values) == 1:
+        lines.append((curve, f"{short(values[0])}  in training"))
+    elif values:
+        changed = change(values[0], values[-1], arrow)
+        lines.append((curve, f"{changed}  in training, first and last step"))
     return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
 
 
