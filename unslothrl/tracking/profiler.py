@@ -1,8 +1,7 @@
 """What a process does in a part of a step, recorded by torch's profiler while it is asked to.
 
-A recording is of one call of a method, in the thread that runs it, and ends after `MOST_S` seconds:
-a second has some 100,000 events, so its file stays at a few megabytes. torch is imported when one
-begins, and nothing is done here in other steps.
+A recording is of one call of a method, and ends after `MOST_S` seconds: a second has some 100,000
+events. torch is imported when one begins, and nothing is done here in other steps.
 """
 
 import contextlib

@@ -46,31 +46,27 @@ NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's k
 class Output:
     """Standard output. When nobody is there to read it any more, the run is asked to stop, and
     whatever is written afterwards goes nowhere. What a full disk does not take of a log is lost,
-    and no reason to end a run; OSError where it cannot be written from the beginning."""
+    and no reason to end a run."""
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stdout
-        self.is_gone = self.has_worked = False
+        self.is_gone = False
 
     def write(self, text: str) -> int:
         self._try(lambda: self.stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        self.has_worked |= self._try(self.stream.flush)
+        self._try(self.stream.flush)
 
-    def _try(self, call: Callable[[], Any]) -> bool:
+    def _try(self, call: Callable[[], Any]) -> None:
         try:
             if not self.is_gone:
                 call()
-            return True
         except OSError as error:
             if error.errno in GONE:
                 self.is_gone = True
                 stopping.output_closed()
-            elif not self.has_worked:
-                raise
-            return False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -1,9 +1,8 @@
-"""Trackers besides metrics.jsonl, one a file, of the name of their package: whether one can be used
-here, and what feeds them. What one of them raises, or that it hangs, costs a note and that tracker,
-never the run.
+"""Trackers besides metrics.jsonl, one a file, of the name of their package, and what feeds them.
+What one of them raises, or that it hangs, costs a note and that tracker, never the run.
 
 A module has `start(run: TrackedRun) -> Tracker`, and may have `problem() -> str | None`: why it
-cannot be used although it is installed, and what to set. Packages are imported by `start` alone.
+cannot be used although it is installed, and what to set.
 """
 
 import importlib
