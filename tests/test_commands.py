@@ -38,7 +38,6 @@ REPLACED = {
 }
 NOT_RUN = {
     "$head": "a cluster of SLURM's",
-    "unslothrl cluster": "a cluster: tests/test_two_hosts.py",
     "--ray_address": "a cluster: tests/test_joining.py",
     "--reward length": "the example of docs/contributing.md: tests/test_newcomer_reward.py",
     "--push": "a hub: tests/test_export.py",

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from unslothrl.commands import cli
-from unslothrl.errors import UserError
 from unslothrl.export import serving
 from unslothrl.weights.adapter import write_adapter
 
@@ -224,7 +223,7 @@ def test_names_in_a_card_are_no_markup(tmp_path):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    from unslothrl.export.staging import check_room, staged
+    from unslothrl.export.staging import staged
 
     target = tmp_path / "new" / "er" / "out"
     for error in (OSError("9 requested and 8 written"), KeyboardInterrupt()):
@@ -235,8 +234,6 @@ def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
     with staged(target) as at:
         (at / "whole").write_text("x")
     assert [path.name for path in target.iterdir()] == ["whole"]
-    with pytest.raises(UserError, match=r"it needs 1,000,000,000\.1 GB and"):
-        check_room(tmp_path / "big", 1e18)
 
 
 @pytest.mark.real

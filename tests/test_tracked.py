@@ -1,6 +1,7 @@
 """What feeds the trackers, over small ones of the test's own: the packages are in
 tests/test_trackers.py."""
 
+import importlib.util
 import json
 import re
 import threading
@@ -138,7 +139,12 @@ def test_samples_are_few_and_cut(folder):
 
 
 def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(trackers, "is_installed", lambda package: False)
+    find = importlib.util.find_spec
+
+    def missing(name, *more):
+        return None if name in ("wandb", "tensorboard") else find(name, *more)
+
+    monkeypatch.setattr(importlib.util, "find_spec", missing)
     with pytest.raises(UserError, match=r"track wandb: the package wandb is not installed: run "):
         trackers.check(["wandb"])
     monkeypatch.chdir(tmp_path)

@@ -1,24 +1,15 @@
 """`unslothrl bundle`: the archive of a run for a bug report: what explains a failure, and nothing
 that is secret.
 
-    <run>-bundle/
-      doctor.txt                what `unslothrl doctor` says of this machine, without its self-test
-      files.txt                 every file of the run with its size
-      config.toml run.json summary.json trackers.json error.txt
-      metrics.jsonl             the last rows
-      logs/...                  the ends of log files, those of Ray's processes too
-      rollouts.jsonl            the last completions, where they were asked for
-
 Every text passes `text.redacted` as a whole before it is cut, and the home folder becomes ~. Links
-are not followed, nor is anything read but regular files. Prompts and completions are in no file
-unless they were asked for, except what a log or a traceback quotes of them.
+are not followed, nor is anything read but regular files. Prompts and completions are in no file,
+except what a log or a traceback quotes of them.
 """
 
 import io
 import os
 import re
 import tarfile
-import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -27,7 +18,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, write_whole
 from unslothrl.text import for_terminal, plain, printable, redacted
 from unslothrl.tracking.origin import ORIGIN
-from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, ROLLOUTS, SUMMARY
+from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, SUMMARY
 
 MOST_BYTES = 64 << 10  # of a file: its end
 MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
@@ -35,46 +26,41 @@ METRIC_ROWS, LOG_LINES = 200, 300
 MOST_LISTED, MOST_LOGS = 5_000, 20
 TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR)
 LOGS = (".log", ".err", ".out")
-ENDINGS = (".tar.gz", ".tgz", ".zip")
 CUT = "[... the beginning is left out]\n"
 
 
-def bundle(run: str, output: str | None = None, rollouts: int = 0) -> None:
+def bundle(run: str, output: str | None = None) -> None:
     """Writes the archive, and prints what it holds. UserError."""
     folder = expanded(run)
     if not any(is_file(folder / name) for name in (CONFIG, METRICS)):
         raise UserError(f"bundle {plain(run)} is no run's folder: give one, e.g. runs/<run>")
     name = f"{safe(folder.resolve().name)}-bundle"
-    path = expanded(output) if output is not None else Path(f"{name}.tar.gz")
-    if not path.name.endswith(ENDINGS):
-        raise UserError(
-            f"output must end in {', '.join(ENDINGS)}, got {plain(str(path))}: set --output "
-            f"{name}.zip"
-        )
+    path = Path(f"{name}.tar.gz") if output is None else expanded(output)
     if output is not None and exists(str(path)):
         raise UserError(f"output {plain(str(path))} exists already: remove it, or set another")
-    members = texts(folder, examine(self_test=False), rollouts)
+    members = texts(folder, examine(self_test=False))
     write(path, name, members)
     print(for_terminal(f"{path}, {path.stat().st_size / 1024:.0f} KB:"))
     for member, text in members.items():
         print(f"  {member:<32} {len(text.encode()):>9,} bytes")
-    held = f"the last {rollouts} completions" if rollouts else "no prompts or completions"
-    print(f"It holds {held}; known secrets are hidden. Look through it before you pass it on.")
+    print(
+        "It holds no prompts or completions; known secrets are hidden. Look through it before you "
+        "pass it on."
+    )
 
 
-def texts(run: Path, checks: Iterable[Check], rollouts: int = 0) -> dict[str, str]:
+def texts(run: Path, checks: Iterable[Check]) -> dict[str, str]:
     """Name in the archive -> text, redacted."""
-    found = {"doctor.txt": "".join(f"{check.line()}\n" for check in checks)}
     listed = list(files(run))
-    found["files.txt"] = "".join(file_line(path, run) for path in listed[:MOST_LISTED])
-    for name in TEXTS:
-        found[name] = end_of(run / name)
-    found[METRICS] = last_lines(end_of(run / METRICS), METRIC_ROWS)
+    found = {
+        "doctor.txt": "".join(f"{check.line()}\n" for check in checks),
+        "files.txt": "".join(file_line(path, run) for path in listed[:MOST_LISTED]),
+        **{name: end_of(run / name) for name in TEXTS},
+        METRICS: last_lines(end_of(run / METRICS), METRIC_ROWS),
+    }
     logs = [path for path in listed if path.suffix in LOGS]
     for number, path in enumerate([*logs, *ray_logs(run)][:MOST_LOGS]):
         found[f"logs/{number:02d}-{safe(path.name)}"] = last_lines(end_of(path), LOG_LINES)
-    if rollouts:
-        found["rollouts.jsonl"] = last_rollouts(run, rollouts)
     return {name: clean(text) for name, text in found.items() if text}
 
 
@@ -120,32 +106,18 @@ def end_of(path: Path) -> str:
 
 def last_lines(text: str, most: int) -> str:
     """The whole text is redacted before, since a secret may have several lines."""
-    lines = redacted(text, guess=True).splitlines(keepends=True)
-    return "".join(lines[-most:])
-
-
-def last_rollouts(run: Path, most: int) -> str:
-    """The last rows, of as many steps as that takes."""
-    lines: list[str] = []
-    folder = run / ROLLOUTS
-    there = [] if folder.is_symlink() else sorted(folder.glob("step_*.jsonl"), reverse=True)
-    for path in there:
-        if len(lines) >= most:
-            break
-        lines = [*end_of(path).splitlines(keepends=True), *lines]
-    return "".join(lines[-most:])
+    return "".join(redacted(text, guess=True).splitlines(keepends=True)[-most:])
 
 
 def ray_logs(run: Path) -> list[Path]:
     """Those of our own workers that wrote while the run was on; none of a run without Ray."""
     if 'cluster = "local"' in end_of(run / CONFIG):
         return []
-    begun = min(path.lstat().st_mtime for path in run.iterdir())
-    ended = max(path.lstat().st_mtime for path in run.iterdir())
+    times = [path.lstat().st_mtime for path in run.iterdir()]
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray"
     logs = [path for path in folder.glob("session_*/logs/worker-*.err") if not path.is_symlink()]
     ours = [path for path in logs if path.stat().st_uid == run.stat().st_uid]
-    return sorted(path for path in ours if begun <= path.stat().st_mtime <= ended + 60)
+    return sorted(path for path in ours if min(times) <= path.stat().st_mtime <= max(times) + 60)
 
 
 def safe(name: str) -> str:
@@ -156,15 +128,10 @@ def safe(name: str) -> str:
 def write(path: Path, folder: str, members: dict[str, str]) -> None:
     """Writes the archive whole or not at all, without the names of users. OSError."""
     out = io.BytesIO()
-    named = {f"{folder}/{name}": text.encode() for name, text in members.items()}
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
-            for name, data in named.items():
-                zipped.writestr(zipfile.ZipInfo(name), data, zipfile.ZIP_DEFLATED)
-    else:
-        with tarfile.open(fileobj=out, mode="w:gz") as tarred:
-            for name, data in named.items():
-                member = tarfile.TarInfo(name)  # user 0, without a name
-                member.size, member.mode = len(data), 0o644
-                tarred.addfile(member, io.BytesIO(data))
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, text in members.items():
+            data = text.encode()
+            member = tarfile.TarInfo(f"{folder}/{name}")  # user 0, without a name
+            member.size, member.mode = len(data), 0o644
+            archive.addfile(member, io.BytesIO(data))
     write_whole(path, out.getvalue())

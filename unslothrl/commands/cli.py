@@ -38,7 +38,6 @@ EXTRA = (
     "options are written --NAME VALUE with two hyphens; put a value with spaces between quotes, "
     "repeat an option for each of several values, and give several files as their folder"
 )
-AS_IN_RUN = "default: as in its run"
 EVAL_OPTIONS = (
     "model", "recipe", "reward", "reward_timeout", "system_prompt", "prompt_column",
     "answer_column", "max_prompt_tokens", "max_new_tokens", "eval_problems", "eval_temperature",
@@ -73,15 +72,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = answer(list(sys.argv[1:] if arguments is None else arguments))
         sys.stdout.flush()
         return code
-    except OSError as error:  # `| head` has seen enough, a full disk, or another file
-        if error.errno in (errno.EPIPE, errno.ENOSPC):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
-        if isinstance(error, BrokenPipeError):
-            return code or FAILED
-        said = error.strerror or str(error)
-        named = said if error.filename is None else f"{error.filename}: {said}"
-        return refuse(named, code or FAILED)
-    except Exception as error:  # nobody foresaw it
+    except Exception as error:
+        if isinstance(error, OSError):  # `| head` has seen enough, a full disk, or another file
+            if error.errno in (errno.EPIPE, errno.ENOSPC):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the last flush
+            if error.errno == errno.EPIPE:
+                return code or FAILED
+            file = "" if error.filename is None else f"{error.filename}: "
+            return refuse(f"{file}{error.strerror or error}", code or FAILED)
         from unslothrl.cluster.causes import summary_of
 
         text = redacted("".join(traceback.format_exception(error)), guess=True)
@@ -103,10 +101,9 @@ def answer(arguments: list[str]) -> int:
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
         return parser().main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
-    except UsageError as error:
-        return refuse(usage_message(error))
-    except (UserError, RunError) as error:
-        return refuse(str(error), USAGE if isinstance(error, UserError) else FAILED)
+    except (UsageError, UserError, RunError) as error:
+        said = usage_message(error) if isinstance(error, UsageError) else str(error)
+        return refuse(said, FAILED if isinstance(error, RunError) else USAGE)
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
 
@@ -156,32 +153,27 @@ def program(
         print(f"unslothrl {__version__}")
 
 
-def stage_data_options(command: str) -> list[str]:
-    """Those that say how a stage reads its rows."""
-    return [
-        name
-        for name, entry in TABLES[command].options.items()
-        if name in STAGE_DATA_OPTIONS or (entry.metadata["group"] == TASK and name != "dataset")
-    ]
-
-
 def register() -> None:
     """Adds the commands, in the order in which they are listed; "plan sft" is one of two words."""
     add = functools.partial(app.command, cls=GroupedCommand)
     add()(with_options(our.train))
-    as_in_run = dict.fromkeys(EVAL_OPTIONS, AS_IN_RUN)
+    as_in_run = dict.fromkeys(EVAL_OPTIONS, "default: as in its run")
     add("eval")(with_options(our.evaluate, EVAL_OPTIONS, defaults=as_in_run))
     add("plan")(with_options(our.plan(our.RL), defaults={"learner": "default grpo"}))
     add("data")(with_options(our.data(our.RL), DATA_OPTIONS))
     hidden = functools.partial(add, hidden=True)
     for name, table in TABLES.items():
         options = tuple(table.options)
+        of_data = [
+            each
+            for each, entry in table.options.items()
+            if each in STAGE_DATA_OPTIONS or (entry.metadata["group"] == TASK and each != "dataset")
+        ]
         add(name)(with_options(our.stage(name), options, table))
         hidden(f"plan {name}")(with_options(our.plan(name), options, table))
-        hidden(f"data {name}")(with_options(our.data(name), stage_data_options(name), table))
+        hidden(f"data {name}")(with_options(our.data(name), of_data, table))
     for function in (
-        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.cluster, our.doctor,
-        our.bundle,
+        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.doctor, our.bundle,
     ):  # fmt: skip
         add()(function)
 

@@ -1,14 +1,15 @@
 """`unslothrl data`: what a run would make of a data set, without a run: columns, prompts, lengths,
 rows that are not used; of a stage what is learnt of each row."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, TextIO
+from functools import partial
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -37,10 +38,8 @@ MOST_SHOWN = 3_000  # characters of a part of a row
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
 BINS, BAR = 10, 40  # of the histogram: lines, characters
 LONG_ANSWER = 200  # characters
-# 3,5 and 12,75, but not 1,000 nor 3,141
-DECIMAL_COMMA = re.compile(r"[-+]?(\d+,(\d{1,2}|\d{4,})|\d{4,},\d{3}|0\d*,\d{3})")
+DECIMAL_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})")  # 3,5 and 12,75, but not 1,000
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
-NAMES = {"chosen_ids": "chosen", "rejected_ids": "rejected"}
 
 Tell = Callable[[str], None]  # what is being done
 Report = dict[str, Any]  # as JSON has it
@@ -49,28 +48,21 @@ Report = dict[str, Any]  # as JSON has it
 def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
     """Prints what the data set is to a run of `command`. Raises UserError where a run would."""
     if command in TABLES:
-        stage = resolve_stage(command, flags)
-        show(lambda tell: look_for_stage(stage, tell), stage_lines, as_json)
+        report = shown_while(partial(look_for_stage, resolve_stage(command, flags)))
+        text = stage_lines(report)
     else:
-        config = resolve(flags).config
-        show(lambda tell: look(config, tell), lines, as_json)
+        report = shown_while(partial(look, resolve(flags).config))
+        text = lines(report)
+    print(json.dumps(report) if as_json else for_terminal("\n".join(text), kept="\n\t"))
 
 
-def show(
-    looking: Callable[[Tell], Report],
-    as_lines: Callable[[Report], list[str]],
-    as_json: bool,
-    out: TextIO | None = None,
-) -> None:
-    """Prints what `looking` finds, as JSON or as lines for people."""
+def shown_while(looking: Callable[[Tell], Report]) -> Report:
+    """What `looking` finds; on a terminal it says meanwhile what it does."""
     console = Console(stderr=True, highlight=False)
-    if console.is_terminal:
-        with Terminal(console=console) as view:
-            report = looking(view.stage)
-    else:
-        report = looking(lambda name: None)
-    text = json.dumps(report) if as_json else for_terminal("\n".join(as_lines(report)), kept="\n\t")
-    print(text, file=out)
+    if not console.is_terminal:
+        return looking(lambda name: None)
+    with Terminal(console=console) as view:
+        return looking(view.stage)
 
 
 def sampled(rows: Rows) -> Rows:
@@ -106,13 +98,11 @@ def histogram(lengths: list[int]) -> list[str]:
     """A line for each of at most `BINS` bins, the middle and the longest below."""
     low, high = min(lengths), max(lengths)
     width = 1 + (high - low) // BINS
-    bar = "█" if (getattr(sys.stdout, "encoding", None) or "utf-8").lower()[:3] == "utf" else "#"
     counts = np.bincount((np.asarray(lengths) - low) // width)
-    rows = [
-        f"{low + i * width:>7,} to {low + (i + 1) * width - 1:>7,}  {count:>7,}  "
-        + bar * round(BAR * count / counts.max())
-        for i, count in enumerate(counts)
-    ]
+    rows = []
+    for count, begin in zip(counts, itertools.count(low, width), strict=False):
+        drawn = "█" * round(BAR * count / counts.max())
+        rows.append(f"{begin:>7,} to {begin + width - 1:>7,}  {count:>7,}  {drawn}")
     middle, most = np.percentile(lengths, (50, 95))
     return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]
 
@@ -181,37 +171,31 @@ def open_rows(config: Config) -> tuple[Rows, Rows, dict[str, int]]:
 
 def recognised(rows: Rows, reader: Reader) -> Report:
     """Rows by their columns and by their turns, and those with a system prompt of their own."""
-    columns: Counter[str] = Counter()
-    turns: Counter[int] = Counter()
-    with_system = 0
+    records = usable(rows, reader.record)
+    columns = Counter(f"{r.columns.prompt} -> {r.columns.answer or 'no answer'}" for r in records)
+    return {
+        "columns": dict(columns.most_common()),
+        "turns": dict(sorted(Counter(len(r.messages) for r in records).items())),
+        "own_system_prompts": sum(r.messages[0][0] == "system" for r in records),
+    }
+
+
+def usable(rows: Rows, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
+    """What `read` makes of the rows that it can use."""
+    found = []
     for _, row in rendering.numbered(rows):
-        try:
-            record = reader.record(row)
-        except UnusableRow:
-            continue
-        columns[f"{record.columns.prompt} -> {record.columns.answer or 'no answer'}"] += 1
-        turns[len(record.messages)] += 1
-        with_system += record.messages[0][0] == "system"
-    by_column, by_turns = dict(columns.most_common()), dict(sorted(turns.items()))
-    return {"columns": by_column, "turns": by_turns, "own_system_prompts": with_system}
+        with contextlib.suppress(UnusableRow):
+            found.append(read(row))
+    return found
 
 
 def notes_on(answers: list[str]) -> list[str]:
     """Lines on answers that no completion is likely to give."""
     commas = [answer.strip() for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
-    long = sum(len(answer) > LONG_ANSWER for answer in answers)
-    notes = []
-    if commas:
-        notes.append(
-            f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r}): write "
-            "decimals with a point"
-        )
-    if long:
-        notes.append(
-            f"answers of over {LONG_ANSWER} characters, with no part marked as the final one: "
-            f"{long:,}: set --answer_column, or a reward that needs none"
-        )
-    return notes
+    if not commas:
+        return []
+    found = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
+    return [f"{found}: write decimals with a point"]
 
 
 def lines(report: Report) -> list[str]:
@@ -275,7 +259,6 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
             refused.append(
                 f"every row of {each} is longer, so a run would be refused: set --max_length higher"
             )
-    decode = writer.template.decode
     return {
         "command": stage.command,
         "source": options.dataset,
@@ -297,7 +280,7 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
             {
                 "tokens": form.length(row),
                 "learnt": learnt_of(row),
-                "parts": [part for each in segments(row) for part in each.parts(decode)],
+                "parts": parts_of(row, writer.template.decode),
             }
             for row in found[:SHOWN_OF_STAGE]
         ],
@@ -306,61 +289,56 @@ def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
 
 def stage_columns(rows: Rows, options: OfflineOptions, form: tables.Form) -> dict[str, int]:
     """Rows by the columns that were recognised."""
-    found: Counter[str] = Counter()
     columns = ExampleColumns.of(options)
-    for _, row in rendering.numbered(rows):
-        try:
-            *before, last = form.read(row, columns).columns
-        except UnusableRow:
-            continue
-        ends = [last] if form is tables.SFT else [before.pop(), last]
-        found[" -> ".join([*before, ", ".join(ends)])] += 1
+    found: Counter[str] = Counter()
+    for row in usable(rows, lambda row: form.read(row, columns)):
+        answers = 1 if form is tables.SFT else 2  # the last columns
+        names = row.columns
+        found[" -> ".join([*names[:-answers], ", ".join(names[-answers:])])] += 1
     return dict(found.most_common())
 
 
-@dataclasses.dataclass(frozen=True)
-class Segment:
-    """Tokens of a row that are one text; of a pair it has three."""
+def segments(row: tables.TableRow) -> list[tuple[str, np.ndarray, np.ndarray | None]]:
+    """A row as the model reads it, an example, or the prompt and both answers of a pair: (name,
+    tokens, of each whether it counts in the loss, None of a prompt). A reward model learns from
+    all that it reads."""
+    if "labels" in row:
+        learnt = np.asarray(row["labels"]) != tables.IGNORED
+        return [("", np.asarray(row["input_ids"]), learnt)]
+    found: list[tuple[str, np.ndarray, np.ndarray | None]] = []
+    if "prompt_ids" in row:
+        found.append(("prompt", np.asarray(row["prompt_ids"]), None))
+    for name, mask in tables.LEARNT.items():
+        learnt = np.asarray(row.get(mask, np.ones(len(row[name]))), bool)
+        found.append((name.removesuffix("_ids"), np.asarray(row[name]), learnt))
+    return found
 
-    name: str
-    ids: np.ndarray
-    learnt: np.ndarray | None  # of each token whether it counts in the loss; None: of a prompt
 
-    def parts(self, decode: Callable[[list[int]], str]) -> list[tuple[str, str]]:
-        """Its text in parts that are learnt and parts that are only read."""
-        if self.learnt is None:
-            return [(self.name, decode(self.ids.tolist()))]
-        names = (f"{self.name}, read", self.name) if self.name else ("read", "learnt")
-        edges = [0, *(np.flatnonzero(np.diff(self.learnt)) + 1), len(self.ids)]
-        return [
-            (names[int(self.learnt[begin])], decode(self.ids[begin:end].tolist()))
+def parts_of(row: tables.TableRow, decode: Callable[[list[int]], str]) -> list[tuple[str, str]]:
+    """(name, text) of the parts of a row that are learnt, and of those that are only read."""
+    parts = []
+    for name, ids, learnt in segments(row):
+        if learnt is None:
+            parts.append((name, decode(ids.tolist())))
+            continue
+        names = (f"{name}, read", name) if name else ("read", "learnt")
+        edges = [0, *(np.flatnonzero(np.diff(learnt)) + 1), len(ids)]
+        parts += [
+            (names[int(learnt[begin])], decode(ids[begin:end].tolist()))
             for begin, end in itertools.pairwise(edges)
             if begin < end
         ]
-
-
-def segments(row: tables.TableRow) -> list[Segment]:
-    """A row as the model reads it: an example, or the prompt and both answers of a pair, in which
-    turns of others are only read. A reward model learns from all that it reads."""
-    if "labels" in row:
-        learnt = np.asarray(row["labels"]) != tables.IGNORED
-        return [Segment("", np.asarray(row["input_ids"]), learnt)]
-    found = [Segment("prompt", row["prompt_ids"], None)] if "prompt_ids" in row else []
-    for name, mask in tables.LEARNT.items():
-        learnt = np.asarray(row.get(mask, np.ones(len(row[name]))), bool)
-        found.append(Segment(NAMES[name], row[name], learnt))
-    return found
+    return parts
 
 
 def learnt_of(row: tables.TableRow) -> int:
     """Tokens that count in the loss."""
-    learnt = (each.learnt for each in segments(row) if each.learnt is not None)
-    return sum(int(np.count_nonzero(each)) for each in learnt)
+    return sum(int(learnt.sum()) for _, _, learnt in segments(row) if learnt is not None)
 
 
 def tokens_of(row: tables.TableRow) -> int:
     """Tokens of a row; of a pair those of both, each with its prompt."""
-    return sum(len(each.ids) * (1 if each.name != "prompt" else 2) for each in segments(row))
+    return sum(len(ids) * (2 if name == "prompt" else 1) for name, ids, _ in segments(row))
 
 
 def stage_lines(report: Report) -> list[str]:

@@ -1,10 +1,5 @@
-"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it.
-
-    for check in examine(self_test=False):
-        check.line()                   "warning  /dev/shm       64 MB: start the container with ..."
-
-Each check is one line, and none of them changes anything.
-"""
+"""`unslothrl doctor`: what is wrong with this machine for a run, and what to do about it, by checks
+that change nothing."""
 
 import importlib.metadata
 import importlib.util
@@ -13,22 +8,26 @@ import math
 import os
 import platform
 import re
+import resource
 import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from huggingface_hub.constants import HF_HOME
 from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.joining import object_store
 from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.errors import UserError
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
     Machine,
@@ -36,6 +35,7 @@ from unslothrl.system.machine import (
     free_mb,
     hub_answers,
     installed,
+    is_offline,
     requirements_of,
     unmet,
     usable_ram_mb,
@@ -87,9 +87,8 @@ class Check:
     remedy: str = ""
 
     def line(self) -> str:
-        return f"{self.status:<8} {self.name:<14} {self.found}" + (
-            f": {self.remedy}" if self.remedy else ""
-        )
+        said = f"{self.found}: {self.remedy}" if self.remedy else self.found
+        return f"{self.status:<8} {self.name:<14} {said}"
 
 
 def doctor(self_test: bool, as_json: bool) -> int:
@@ -99,13 +98,13 @@ def doctor(self_test: bool, as_json: bool) -> int:
         found.append(check)
         if not as_json:
             print(redacted(check.line()), flush=True)
-    counts = {status: sum(each.status == status for each in found) for status in STATUSES}
-    worst = max((each.status for each in found), key=STATUSES.index)
+    statuses = sorted((each.status for each in found), key=STATUSES.index)
     if as_json:
-        print(redacted(json.dumps({"status": worst, "checks": [asdict(each) for each in found]})))
+        checks = [asdict(each) for each in found]
+        print(redacted(json.dumps({"status": statuses[-1], "checks": checks})))
     else:
-        print(", ".join(f"{count} {status}" for status, count in counts.items() if count))
-    return int(worst == PROBLEM)
+        print(", ".join(f"{count} {status}" for status, count in Counter(statuses).items()))
+    return int(statuses[-1] == PROBLEM)
 
 
 def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
@@ -118,12 +117,10 @@ def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
         yield compiler()
     yield memory()
     yield shared_memory(machine)
-    hub_folder = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
     yield disk("disk: 4-bit", cache_folder(), CACHE_MB, "XDG_CACHE_HOME")
-    yield disk("disk: hub", hub_folder, CACHE_MB, "HF_HOME")
+    yield disk("disk: hub", Path(HF_HOME), CACHE_MB, "HF_HOME")
     yield disk("disk: runs", Path(output_dir), RUNS_MB, "--output_dir")
-    if sys.platform != "win32":
-        yield open_files()
+    yield open_files()
     yield sandbox()
     yield hub()
     yield ray_processes()
@@ -222,8 +219,8 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
 
 
 def compiler() -> Check:
-    """Triton compiles a C file against Python.h for each kernel that it starts, with the compiler
-    that it finds as this does (runtime/build.py of 3.6.0)."""
+    """Triton compiles a C file against Python.h for each kernel, with the compiler that it finds
+    as this does (runtime/build.py of 3.6.0)."""
     name = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     remedy = "sudo apt install gcc python{}.{}-dev".format(*sys.version_info[:2])
     if name is None:
@@ -241,7 +238,6 @@ def memory() -> Check:
     return graded(
         "memory",
         f"{free / 1024:.1f} of {total / 1024:.1f} GB free",
-        (total == 0, OK, ""),  # not known on this system
         (free < LEAST_RAM_MB, PROBLEM, "close other programs, or add swap"),
         (free < FEW_RAM_MB, WARNING, fewer),
     )
@@ -271,8 +267,6 @@ def disk(name: str, folder: Path, enough_mb: int, setting: str) -> Check:
 
 
 def open_files() -> Check:
-    import resource  # which Windows lacks
-
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     is_low = resource.RLIM_INFINITY != hard < OPEN_FILES  # Ray raises the soft limit itself
     remedy = f"raise it to {OPEN_FILES} in /etc/security/limits.conf, or use --cluster local"
@@ -281,21 +275,15 @@ def open_files() -> Check:
 
 def sandbox() -> Check:
     """Needed by rewards that run code, and by no other."""
-    why = {}
-    for level in sandboxes.SECURE:
-        if (reason := sandboxes.available(level)) is None:
-            return Check("sandbox", OK, f"{level} works")
-        why[level] = " ".join(reason.split())
-    found = "; ".join(f"{level}: {reason:.120}" for level, reason in why.items())
-    remedy = (
-        "only --reward code needs it: apt install bubblewrap, or allow user namespaces "
-        "(sysctl kernel.apparmor_restrict_unprivileged_userns=0)"
-    )
-    return Check("sandbox", WARNING, found, remedy)
+    try:
+        return Check("sandbox", OK, f"{sandboxes.choose()} works")
+    except UserError as error:
+        more = "only code needs it; sysctl kernel.apparmor_restrict_unprivileged_userns=0 may help"
+        return Check("sandbox", WARNING, str(error), more)
 
 
 def hub() -> Check:
-    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+    if is_offline():
         return Check("hub", OK, "not asked, HF_HUB_OFFLINE is set: only what is in the cache")
     remedy = "use local files, or --model embedded --dataset embedded"
     answers = hub_answers()

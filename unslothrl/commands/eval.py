@@ -18,7 +18,7 @@ from unslothrl.config.values import RUN
 from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, write_whole
+from unslothrl.files import exists, expanded, write_whole
 from unslothrl.records import Group
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
@@ -79,9 +79,10 @@ def evaluate(
         write_samples(path, drawn)
     if as_json:
         print(json.dumps({"adapter": str(found.folder), "sets": results}))
-    else:
-        written = [] if path is None else ["", f"completions: {path}"]
-        print(for_terminal("\n".join([*table(results), *written]), kept="\n\t"))
+        return
+    lines = [line for name, result in results.items() for line in table(name, result)]
+    written = [] if path is None else ["", f"completions: {path}"]
+    print(for_terminal("\n".join([*lines, *written]), kept="\n\t"))
 
 
 def config_of(
@@ -100,12 +101,11 @@ def config_of(
         use = adapter_use.read(found.folder)
         layers["model"] = base_of(found, flags.get("model"))
         if use is not None:
-            layers |= {
-                "system_prompt": use.system_prompt,
-                "eval_temperature": use.temperature,
-                "eval_top_p": use.top_p,
-                "max_new_tokens": use.max_new_tokens,
-            }
+            layers["system_prompt"], layers["max_new_tokens"] = (
+                use.system_prompt,
+                use.max_new_tokens,
+            )
+            layers["eval_temperature"], layers["eval_top_p"] = use.temperature, use.top_p
         if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
             raise UserError(
                 f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
@@ -124,15 +124,13 @@ def config_of(
 
 
 def without_reward_model(run: Path) -> dict[str, Any]:
-    """The run's rewards but a reward model, which only learners have; {} where it had none.
-    UserError where nothing else is left."""
+    """The run's rewards but a reward model, which only learners have. UserError where nothing else
+    is left."""
     texts = read_toml(run / CONFIG).get("reward", ())
     kept = tuple(text for text in texts if not text.startswith(reward_model.PREFIX))
-    if kept == tuple(texts):
-        return {}
-    if not kept:
+    if texts and not kept:
         raise UserError("reward: this run was rewarded by a model alone: set --reward accuracy")
-    return {"reward": kept}
+    return {"reward": kept} if texts else {}
 
 
 def check_code(run: Path, flags: Mapping[str, Any]) -> None:
@@ -160,9 +158,9 @@ def code_of(name: str, text: str) -> list[Path]:
 
 def is_within(path: Path, folder: Path) -> bool:
     """Whether it lies there, by its name or by what the name leads to."""
-    pairs = ((Path(os.path.abspath(path)), Path(os.path.abspath(folder))),
-             (path.resolve(), folder.resolve()))  # fmt: skip
-    return any(place.is_relative_to(within) for place, within in pairs)
+    return path.resolve().is_relative_to(folder.resolve()) or Path(
+        os.path.abspath(path)
+    ).is_relative_to(os.path.abspath(folder))
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
@@ -182,8 +180,7 @@ def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple
 
 def read_adapter(folder: Path) -> Adapter:
     """A saved adapter, as it travelled."""
-    digits = folder.name.removeprefix("v")
-    version = int(digits) if digits.isdecimal() else 1
+    version = int(number[0]) if (number := re.findall(r"^v(\d+)$", folder.name)) else 1
     weights = (folder / WEIGHTS_FILE).read_bytes()
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
@@ -226,37 +223,39 @@ def figures(
     return results
 
 
-def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The figures for people."""
-    lines: list[str] = []
-    for name, result in results.items():
-        policies = result["policies"]
-        cells = {
-            figure: [interval(each) for each in values["estimates"]]
-            for figure, values in result["figures"].items()
-        }
-        width = max(23, *(len(cell) + 1 for row in cells.values() for cell in row))
-        lines += [
-            "",
-            f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
-            "intervals over problems",
-            " " * 16 + "".join(f"{policy:<{width}} " for policy in policies)
-            + ("difference" if len(policies) > 1 else ""),
-        ]  # fmt: skip
-        for figure, values in result["figures"].items():
-            lines.append(f"{figure:<15} " + "".join(f"{cell:<{width}} " for cell in cells[figure]))
-            if values["difference"]:
-                lines[-1] += difference(values["difference"])
-        lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-        lines.append(f"{'mean length':<15} " + "".join(f"{cell:<{width}} " for cell in lengths))
-    return [line.rstrip() for line in lines]
+def table(name: str, result: Mapping[str, Any]) -> list[str]:
+    """The figures of a set for people."""
+    rows = {
+        figure: [interval(each) for each in values["estimates"]]
+        for figure, values in result["figures"].items()
+    }
+    width = max(23, *(len(cell) + 1 for row in rows.values() for cell in row))
+
+    def line(label: str, cells: Sequence[str], last: str = "") -> str:
+        return f"{label:<15} {''.join(f'{cell:<{width}} ' for cell in cells)}{last}".rstrip()
+
+    lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
+    several = len(result["policies"]) > 1
+    return [
+        "",
+        f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
+        "intervals over problems",
+        line("", result["policies"], "difference" if several else ""),
+        *(
+            line(figure, cells, difference(result["figures"][figure]["difference"]))
+            for figure, cells in rows.items()
+        ),
+        line("mean length", lengths),
+    ]
 
 
 def interval(estimate: Mapping[str, float]) -> str:
     return f"{estimate['mean']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
 
 
-def difference(values: Mapping[str, float]) -> str:
+def difference(values: Mapping[str, float] | None) -> str:
+    if not values:
+        return ""
     p = values["p"]
     shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
     return f"{values['mean']:+.3f} ({values['low']:+.3f} to {values['high']:+.3f}), {shown}"
@@ -265,22 +264,17 @@ def difference(values: Mapping[str, float]) -> str:
 def written_to(found: Found, output: str | None) -> Path | None:
     """The file that the completions are written to, in a folder that is made. UserError for one
     that is there; OSError where there can be none: before anything is generated."""
-    if output is not None:
-        path = expanded(output)
-        if path.is_dir() or (is_file(path) and path.stat().st_size):
-            raise UserError(f"output {plain(output)} exists already: remove it, or set another")
-    elif found.run is not None:
-        path = found.run / EVALS / f"{found.name}.jsonl"
-    else:
+    if output is not None and exists(output):
+        raise UserError(f"output {plain(output)} exists already: remove it, or set another")
+    if output is None and found.run is None:
         return None
+    own = (found.run or Path()) / EVALS / f"{found.name}.jsonl"
+    path = own if output is None else expanded(output)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
     """A line of JSON for each completion. Raises OSError."""
-    rows = [
-        row for policy, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=policy)
-    ]
-    write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
-    write(path, b"".join(map(json_line, rows)))
+    rows = [row for name, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=name)]
+    write_whole(path, b"".join(map(json_line, rows)))

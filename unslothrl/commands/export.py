@@ -24,14 +24,13 @@ from unslothrl.system.machine import Machine
 from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
-from unslothrl.weights import adapter_check, adapter_use, base_model, shapes
+from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files
 
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 DEFAULT_TYPE = "f16"
-GGUF_TYPES = {DEFAULT_TYPE: 2.0, "q8_0": 34 / 32}  # bytes a weight
 ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
 COMPARED = 20  # prompts
 
@@ -73,8 +72,6 @@ def export(
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     target = None if output is None else expanded(output)
     if target is not None:
-        if target.suffix.lower() in (".gguf", ".safetensors"):
-            raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
         staging.check_target(target)
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
@@ -84,15 +81,14 @@ def export(
     if push is not None:
         check_push(push)
     source = source_of(found, model)
-    with folder_for(target) as (folder, shown):
-        if to == ADAPTER:
-            lines = write_adapter(source, folder, shown)
-        elif to == MERGED:
-            check_room(target, source, 2.0)
-            lines = write_merged(source, folder, shown)
-        else:
-            check_room(target, source, GGUF_TYPES[gguf_type])
+    where = tempfile.TemporaryDirectory(prefix="unslothrl-") if target is None else staged(target)
+    with where as written:
+        folder = Path(written)
+        shown = target or folder
+        if to == GGUF:
             lines = write_gguf(source, folder, shown, gguf_type)
+        else:
+            lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, shown)
         run = card.history(found.run)
         text = card.card(found.title, source.use, source.name, run, to)
         (folder / CARD_FILE).write_text(text, encoding="utf-8")
@@ -112,17 +108,6 @@ def source_of(found: Found, model: str | None) -> Source:
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     return Source(found, use, name, base_under(found, name))
-
-
-@contextlib.contextmanager
-def folder_for(target: Path | None) -> Iterator[tuple[Path, Path]]:
-    """-> (the folder to write into, what it will be called)."""
-    if target is not None:
-        with staged(target) as folder:
-            yield folder, target
-    else:
-        with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
-            yield Path(temporary), Path(temporary)
 
 
 def check_push(name: str) -> None:
@@ -155,15 +140,6 @@ def hub(name: str) -> Iterator[Any]:
             f"push {name}: not uploaded ({said:.160}): log in with `hf auth login`, or set "
             "HF_TOKEN, and check the network and the name"
         ) from None
-
-
-def check_room(target: Path | None, source: Source, weight: float) -> None:
-    """UserError where a model of so many bytes a weight does not fit on the disk."""
-    try:
-        parameters = shapes.read(base_model.read_config(source.base)).parameters()
-    except (KeyError, TypeError, ValueError):
-        return  # of a kind that is not counted
-    staging.check_room(target or Path(tempfile.gettempdir()) / "x", parameters * weight)
 
 
 def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:

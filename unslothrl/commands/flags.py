@@ -63,11 +63,7 @@ def with_options(
     """`function`, which takes **flags, with one typed parameter for each option instead, which
     typer reads its flags from; its other parameters come first. `defaults`: in words, what the
     command does without an option, where that is not the table's default."""
-    parameters = [
-        parameter
-        for parameter in inspect.signature(function).parameters.values()
-        if parameter.kind != parameter.VAR_KEYWORD
-    ]
+    *parameters, _ = inspect.signature(function).parameters.values()
     parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
     info = typer.Option(
         None,

@@ -15,7 +15,6 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.config.options import Config
 from unslothrl.config.values import RUN
-from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
@@ -133,11 +132,11 @@ class Trial:
 
     def settings(self) -> dict[str, Any]:
         """The largest and the fastest setting that fit: their options and their flags."""
-        searches = {"largest": search.largest, "fastest": search.fastest}
-        return {name: self.setting(find) if self.has_gpu else None
-                for name, find in searches.items()}  # fmt: skip
+        return {"largest": self.setting(search.largest), "fastest": self.setting(search.fastest)}
 
     def setting(self, find: Any) -> dict[str, Any] | None:
+        if not self.has_gpu:
+            return None
         found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
         if found is None:
             return None
@@ -186,8 +185,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
     stages.in_context(stage.options, stage.given, shape)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
-    pairs = pairs_of(options)
-    needs = stages.needs(options, shape, gpu, pairs)
+    needs = stages.needs(options, shape, gpu)
     stores = stages.stores_of(options, shape, needs, machine)
     fits = gpu is None or needs.needed_mb() <= usable_mb(gpu)
     on_gpu = gpu and {
@@ -206,7 +204,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
         "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
         "stores": [store.to_json() for store in stores],
-        "reference": reference_line(options, shape, pairs),
+        "reference": reference_line(options, shape),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
@@ -226,29 +224,15 @@ def kind_of_rows(options: OfflineOptions) -> str:
     return "packed rows" if isinstance(options, SftOptions) and options.packing else "padded rows"
 
 
-def pairs_of(options: OfflineOptions) -> tuple[int, int] | None:
-    """Those of the data to train and to evaluate on, as far as that is known without reading it."""
-    if options.dataset != EMBEDDED or options.eval_dataset:
-        return None
-    from unslothrl.offline.tables import EMBEDDED_EVAL_ROWS, EMBEDDED_ROWS
-
-    return EMBEDDED_ROWS, min(EMBEDDED_EVAL_ROWS, options.eval_problems or EMBEDDED_EVAL_ROWS)
-
-
-def reference_line(
-    options: OfflineOptions, shape: Shape, pairs: tuple[int, int] | None
-) -> str | None:
+def reference_line(options: OfflineOptions, shape: Shape) -> str | None:
     """What DPO's reference takes in either form; None of another stage."""
     if not isinstance(options, DpoOptions):
         return None
-    weights = shape.lora_weights(options.max_lora_rank)
-    reference = Reference.of(options, weights, *(pairs or (0, 0)))
-    if pairs is not None and options.reference == "auto":
-        return reference.line()
-    sizes = f"a copy of the adapter {reference.copy_mb:.2f} MB, cached 8 bytes a pair"
+    copy_mb = Reference(shape.lora_weights(options.max_lora_rank), 0).copy_mb
+    sizes = f"a copy of the adapter {copy_mb:.2f} MB, cached 8 bytes a pair"
     if options.reference != "auto":
         return f"reference: {options.reference} ({sizes})"
-    most = 2**20 * reference.copy_mb / (2 * stages.NUMBER)
+    most = 2**20 * copy_mb / (2 * stages.NUMBER)
     if options.max_steps:
         most = min(most, stages.WASTED * options.max_steps * options.batch_size)
     return f"reference: cached for fewer than {most:,.0f} pairs, else a copy ({sizes})"

@@ -2,9 +2,8 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from unslothrl.commands.plan import machine_with
 from unslothrl.commands.planned import of_stage, shape_of
@@ -17,7 +16,7 @@ from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 
-FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")
+FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")  # of a recipe's header
 FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
 CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
@@ -25,35 +24,18 @@ NOT_YET = "not measured yet"
 UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What a recipe's header says, and whether it fits."""
-
-    name: str
-    hardware: str
-    task: str
-    memory: str
-    time: str
-    reward: str  # what it reaches; of SFT, DPO and a reward model their own measure
-    command: str  # that it is for: train, sft, dpo or rm
-    is_measured: bool
-    fits: bool
-    why_not: str = ""
-    changes: tuple[str, ...] = ()  # "option value": with what it fits, beyond what it says
-
-
-def show(card: str | None, as_json: bool, out: TextIO | None = None) -> None:
+def show(card: str | None, as_json: bool) -> None:
     """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
     machine = machine_with(card)
     found = [look(name, path, machine) for name, path in RECIPES.items()]
     as_text = "\n".join(lines(found, "here" if card is None else card))
-    print(json.dumps([asdict(each) for each in found]) if as_json else as_text, file=out)
+    print(json.dumps(found) if as_json else as_text)
 
 
-def look(name: str, path: Path, machine: Machine) -> Recipe:
-    """A recipe by its header, and by the planner of a run with it on `machine`."""
+def look(name: str, path: Path, machine: Machine) -> dict[str, Any]:
+    """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
     text = path.read_text("utf-8")
-    said = dict(FIELD.findall(text))
+    said = {field.lower(): said for field, said in FIELD.findall(text)}
     command = command_of(str(path))
     try:
         report = report_of(command, name, machine)
@@ -61,19 +43,16 @@ def look(name: str, path: Path, machine: Machine) -> Recipe:
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
     found = [CHANGE.match(note) for note in report["changed_to_fit"]]
-    return Recipe(
-        name=name,
-        hardware=said.get("Hardware", ""),
-        task=said.get("Task", ""),
-        memory=said.get("Memory", ""),
-        time=said.get("Time", ""),
-        reward=said.get("Reward") or said.get("Result", ""),
-        command=command,
-        is_measured=UNMEASURED not in text,
-        fits=not why_not,
-        why_not=why_not,
-        changes=tuple(f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE),
-    )
+    return {
+        "name": name,
+        **{field: said.get(field, "") for field in ("hardware", "task", "memory", "time")},
+        "reward": said.get("reward") or said.get("result", ""),
+        "command": command,
+        "is_measured": UNMEASURED not in text,
+        "fits": not why_not,
+        "why_not": why_not,
+        "changes": [f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE],
+    }
 
 
 def report_of(command: str, name: str, machine: Machine) -> dict[str, Any]:
@@ -83,8 +62,8 @@ def report_of(command: str, name: str, machine: Machine) -> dict[str, Any]:
         report = of_stage(command, {"recipe": name}, machine).report
         return {**report, "cards": [report["card"]] if report["card"] else []}
     resolved = resolve({"recipe": name}, machine)
-    needs = forecast_of(resolved.config, shape_of(resolved.config.model), machine)
     model = resolved.config.model
+    needs = forecast_of(resolved.config, shape_of(model), machine)
     return {**needs.to_json(), "model": model, "changed_to_fit": list(resolved.notes)}
 
 
@@ -102,22 +81,21 @@ def refusal(report: dict[str, Any], machine: Machine) -> str:
     return ""
 
 
-def lines(found: list[Recipe], where: str) -> list[str]:
+def lines(found: list[dict[str, Any]], where: str) -> list[str]:
     """The list for people: those that fit `where` first."""
     written = []
-    for recipe in sorted(found, key=lambda each: not each.fits):
-        changes = f", with {', '.join(recipe.changes)}" if recipe.changes else ""
-        refused = f"does not fit {where}: {recipe.why_not}"
-        fits = f"fits {where}{changes}" if recipe.fits else refused
+    for recipe in sorted(found, key=lambda each: not each["fits"]):
+        changes = f", with {', '.join(recipe['changes'])}" if recipe["changes"] else ""
+        fits = f"fits {where}{changes}"
+        result = f"time {recipe['time']}; result {recipe['reward']}"
         written += [
-            f"{recipe.name}: {fits}",
-            f"  {recipe.task}",
-            f"  {recipe.hardware}",
-            f"  memory {recipe.memory}",
-            f"  time {recipe.time}; result {recipe.reward}"
-            if recipe.is_measured
-            else f"  time and result {NOT_YET}",
-            f"  {calling.command(recipe.command, '--recipe', recipe.name)}",
+            f"{recipe['name']}: "
+            + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
+            f"  {recipe['task']}",
+            f"  {recipe['hardware']}",
+            f"  memory {recipe['memory']}",
+            f"  {result if recipe['is_measured'] else f'time and result {NOT_YET}'}",
+            f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
             "",
         ]
     return written[:-1]

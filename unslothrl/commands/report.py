@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder
+from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
@@ -16,9 +16,7 @@ from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
 MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 LONGEST_NAME = 100  # bytes of the name of a comparison's file
-WRONG = (
-    ValueError, KeyError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError,
-)  # fmt: skip
+WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
@@ -40,18 +38,16 @@ def written(folders: Sequence[Path], output: str | None) -> Path:
     for path in folders:
         if not is_run(path):
             raise UserError(f"report {plain(str(path))} is no run (it has no {METRICS})")
+    if len(folders) == 1:
+        if output is not None:
+            raise UserError("output is for comparisons: a run's report is written into its folder")
+        return write_report(folders[0])
     if len(folders) > MOST_RUNS:
         raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
-    if len(folders) > 1:
-        path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
-        if is_folder(path):
-            raise UserError(f"output {plain(str(path))} is a folder: name an .html")
-        if is_file(path) and path.suffix.lower() not in PAGES:
-            raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
-        return write_page(read_all(folders), path)
-    if output is not None:
-        raise UserError("output is for comparisons: a run's report is written into its own folder")
-    return write_report(folders[0])
+    path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+    if exists(str(path)) and path.suffix.lower() not in PAGES:
+        raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
+    return write_page(read_all(folders), path)
 
 
 def listed(path: Path) -> RunHistory:
@@ -59,17 +55,14 @@ def listed(path: Path) -> RunHistory:
     folder = RunFolder(path)
     try:
         run = RunHistory.read(folder)
-        listing([run])  # what it is made of may be damaged too
+        run.cells()  # what it is made of may be damaged too
         return run
     except (OSError, *WRONG):
         return RunHistory((), summary={"status": DAMAGED}, folder=folder, name=path.name)
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a run, also by its report or another file in it."""
     path = expanded(name)
-    if not is_folder(path) and is_folder(path.parent) and is_run(path.parent):
-        return path.parent
     if not is_folder(path):
         raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")
     return path
@@ -87,7 +80,7 @@ def runs_in(folder: Path) -> list[Path]:
         raise UserError(
             f"report {plain(str(folder))}: no run there (none has {METRICS}): give a run's folder"
         )
-    files = {path: path / (CONFIG if is_file(path / CONFIG) else METRICS) for path in found}
+    files = {path: next(filter(Path.is_file, (path / CONFIG, path / METRICS))) for path in found}
     return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
 
 

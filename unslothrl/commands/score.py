@@ -5,7 +5,6 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TextIO
 
 from unslothrl import rewards
 from unslothrl.config.values import read_value
@@ -24,62 +23,50 @@ COMPLETION = "completion"
 
 
 def score(
-    source: str,
-    texts: Sequence[str],
-    deadline_s: float,
-    *,
-    columns: Columns | None = None,
-    allow_unsandboxed: bool = False,
-    out: TextIO | None = None,
-    err: TextIO | None = None,
+    source: str, texts: Sequence[str], deadline_s: float, columns: Columns, allow_unsandboxed: bool
 ) -> None:
-    """One JSON object a row to `out`: rewards, score, the answer that was read, seconds; a summary
-    to `err`. What a custom function prints goes to this process's stderr. Raises UserError for a
-    row that lacks its problem, what the reward needs, or its completion.
+    """One JSON object a row to stdout: rewards, score, the answer that was read, seconds; a summary
+    to stderr, and what a custom function prints. Raises UserError for a row that lacks its problem,
+    what the reward needs, or its completion.
     """
-    out, err = out or sys.stdout, err or sys.stderr
     chosen = rewards.choose(read_value("reward", tuple(texts)))
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown
     answer = answers.tagged if first is None else first.answer
-    reader = Reader(columns or Columns(), rewards.needs_of(chosen))
+    reader = Reader(columns, rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
     scorer = Scorer(
         chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed, shows_prints=True
     )
-    reported: set[tuple[str, str]] = set()  # kinds of failures
-    count = failed = 0
-    total = seconds = 0.0
+    kinds: dict[tuple[str, str], str] = {}  # of failures, each with its first one
+    scores: list[float] = []
+    failed, seconds = 0, 0.0
     with contextlib.closing(scorer):
         scorer.check()
         for part in batches(numbered(rows), BATCH):
-            completed = [
-                read(reader, row, f"dataset {source} row {number}") for number, row in part
-            ]
+            made = [read(reader, row, f"dataset {source} row {number}") for number, row in part]
             started = time.perf_counter()
-            scored = scorer.score(completed)
+            scored = scorer.score(made)
             seconds += time.perf_counter() - started
-            for i, (_, completion) in enumerate(completed):
+            for i, (_, completion) in enumerate(made):
                 row = {
                     "rewards": {name: values[i] for name, values in scored.rewards.items()},
                     "score": scored.scores[i],
                     "answer": answer(completion.text),
                     "seconds": round(scored.seconds[i], 6),
                 }
-                print(json.dumps(row), file=out)
-            for failure in scored.failures:
-                if failure.kind not in reported:
-                    reported.add(failure.kind)
-                    print(for_terminal(str(failure)), file=err)
-            count, failed = count + len(completed), failed + len(scored.failures)
-            total += sum(scored.scores)
-    print(
-        f"{count} completion{'s' * (count != 1)}, mean score {total / count:.4f}, {failed} failed, "
-        f"{seconds:.2f} s, {count / seconds:,.0f} a second",
-        file=err,
+                print(json.dumps(row))
+            scores += scored.scores
+            failed += len(scored.failures)
+            kinds = {each.kind: str(each) for each in reversed(scored.failures)} | kinds
+    count = len(scores)
+    summary = (
+        f"{count} completion{'s' * (count != 1)}, mean score {sum(scores) / count:.4f}, {failed} "
+        f"failed, {seconds:.2f} s, {count / seconds:,.0f} a second"
     )
+    print("\n".join(map(for_terminal, [*kinds.values(), summary])), file=sys.stderr)
 
 
 def read(reader: Reader, row: Mapping, where: str) -> Scorable:

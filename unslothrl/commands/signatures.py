@@ -156,7 +156,7 @@ def score(
     from unslothrl.data.formats import Columns
 
     columns = Columns(prompt_column, answer_column)
-    run(source, reward, reward_timeout, columns=columns, allow_unsandboxed=allow_unsandboxed_code)
+    run(source, reward, reward_timeout, columns, allow_unsandboxed_code)
 
 
 def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
@@ -194,18 +194,15 @@ def chat(
     run: str = RUN_FOLDER,
     adapter: str = ADAPTER,
     base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
-    whole: bool = typer.Option(
-        False, "--whole", help="Take all of stdin as one question instead of one per line."
-    ),
     max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
     model: str = BASE_MODEL,
 ) -> None:
-    """Chat with an adapter and its base, side by side, or answer questions from a pipe."""
+    """Chat with an adapter and its base, or answer questions from a pipe, one a line."""
     from unslothrl.commands.chat import chat as talk
 
     named = named_adapter("chat", run, adapter)
-    talk(named, max_new_tokens, temperature, model, with_base=base, whole=whole)
+    talk(named, max_new_tokens, temperature, model, with_base=base)
 
 
 def evaluate(
@@ -271,18 +268,6 @@ def report(
     write(runs, output)
 
 
-def cluster(
-    ray_address: str = typer.Option(
-        None, "--ray_address", help="HOST:PORT or auto; default: RAY_ADDRESS, else this machine's."
-    ),
-    json: bool = JSON,
-) -> None:
-    """Show a Ray cluster: nodes, GPUs, what runs on each, health, and the speed of its runs."""
-    from unslothrl.commands.cluster import show
-
-    show(ray_address, json)
-
-
 def doctor(
     self_test: bool = typer.Option(
         True, "--self_test/--no_self_test", help="Also train a step, at most 30 s."
@@ -301,13 +286,10 @@ def doctor(
 def bundle(
     run: str = typer.Argument(help="A run's folder."),
     output: str = typer.Option(
-        None, help="Archive to write, .tar.gz or .zip; default: <run>-bundle.tar.gz here."
-    ),
-    with_rollouts: int = typer.Option(
-        0, "--with_rollouts", min=0, max=10_000, help="Also the last so many completions."
+        None, help="Archive to write, .tar.gz; default: <run>-bundle.tar.gz here."
     ),
 ) -> None:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
     from unslothrl.commands.bundle import bundle as write
 
-    write(run, output, with_rollouts)
+    write(run, output)

@@ -1,15 +1,12 @@
 """A folder that is written whole or not at all, also where the disk is full or Ctrl-C comes."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from unslothrl.errors import UserError
 from unslothrl.files import flush_tree, remove
-
-MARGIN = 64 << 20  # bytes besides the weights
 
 
 def check_target(target: Path) -> None:
@@ -28,16 +25,6 @@ def is_empty(folder: Path) -> bool:
 def existing(target: Path) -> Path:
     """The nearest folder above, or file, that is there."""
     return next(each for each in target.absolute().parents if each.exists())
-
-
-def check_room(target: Path, size: float) -> None:
-    """UserError where so many bytes do not fit on the disk."""
-    free = shutil.disk_usage(existing(target)).free
-    if free < size + MARGIN:
-        raise UserError(
-            f"output {target}: it needs {(size + MARGIN) / 1e9:,.1f} GB and {free / 1e9:,.1f} are "
-            "free: free some space, or name a folder on another disk"
-        )
 
 
 @contextmanager

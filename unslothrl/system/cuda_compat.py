@@ -1,8 +1,6 @@
 """CUDA 13 on the older driver of a data centre GPU, as Colab has one: NVIDIA's forward
-compatibility (docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html).
-
-The package cuda-compat-13-0 brings CUDA 13's own libcuda, which must be found before the driver's
-where the driver is older than CUDA 13, and must not be found where it is newer, which rejects it.
+compatibility (docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html). The package
+cuda-compat-13-0 brings CUDA 13's own libcuda, which only drivers older than CUDA 13 may find.
 """
 
 import os

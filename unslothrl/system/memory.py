@@ -1,10 +1,8 @@
 """How much memory this process needs, and how much of a GPU it may take.
 
-On a GPU the figure is the driver's: what the process has mapped, CUDA's context and an engine's
-cache included and without what a sleeping engine has given back, which PyTorch's allocator goes on
-counting. NVML says it for one process, and is asked ten times a second. Where it does not (WSL, a
-container that hides process ids), the figure is the GPU's total minus what is free, other
-processes included. Without NVML (no nvidia-ml-py, a slice of a GPU) that is read only when asked.
+On a GPU the figure is the driver's, with CUDA's context and without what a sleeping engine has
+given back. NVML says it for one process; where it does not (WSL, a container that hides process
+ids), it is the GPU's total minus what is free. Without NVML that is read only when asked.
 """
 
 import contextlib
@@ -70,7 +68,7 @@ def peak_memory_mb() -> float:
 
 
 class MemoryWatch:
-    """The largest of the values that `read` gives: ten times a second, or when asked alone."""
+    """The largest of the values that `read` gives: ten times a second, or only when asked."""
 
     def __init__(self, read: Callable[[], float], in_background: bool = True):
         self.read, self.most = read, 0.0
@@ -96,11 +94,8 @@ class MemoryWatch:
 
 @functools.cache
 def watch_card() -> MemoryWatch:
-    """Begins to watch this process's GPU, once.
-
-    NVML alone is asked in the background: another thread's calls to CUDA could spoil the capture of
-    a CUDA graph.
-    """
+    """Begins to watch this process's GPU, once. NVML alone is asked in the background: another
+    thread's calls to CUDA could spoil the capture of a CUDA graph."""
     import torch
 
     device = torch.cuda.current_device()

@@ -57,10 +57,9 @@ def defaults(cpus: int, gpu: bool, alone: bool = False) -> dict[str, str]:
     """What a process gets where the user has not set it; `alone`: no other computes beside it."""
     values = {
         "OMP_NUM_THREADS": str(cpus),
-        # Idle threads of one process must not spin against another's for long. But one that sleeps
-        # at once takes as long to wake as a small operation to compute: a step in one process took
-        # 2.1 s without a spin, 1.5 s with 500 rounds of it, 0.9 s with 10,000; with Ray and
-        # transformers on the same two cores it took 2.2, 1.7 and 4.9 s.
+        # Idle threads must not spin against another process's for long, but waking takes as long as
+        # a small operation. A step alone: 2.1 s without a spin, 1.5 s with 500 rounds, 0.9 s with
+        # 10,000; with Ray on the same two cores 2.2, 1.7 and 4.9 s.
         "OMP_WAIT_POLICY": "PASSIVE",
         "GOMP_SPINCOUNT": "10000" if alone else "500",
         "TOKENIZERS_PARALLELISM": "false",
@@ -90,9 +89,7 @@ def of_workers(cpus: int, gpu: bool) -> dict[str, str]:
 
 def of_node(cpus: int, gpu: bool, here: Mapping[str, str]) -> dict[str, str]:
     """What a worker of another machine must have: what is right for that machine, except where the
-    user has set something else here, where `here` would be right.
-
-    Folders and tokens are that machine's own.
+    user has set something else here, where `here` would be right. Folders and tokens are its own.
     """
     values = defaults(cpus, gpu)
     for name in {*values, *here}:

@@ -3,7 +3,6 @@
 import html
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +12,14 @@ from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import printable, redacted
-from unslothrl.tracking.metrics import EVALUATED, buckets, is_number, mean, short
-from unslothrl.tracking.origin import DPO, METHODS, RL, RM, SFT
+from unslothrl.tracking.metrics import EVALUATED, is_number, short
+from unslothrl.tracking.origin import METHODS, RL, RM
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights.adapter_use import BASE_FOLDER, Use, is_hub_id
 
 MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
-CURVE_ROWS = 12
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")
-OF_PAIRS = {
-    "loss": "train/loss",
-    "chosen over rejected": "train/accuracy",
-    "margin": "train/margin",
-}
-TRAINED = {  # kind of run -> column -> metric, of the table of its steps
-    RL: {"reward": "reward/mean", "tokens per completion": "rollout/mean_length"},
-    SFT: {"loss": "train/loss", "tokens right": "train/token_accuracy"},
-    DPO: OF_PAIRS,
-    RM: OF_PAIRS,
-}
 FORMS = {  # what is published, the library that loads it
     "adapter": ("A LoRA adapter", "peft"),
     "merged": ("A merged 16-bit model", "transformers"),
@@ -89,20 +76,17 @@ def card(title: str, use: Use | None, base: str, run: RunHistory, form: str = "a
     is_public = is_hub_id(base) or base == EMBEDDED
     trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
     sections = {
-        "": [f"{what}, trained by {METHODS[run.kind].name} over the 4-bit (NF4) weights of "
-             f"{trained_on} with unslothrl {__version__}."],
         "Stages": stages(use),
         "Use": [*usage(base, run, use), *prompts(use, run)] if form == "adapter" else [],
         "Evaluation": evaluations(run),
-        "Training": curve(run),
         "Recipe": recipe(run),
-    }  # fmt: skip
-    head = f"---\n{front_matter(base, library, run)}---\n\n# {inline(title)}"
-    parts = [
-        "\n\n".join([*([f"## {name}"] if name else []), *texts])
-        for name, texts in sections.items()
-        if texts
-    ]
+    }
+    head = (
+        f"---\n{front_matter(base, library, run)}---\n\n# {inline(title)}\n\n{what}, trained by "
+        f"{METHODS[run.kind].name} over the 4-bit (NF4) weights of {trained_on} with unslothrl "
+        f"{__version__}."
+    )
+    parts = ["\n\n".join([f"## {name}", *said]) for name, said in sections.items() if said]
     return redacted("\n\n".join([head, *parts]) + "\n")  # it is published
 
 
@@ -162,12 +146,6 @@ def prompts(use: Use | None, run: RunHistory) -> list[str]:
     return lines
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """In Markdown; nothing without rows."""
-    lines = [head, ["---"] * len(head), *rows]
-    return ["\n".join(f"| {' | '.join(line)} |" for line in lines)] if rows else []
-
-
 def evaluations(run: RunHistory) -> list[str]:
     """A table of held-out figures before training and after."""
     rows = []
@@ -177,19 +155,9 @@ def evaluations(run: RunHistory) -> list[str]:
             best = (min if key == "loss" else max)(value for _, value in points)
             ends = short(first), f"{short(last)} (step {step})", short(best)
             rows.append([inline(name), label, *ends])
-    return table(["set", "figure", "first", "last", "best"], rows)
-
-
-def curve(run: RunHistory) -> list[str]:
-    """The main figures of a dozen stretches of the run."""
-    columns = TRAINED[run.kind]
-    curves = [dict(run.points(metric)) for metric in columns.values()]
-    rows = []
-    for part in buckets(list(curves[0]), CURVE_ROWS):
-        values = [[curve[step] for step in part if step in curve] for curve in curves]
-        steps = f"{part[0]}{f' to {part[-1]}' if len(part) > 1 else ''}"
-        rows.append([steps, *(short(mean(each)) if each else "-" for each in values)])
-    return table(["steps", *columns], rows)
+    head = ["set", "figure", "first", "last", "best"]
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
+    return ["\n".join(lines)] if rows else []
 
 
 def recipe(run: RunHistory) -> list[str]:
@@ -201,8 +169,7 @@ def recipe(run: RunHistory) -> list[str]:
         if name in known and value not in (known[name].default, []) and name not in OF_THE_MACHINE
         if all(map(may_be_shown, value if isinstance(value, list) else [value]))
     ]
-    told = run.summary.get("steps")
-    steps = told if isinstance(told, int) else max((row["step"] for row in run.rows), default=0)
+    steps = max((row["step"] for row in run.rows), default=0)
     text = (
         f"{steps} steps; options that are not listed have their defaults. Usable as a file: "
         f"`unslothrl {run.kind} --recipe FILE.toml`."

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -36,14 +37,8 @@ def components(rows: Iterable[Row]) -> list[str]:
 def eval_sets(rows: Iterable[Row]) -> list[str]:
     """The names of the evaluation sets: the <set> of every `eval/<set>/pass@1`, or, where nothing
     is drawn, `eval/<set>/loss`."""
-    names = dict.fromkeys(name for row in rows for name in row if name.startswith("eval/"))
-    ends = ("/pass@1", "/loss")
-    return [
-        name.removeprefix("eval/").removesuffix(end)
-        for name in names
-        for end in ends
-        if name.endswith(end)
-    ]
+    found = (re.fullmatch(r"eval/(.*)/(pass@1|loss)", name, re.S) for row in rows for name in row)
+    return list(dict.fromkeys(match[1] for match in found if match))
 
 
 def is_number(value: Any) -> TypeGuard[float]:

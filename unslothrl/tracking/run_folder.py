@@ -1,24 +1,9 @@
-"""The run folder: all output of a run, in a layout that other programs may rely on.
+"""The run folder: all output of a run, in a layout that other programs may rely on. README.md lists
+it; besides it has
 
-    <output_dir>/<run_name>/
-      config.toml                  all options as resolved
-      run.json                     command, date, versions, where it was resumed
-      metrics.jsonl                one object a step; step 0 is the evaluation before the first
-      summary.json                 how the run ended
-      rollouts/step_000010.jsonl   what was generated and what it earned
-      evals/step_000010.jsonl      what an evaluation drew; v000010.jsonl is of `unslothrl eval`
-      start/                       a copy of --adapter, which a resumed run begins with
-      adapters/v000010/            PEFT format, with its tokenizer, model card and unslothrl.json
-      checkpoints/                 all that resume needs: see `checkpoints.store`
-      report.html                  see docs/report.md
-      tokens/step_000010.jsonl     the single tokens of the rollouts that the report shows
-      error.txt                    the traceback of an unexpected error that ended the run
-      bad_batch_000012.jsonl       the last of three updates in a row that were not finite
-      trackers.json                the run's id in each tracker of --track, for a resume
-      tensorboard/ wandb/          what these trackers write here
-      profile/                     traces of --profile, and a table of where the steps went
-      .mirror/                     what has been copied to --mirror
-      .lock                        held by the process that trains into it, and says which
+    start/                       a copy of --adapter, which a resumed run begins with
+    .mirror/                     what has been copied to --mirror
+    .lock                        held by the process that trains into it, and says which
 
 Files are complete or absent, even if the process is killed: they are written under a temporary name
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
@@ -57,6 +42,7 @@ ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
+OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 RESUMED = {  # what a resumed run reads and writes, where it is there
     "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
     "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),
@@ -136,20 +122,17 @@ class RunFolder:
         holds a run already, or cannot be written. What was written is removed whenever an exception
         leaves this."""
         folder, is_new = cls(Path(output_dir) / run_name), False
-        was_left = has_only_begun(folder.path)
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock = RunLock.take(folder.path)
-            if was_left and has_only_begun(folder.path):
-                folder._remove_beginning()
-            names = {entry.name for entry in folder.path.iterdir()}
-            if names & {CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS}:
+            if any((folder.path / name).exists() for name in OF_A_RUN):
                 folder.lock.release()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
                 )
             is_new = True
+            folder._remove_beginning()  # of one that was killed before its run had begun
             begin(folder.path)
             write_whole(folder.path / CONFIG, config_toml.encode())
         except BaseException as error:  # a stop included
@@ -329,10 +312,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        try:
-            return read_object(path, MOST_SUMMARY) if path.exists() else {}
-        except Unreadable as error:
-            raise Unreadable(f"{path}: {error}") from None
+        return read_object(path, MOST_SUMMARY) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -353,18 +333,12 @@ def free_name(output_dir: str, wanted: str) -> str:
     its run had begun: the same command begins it again."""
     name, number = wanted, 1
     while exists(str(path := Path(output_dir) / name)):
-        if has_only_begun(path) and RunLock.is_free(path):
+        has_begun = not (path / LOCK).is_file() or any((path / each).exists() for each in OF_A_RUN)
+        if not has_begun and RunLock.is_free(path):
             break
         number += 1
         name = f"{wanted}-{number}"
     return name
-
-
-def has_only_begun(folder: Path) -> bool:
-    """Whether this has been made for a run and has no run yet."""
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    others = {name for name in names if name not in BEGINNING and not name.startswith(".")}
-    return LOCK in names and CONFIG not in names and not others
 
 
 def step_name(step: int) -> str:

@@ -80,9 +80,8 @@ def evaluation_lines(step: int, metrics: Row) -> list[str]:
     """An evaluation, one line for each set."""
     lines = []
     for name in eval_sets([metrics]):
-        figures = {key: metrics.get(f"eval/{name}/{key}") for _, key in EVALUATED}
-        parts = [f"{label} {short(figures[key])}" for label, key in EVALUATED
-                 if f"eval/{name}/{key}" in metrics]  # fmt: skip
+        parts = [f"{label} {short(metrics[full])}" for label, key in EVALUATED
+                 if (full := f"eval/{name}/{key}") in metrics]  # fmt: skip
         if is_number(length := metrics.get(f"eval/{name}/mean_length")):
             parts.append(f"length {length:.0f}")
         if is_number(seconds := metrics.get("timing/eval_s")):
@@ -113,12 +112,11 @@ class NeverRight:
 
     def saw(self, metrics: Row) -> str | None:
         """-> what to tell the user after a step, None for nothing."""
-        score = metrics.get("rollout/score")
-        self.was_right |= is_number(score) and score > 0
-        if not is_number(score) or self.was_right:
+        if not is_number(score := metrics.get("rollout/score")):
             return None
+        self.was_right |= score > 0
         self.steps += 1
-        if self.steps not in PATIENCE:
+        if self.was_right or self.steps not in PATIENCE:
             return None
         return (
             f"no completion was ever right, in {self.steps} steps: read some in rollouts/, try the "
@@ -165,12 +163,9 @@ class Schedule:
 
 
 class Phase:
-    """The current phase: `done` of `total` items (0: not known), and `tokens` so far. The token
-    rate counts from the first report, because the true start of the phase is not known here.
-
-    `expected_tokens`: what the phase before it of the same kind took, 0 if unknown. Completions
-    that are drawn at once are also done at once, so that their number alone shows no progress.
-    """
+    """The current phase: `done` of `total` items (0: not known), and `tokens` since the first
+    report. `expected_tokens`: what the phase before it of the same kind took, 0 if unknown:
+    completions that are drawn at once are done at once, so their number shows no progress."""
 
     def __init__(self, kind: str, now: float, tokens: int = 0, expected_tokens: int = 0):
         self.kind, self.started, self.first_tokens = kind, now, tokens
@@ -199,14 +194,8 @@ class Phase:
 
 
 def is_whole(summary: Mapping[str, Any]) -> bool:
-    """Whether it has what `summary_lines` needs: a file may hold anything."""
-    evaluations = [summary.get(name) or {} for name in ("first_eval", "last_eval")]
-    return (
-        type(summary.get("steps")) is int
-        and is_number(summary.get("seconds"))
-        and is_number(summary.get("eval_seconds") or 0)
-        and all(isinstance(each, dict) for each in evaluations)
-    )
+    """Whether it has what `summary_lines` needs."""
+    return type(summary.get("steps")) is int and is_number(summary.get("seconds"))
 
 
 def summary_lines(
@@ -219,19 +208,19 @@ def summary_lines(
     """
     lines = [(str(summary["status"]), times(summary))]
     first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
-    when = sorted({each["step"] for each in (first, last) if type(each.get("step")) is int})
+    when = sorted({each["step"] for each in (first, last) if "step" in each})
     is_plain = not when or (when[-1] == summary["steps"] and when[0] in (0, when[-1]))
     at = "" if is_plain else f", after step {' and '.join(map(str, when))}"
     for name in eval_sets([first]):
         for label, key in EVALUATED:
-            before = first.get(f"eval/{name}/{key}")
-            if before is not None:
+            if (before := first.get(f"eval/{name}/{key}")) is not None:
                 after = last.get(f"eval/{name}/{key}") if last != first else None
                 lines.append((label, f"{change(before, after, arrow)}  {name}{at}"))
-    if values:
-        last_value = values[-1] if len(values) > 1 else None
-        said = "in training, first and last step" if len(values) > 1 else "in training"
-        lines.append((curve, f"{change(values[0], last_value, arrow)}  {said}"))
+    if len(values) == 1:
+        lines.append((curve, f"{short(values[0])}  in training"))
+    elif values:
+        changed = change(values[0], values[-1], arrow)
+        lines.append((curve, f"{changed}  in training, first and last step"))
     return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
 
 

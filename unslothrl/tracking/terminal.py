@@ -21,13 +21,7 @@ from rich.text import Text
 from unslothrl import records
 from unslothrl.system import stopping
 from unslothrl.text import for_terminal
-from unslothrl.tracking.metrics import (
-    Row,
-    duration,
-    is_number,
-    short,
-    sparkline,
-)  # fmt: skip
+from unslothrl.tracking.metrics import Row, duration, is_number, short, sparkline
 from unslothrl.tracking.step_lines import (
     Layout,
     NeverRight,
@@ -37,7 +31,7 @@ from unslothrl.tracking.step_lines import (
     evaluation_lines,
     step_line,
     summary_lines,
-)  # fmt: skip
+)
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
@@ -52,41 +46,35 @@ NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's k
 class Output:
     """Standard output. When nobody is there to read it any more, the run is asked to stop, and
     whatever is written afterwards goes nowhere. What a full disk does not take of a log is lost,
-    and no reason to end a run; OSError where it cannot be written from the beginning."""
+    and no reason to end a run."""
 
     def __init__(self, stream: TextIO | None = None):
         self.stream = stream or sys.stdout
-        self.is_gone = self.has_worked = False
+        self.is_gone = False
 
     def write(self, text: str) -> int:
         self._try(lambda: self.stream.write(text))
         return len(text)
 
     def flush(self) -> None:
-        self.has_worked |= self._try(self.stream.flush)
+        self._try(self.stream.flush)
 
-    def _try(self, call: Callable[[], Any]) -> bool:
+    def _try(self, call: Callable[[], Any]) -> None:
         try:
             if not self.is_gone:
                 call()
-            return True
         except OSError as error:
             if error.errno in GONE:
                 self.is_gone = True
                 stopping.output_closed()
-            elif not self.has_worked:
-                raise
-            return False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
 class Terminal:
-    """The display of one run, a context manager that restores the terminal on exit.
-
-    `live` forces the live area on or off. `clock` returns seconds.
-    """
+    """The display of one run, a context manager that restores the terminal on exit. `live` forces
+    the live area on or off."""
 
     def __init__(
         self,
@@ -98,8 +86,7 @@ class Terminal:
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
-        self.has_unicode = self.console.encoding.lower().startswith("utf")
-        self.arrow = "→" if self.has_unicode and self.live_area else "->"
+        self.arrow = "→" if self.live_area else "->"
         self.clock, self.started = clock, clock()
         self.schedule = Schedule(eval_every, clock)
         self.layout = layout or Layout()
@@ -156,12 +143,9 @@ class Terminal:
         return self.clock() - self.started
 
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
-        """Prints a line, as far as this terminal can show it; on a terminal one that `is_cut` ends
-        before the last column, and any other is wrapped by the terminal, so that it can be
-        copied."""
+        """Prints a line; on a terminal one that `is_cut` ends before the last column, and any other
+        is wrapped by the terminal, so that it can be copied."""
         line = for_terminal(line)
-        if not self.has_unicode:
-            line = line.encode("ascii", "replace").decode()
         if self.live_area:
             text = Text(line, style)
             self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
@@ -172,8 +156,7 @@ class Terminal:
     def _fitting(self, text: Text) -> Text:
         """In the columns that a line may fill: a key's echo must not wrap it."""
         text.no_wrap = True
-        overflow = "ellipsis" if self.has_unicode else "crop"
-        text.truncate(self.console.width - 4, overflow=overflow)  # type: ignore[arg-type]
+        text.truncate(self.console.width - 4, overflow="ellipsis")
         return text
 
     # What happens in a run
@@ -269,8 +252,7 @@ class Terminal:
             self.line(line, "bold")
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """Shows how the run ended: `summary` as in summary.json, with "command", "resume" and
-        "report"."""
+        """Shows how the run ended: `summary` as in summary.json, with what can be done now."""
         self._end_phase()
         self.__exit__()
         lines = summary_lines(summary, self.values, self.arrow, self.layout.curve[0])
@@ -279,8 +261,8 @@ class Terminal:
         self._labelled(lines)
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:
-        """Ends the live area and shows why the run failed, None if the caller prints the reason;
-        and `lines` (label, text) on what can be done now."""
+        """Shows why the run failed, None if the caller prints the reason; and `lines` (label, text)
+        on what can be done now."""
         self.phase = None
         self.__exit__()
         if message is not None:
@@ -310,9 +292,8 @@ class Terminal:
         if len(self.values) > 1:
             ends = f"  {short(self.values[0])} {self.arrow} {short(self.values[-1])}"
             room = self.console.width - 4 - LABEL - len(ends)
-            curve = sparkline(self.values, room) if self.has_unicode else ""
-            label = (f"{self.layout.curve[0]:>9} ", "dim")
-            lines.insert(0, Text.assemble(label, (curve, "green"), ends))
+            label, curve = f"{self.layout.curve[0]:>9} ", sparkline(self.values, room)
+            lines.insert(0, Text.assemble((label, "dim"), (curve, "green"), ends))
         return Group("", *map(self._fitting, lines))
 
     def _phase_line(self) -> Text:
@@ -322,24 +303,20 @@ class Terminal:
         step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
         if not schedule.total:
             step = "step 1" if running else ""
-        label = (f"{step:>9} ", "dim")
+        line = Text(f"{step:>9} ", "dim")
         if phase is None:
-            return Text.assemble(label)
+            return line
         lasted, kind = duration(now - phase.started), for_terminal(phase.kind)
         if not phase.total:
-            return Text.assemble(label, f"{kind}  {lasted}")
+            return Text.assemble(line, f"{kind}  {lasted}")
         filled = round(BAR * phase.share)
-        full, empty = ("━", "─") if self.has_unicode else ("#", "-")
-        bar = (full * filled, "green"), (empty * (BAR - filled), "dim")
         said = f"{kind} {phase.done}/{phase.total}  {phase.rate(now) or lasted}  "
-        return Text.assemble(label, said, *bar)
+        return Text.assemble(line, said, ("━" * filled, "green"), ("─" * (BAR - filled), "dim"))
 
     def _time_line(self) -> Text:
         end = self.schedule.to_end()
-        parts = [f"{duration(self.elapsed)} so far"]
-        if end is not None:
-            parts.append(f"end in {duration(end)}")
-        return Text(f"{'':>9} " + ", ".join(parts), "dim")
+        rest = "" if end is None else f", end in {duration(end)}"
+        return Text(f"{'':>9} {duration(self.elapsed)} so far{rest}", "dim")
 
 
 def can_redraw(console: Console) -> bool:

@@ -17,7 +17,7 @@ from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 MOST_DOTS = 60
 COLOURS = 6
-SMALLEST, LARGEST = 1e-100, 1e100  # values that are told apart
+SMALLEST = 1e-100  # value that is told from 0
 
 # Heading -> title -> metrics, where * is every reward, or every evaluation set. What none of the
 # runs has is left out.
@@ -102,9 +102,7 @@ class Curve:
 
 
 class Stroke(NamedTuple):
-    """A path of a drawing: a line of its grid, a mark, or a line, band or dots of a curve."""
-
-    kind: str
+    kind: str  # grid, mark, or line, band or dot of a curve
     path: str
     colour: int = 0
 
@@ -146,10 +144,9 @@ def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figur
     if len(runs) == 1:
         groups = {title: [curve(runs[0], metric, legend(metric)) for metric in names]}
     else:
+        form = "{}: {}" if len(names) > 1 else "{}"
         groups = {
-            f"{title}: {legend(metric)}" if len(names) > 1 else title: [
-                curve(run, metric, run.name) for run in runs
-            ]
+            form.format(title, legend(metric)): [curve(run, metric, run.name) for run in runs]
             for metric in names
         }
     low = None if any(metric.endswith(FREE) for metric in names) else 0.0
@@ -210,15 +207,14 @@ def figure(
                 strokes.append(Stroke("band", edge, colour))
             strokes.append(Stroke("line", path(x, value), colour))
         if curve.dots or len(points) == 1:  # lines of no length with round ends
-            dots = "".join(f"M{a:.2f} {b:.2f}h0" for a, b in zip(x, value, strict=True))
-            strokes.append(Stroke("dot", dots, colour))
-    heights = [(up(tick, ticks), tick_text(tick, ticks)) for tick in ticks]
+            strokes.append(Stroke("dot", f"{path(x, value, 'h0M')}h0", colour))
+    heights = [(up(tick, ticks), f"{tick:,.5g}") for tick in ticks]
     ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
     return Figure(title, curves, strokes, heights, ends, values_at(curves, steps))
 
 
-def path(x: Sequence[float], y: Sequence[float]) -> str:
-    return "M" + "L".join(f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True))
+def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:
+    return "M" + each.join(f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True))
 
 
 def values_at(curves: Sequence[Curve], steps: Sequence[int]) -> str:
@@ -244,14 +240,12 @@ def across(step: int, steps: Sequence[int]) -> float:
 
 def up(value: float, ticks: Sequence[float]) -> float:
     """The y of a value: 100 at the lowest tick, 0 at the highest."""
-    share = (value - ticks[0]) / (ticks[-1] - ticks[0])
-    return 100 - 100 * max(-1.0, min(2.0, share))  # of values that no tick encloses
+    return 100 - 100 * (value - ticks[0]) / (ticks[-1] - ticks[0])
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
     """Three to six multiples of 1, 2 or 5 times a power of ten that enclose [low, high]; of values
     that are all but equal, those around them."""
-    low, high = (max(-LARGEST, min(LARGEST, end)) for end in (low, high))
     size = max(abs(low), abs(high))
     if size < SMALLEST:
         low, high = 0.0, 1.0
@@ -262,14 +256,3 @@ def nice_ticks(low: float, high: float) -> list[float]:
     size = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw * 0.999)
     first, last = math.floor(low / size + 1e-9), math.ceil(high / size - 1e-9)
     return [number * size for number in range(first, last + 1)]
-
-
-def tick_text(tick: float, ticks: Sequence[float]) -> str:
-    """A tick's label, with enough decimals to distinguish it from its neighbours."""
-    size = ticks[1] - ticks[0]
-    decimals = max(0, -math.floor(math.log10(size) + 1e-9))
-    if decimals <= 4 and size < 1e6:
-        return f"{tick:,.{decimals}f}"
-    largest = max(map(abs, ticks))
-    digits = math.floor(math.log10(largest) + 1e-9) - math.floor(math.log10(size) + 1e-9)
-    return f"{tick:.{digits}e}" if abs(tick) > size / 2 else "0"

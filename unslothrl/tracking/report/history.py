@@ -1,6 +1,5 @@
 """A run as its report sees it, of whatever kind: what its folder says of how it went."""
 
-import itertools
 import platform
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,16 @@ from typing import Any
 from unslothrl.config.toml_files import read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import Points, Row, duration, eval_sets, mean, series, short
+from unslothrl.tracking.metrics import (
+    Points,
+    Row,
+    duration,
+    eval_sets,
+    is_number,
+    mean,
+    series,
+    short,
+)
 from unslothrl.tracking.origin import RL, Origin, command_of
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
 from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, RunLock, lock_holder
@@ -65,9 +73,8 @@ class RunHistory:
             return str(said)
         if lock_holder(folder).get("host") == platform.node():
             return KILLED if RunLock.is_free(folder) else RUNNING
-        files = itertools.chain([folder], folder.glob("*"), folder.glob("*/*"))
-        since = time.time() - SILENT_S
-        return RUNNING if any(path.lstat().st_mtime > since for path in files) else SILENT
+        last = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
+        return RUNNING if last > time.time() - SILENT_S else SILENT
 
     def points(self, name: str) -> Points:
         return series(self.rows, name)
@@ -106,7 +113,11 @@ class RunHistory:
     def cells(self) -> dict[str, str]:
         """A run in a line of a table, by column. Of curves the first and the last value."""
         timed = self.values("timing/step_s")
-        found = {
+        curves = {
+            column: [self.points(figure), *(points for _, points in self.held_out(figure))]
+            for column, figure in LISTED.items()
+        }
+        return {
             "run": self.name,
             "status": self.status,
             "started": self.begun.started or "-",
@@ -114,25 +125,21 @@ class RunHistory:
             "model": str(self.options.get("model", "-")),
             "steps": str(len(timed)),
             "time": duration(sum(timed)),
+            **{column: change(next(filter(None, of), [])) for column, of in curves.items()},
         }
-        for column, figure in LISTED.items():
-            curves = self.points(figure), *(points for _, points in self.held_out(figure))
-            found[column] = change(next(filter(None, curves), []))
-        return found
 
 
 def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the tokens that a step of SFT, DPO or a reward model has read of the run's, a second."""
-    read = dict(series(rows, "train/tokens"))
-    before = dict(zip(read, [0.0, *read.values()], strict=False))
-    seconds = dict(series(rows, "timing/step_s"))
-    speed = {
-        step: (tokens - before[step]) / seconds[step]
-        for step, tokens in read.items()
-        if seconds.get(step, 0) > 0 and tokens > before[step]
-    }
-    return [row | {TOKENS_PER_S: speed[row["step"]]} if row["step"] in speed else row
-            for row in rows]  # fmt: skip
+    found, before = [], 0.0
+    for row in rows:
+        read, seconds = row.get("train/tokens"), row.get("timing/step_s")
+        if is_number(read):
+            if is_number(seconds) and seconds > 0 and read > before:
+                row = row | {TOKENS_PER_S: (read - before) / seconds}
+            before = read
+        found.append(row)
+    return found
 
 
 def change(points: Points) -> str:
@@ -143,7 +150,7 @@ def change(points: Points) -> str:
 
 
 def read_all(folders: Sequence[Path]) -> list[RunHistory]:
-    """Runs in the order in which they are given; those of one name are told apart by their path."""
+    """Those of one name are told apart by their path."""
     names = [path.resolve().name for path in folders]
     return [
         RunHistory.read(RunFolder(path), name if names.count(name) == 1 else str(path))

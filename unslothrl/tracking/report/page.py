@@ -30,20 +30,12 @@ from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
 from unslothrl.tracking.report.rollout_data import NO_DATA, browser_data, encoded_json
-from unslothrl.tracking.run_folder import (
-    ADAPTERS,
-    CONFIG,
-    EVALS,
-    METRICS,
-    ORIGIN,
-    REPORT,
-    ROLLOUTS,
-    RunFolder,
-)  # fmt: skip
+from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
 EVALUATIONS = (*EVALUATED, ("margin", "margin"))  # label, key
+FILES = ("config.toml", "metrics.jsonl", "run.json", "rollouts/", "evals/", "adapters/")
 OF_PROBLEM: dict[str, Callable[[Sequence[float]], float]] = {"pass@1": mean, "best_of_n": max}
 """Figure -> that of a problem, of its completions' scores; others are no problem's own."""
 HIDDEN = re.compile(  # characters that hide, move or reverse others; the same as report.js's
@@ -70,7 +62,10 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         if any(row["step"] for row in run.rows)
         for sign in signs.found(run)
     ]
-    page = template("page.html").render(
+    environment = Environment(
+        autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
+    )
+    page = environment.from_string(asset("page.html")).render(
         title=", ".join(run.name for run in runs),
         style=Markup(style),
         script=Markup(script),
@@ -107,13 +102,6 @@ def asset(name: str) -> str:
     return (resources.files(__package__) / name).read_text(encoding="utf-8")
 
 
-def template(name: str) -> Any:
-    environment = Environment(
-        autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
-    )
-    return environment.from_string(asset(name))
-
-
 def text(value: Any) -> Markup:
     """Of unknown origin, for HTML: escaped, and with every character to be seen."""
     if isinstance(value, Markup):
@@ -131,11 +119,6 @@ def visible(found: re.Match[str]) -> str:
 def markup(form: str, *values: Any) -> Markup:
     """`form`, which is HTML, with values of unknown origin in its blanks."""
     return Markup(form).format(*map(text, values))
-
-
-def address(path: str | Path) -> str:
-    """A file's relative path as a link: a name may hold # or ?, and bytes that are not UTF-8."""
-    return quote(os.fsencode(path))
 
 
 # Parts of a page
@@ -172,7 +155,6 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     ]
     versions = {"unslothrl": summary.get("version"), **run.begun.versions,
                 "hash of the base": str(summary.get("base_hash") or "")[:16]}  # fmt: skip
-    files = [CONFIG, METRICS, ORIGIN, f"{ROLLOUTS}/", f"{EVALS}/", f"{ADAPTERS}/"]
     return {
         "status": run.status,
         "what": {name: value for name, value in what.items() if value},
@@ -184,7 +166,7 @@ def of_run(run: RunHistory) -> dict[str, Any]:
         },
         "commands": [(label, value) for label, value in commands if value],
         "versions": {name: value for name, value in versions.items() if value},
-        "files": [name for name in files if (run.folder.path / name).exists()],
+        "files": [name for name in FILES if (run.folder.path / name).exists()],
     }
 
 
@@ -211,7 +193,7 @@ def link(run: RunHistory, path: Path) -> str:
     report = run.folder.path / REPORT
     if not report.is_file():
         return run.name
-    where = address(os.path.relpath(report, path.parent))
+    where = quote(os.fsencode(os.path.relpath(report, path.parent)))  # it may hold # or ?
     return markup('<a href="{}">{}</a>', where, run.name)
 
 
@@ -240,8 +222,8 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
     after = changed = "-"
     if len(points) > 1:
         after = with_interval(run, name, key, last_step, last)
-        before, since = run.scores(first_step, name), run.scores(last_step, name)
-        changed = difference(before, since, key) or f"{last - first:+.3f}"
+        changed = difference(run.scores(first_step, name), run.scores(last_step, name), key)
+        changed = changed or f"{last - first:+.3f}"
     kind = "up" if better * (last - first) > 0 else "same"
     return [
         with_interval(run, name, key, first_step, first),
@@ -264,13 +246,12 @@ def difference(
 ) -> str:
     """The paired difference of two evaluations, with its interval and p; "" where they are not of
     the same problems, or where the best is one of more completions in one of them."""
-    counts = [{len(scores) for scores in each.values()} for each in (before, after)]
-    if key not in OF_PROBLEM or not before or before.keys() != after.keys():
+    first, last = ({len(scores) for scores in each.values()} for each in (before, after))
+    is_unfair = key == "best_of_n" and first != last
+    if key not in OF_PROBLEM or is_unfair or not before or before.keys() != after.keys():
         return ""
-    if key == "best_of_n" and counts[0] != counts[1]:
-        return ""
-    pairs = [(OF_PROBLEM[key](scores), OF_PROBLEM[key](after[n])) for n, scores in before.items()]
-    compared = paired([first for first, _ in pairs], [last for _, last in pairs])
+    of = OF_PROBLEM[key]
+    compared = paired(list(map(of, before.values())), [of(after[name]) for name in before])
     p = "p < 0.001" if compared.p < 0.001 else f"p = {compared.p:.3f}"
     interval = f"({compared.low:+.3f} to {compared.high:+.3f})"
     return markup("{} <small>{}, {}</small>", f"{compared.mean:+.3f}", interval, p)
@@ -279,8 +260,8 @@ def difference(
 def last_difference(runs: Sequence[RunHistory], name: str, key: str) -> str:
     """Of two runs: paired over the problems, "-" where those are not the same; what is no problem's
     own is subtracted."""
-    ends = [run.points(f"eval/{name}/{key}")[-1] for run in runs]
+    (step, value), (other_step, other) = (run.points(f"eval/{name}/{key}")[-1] for run in runs)
     if key not in OF_PROBLEM:
-        return f"{ends[1][1] - ends[0][1]:+.3f}"
-    first, second = (run.scores(step, name) for run, (step, _) in zip(runs, ends, strict=True))
-    return difference(first, second, key) or "-"
+        return f"{other - value:+.3f}"
+    first, second = runs
+    return difference(first.scores(step, name), second.scores(other_step, name), key) or "-"

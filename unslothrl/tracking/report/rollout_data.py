@@ -7,10 +7,12 @@ run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all o
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.rows import json_text, read_jsonl
@@ -51,11 +53,10 @@ def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> 
     rows = [
         {
             "row": row,
-            "pieces": known.pieces,
+            **asdict(known),
             "logprobs": scaled(known.logprobs, 100),
             "gaps": known.gaps and scaled(known.gaps, 10_000),
             "advantages": known.advantages and scaled(known.advantages, 1000),
-            "left_out": known.left_out,
         }
         for row, known in tokens.items()
     ]
@@ -97,33 +98,31 @@ def spread(values: Sequence[Any], most: int, preferred: Iterable[Any] = ()) -> l
     if len(values) <= most:
         return list(values)
     last = most // 4
-    preferred = set(preferred)
-    before = [v for v in values[:-last] if v in preferred] or values[:-last]
+    wanted = set(preferred)
+    before = [v for v in values[:-last] if v in wanted] or values[:-last]
     count = min(most - last, len(before))
-    places = {i * (len(before) - 1) // max(1, count - 1) for i in range(count)}
-    return [*(before[place] for place in sorted(places)), *values[-last:]]
+    places = np.linspace(0, len(before) - 1, count).astype(int)
+    return [*(before[place] for place in places), *values[-last:]]
 
 
 def shown(path: Path, name: str, traced: Rows, most: int) -> dict[str, Any]:
     """A step or an evaluation in at most `most` bytes, as far as its names allow."""
     rows, tokens = read_jsonl(path), {row["row"]: row for row in traced}
     groups = grouped(rows)
-    chosen = [
-        groups[place][:MOST_COMPLETIONS]
-        for place in chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
-    ]
-    found = {
+    places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
+    chosen = [groups[place][:MOST_COMPLETIONS] for place in places]
+    for length in LENGTHS:
+        prompts = [prompt(rows, group, tokens, length) for group in chosen]
+        if len(encoded_json(prompts)) <= most:
+            break
+    return {
         "name": name,
         "file": f"{path.parent.name}/{path.name}",
         "completions": len(rows),
         "shown": sum(map(len, chosen)),
         "traced": bool(tokens),
+        "prompts": prompts,
     }
-    for length in LENGTHS:
-        prompts = [prompt(rows, group, tokens, length) for group in chosen]
-        if len(encoded_json(prompts)) <= most:
-            break
-    return {**found, "prompts": prompts}
 
 
 def encoded_json(value: Any) -> str:
@@ -160,9 +159,7 @@ def prompt(
     """A prompt and its candidates."""
     first = rows[group[0]]
     return {
-        "name": ": ".join(
-            [*([title_of(first)] if "set" in first else []), short_name(first["task"])]
-        ),
+        "name": ": ".join(filter(None, [title_of(first), short_name(first["task"])])),
         "answer": short_name(first.get("answer", "")),
         "prompt": cut_text(first["prompt"], length[0]),
         "rewards": [short_name(each) for each in first["rewards"]],
@@ -217,7 +214,7 @@ def episode(turns: Rows, most: int) -> dict[str, Any]:
 
 
 def title_of(row: Mapping[str, Any]) -> str:
-    """Set and policy of a row of an evaluation."""
+    """Set and policy of a row of an evaluation; "" of a rollout."""
     return ", ".join(short_name(row[key]) for key in ("set", "policy") if key in row)
 
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from unslothrl.tracking.metrics import Points, components, is_number, mean
 from unslothrl.tracking.metrics import short as n
 from unslothrl.tracking.origin import DPO, RL, RM, SFT
 from unslothrl.tracking.report.history import LEAST, RunHistory
 
-PLACES = 50  # of a tenth of a run at which its mean is looked at
 CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
 FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
@@ -113,17 +114,12 @@ def collapse(run: RunHistory) -> Blanks:
     if len(points) < 2 * LEAST:
         return None
     window = max(LEAST, len(points) // 10)
-    last_start = len(points) - window
-    stride = max(1, window // PLACES)  # a long run is not gone through at every step
-    means = [
-        (points[i + window - 1][0], mean([value for _, value in points[i : i + window]]))
-        for i in [*range(0, last_start, stride), last_start]
-    ]
-    step, best = max(means, key=lambda point: point[1])
-    last, lowest = means[-1][1], min(value for _, value in means)
-    if best - last < 0.5 * (best - lowest) or best - last < 0.2 * max(abs(best), 0.25):
+    means = np.convolve([value for _, value in points], np.full(window, 1 / window), "valid")
+    at, last = int(means.argmax()), float(means[-1])
+    best, lowest = float(means[at]), float(means.min())
+    if best - last < max(0.5 * (best - lowest), 0.2 * max(abs(best), 0.25)):
         return None
-    return {"best": n(best), "step": step, "last": n(last)}
+    return {"best": n(best), "step": points[at + window - 1][0], "last": n(last)}
 
 
 def silent_reward(run: RunHistory) -> Blanks:
@@ -155,8 +151,8 @@ def rises(loss: Trend) -> bool:
 
 
 def preferred(holds: Callable[[float], bool]) -> Callable[[RunHistory], Blanks]:
-    """Whether something holds of the share of held-out pairs whose better answer is preferred;
-    before the first step the two answers of a pair are equal to DPO."""
+    """Whether something holds of the share of held-out pairs whose better answer is preferred,
+    after the first step."""
 
     def test(run: RunHistory) -> Blanks:
         is_long = run.ends("train/loss", 2 * LEAST) is not None

@@ -1,9 +1,8 @@
-"""Trackers besides metrics.jsonl, one a file, of the name of their package: whether one can be used
-here, and what feeds them. What one of them raises, or that it hangs, costs a note and that tracker,
-never the run.
+"""Trackers besides metrics.jsonl, one a file, of the name of their package, and what feeds them.
+What one of them raises, or that it hangs, costs a note and that tracker, never the run.
 
 A module has `start(run: TrackedRun) -> Tracker`, and may have `problem() -> str | None`: why it
-cannot be used although it is installed, and what to set. Packages are imported by `start` alone.
+cannot be used although it is installed, and what to set.
 """
 
 import importlib
@@ -57,17 +56,15 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """One run in a tracker. Every method is called in the same thread, and may raise or take long:
-    see `Trackers`."""
+    """One run in a tracker: metrics of a step (0 is the evaluation before the first), a few
+    completions of an evaluation as `sample_rows`, and its end (finished, interrupted or failed).
+    Every method is called in the same thread, and may raise or take long: see `Trackers`."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The metrics of a step; 0 is the evaluation before the first."""
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A few completions of an evaluation, as a table: see `sample_rows`."""
+    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
 
-    def close(self, status: str) -> None:
-        """Writes what is left. `status` is finished, interrupted or failed."""
+    def close(self, status: str) -> None: ...
 
 
 def names() -> tuple[str, ...]:
@@ -83,7 +80,8 @@ def load(name: str) -> ModuleType:
 def check(chosen: Sequence[str]) -> None:
     """Raises UserError for a tracker whose package is missing or that lacks a setting."""
     for name in wanted(chosen):
-        if not is_installed(name):
+        found = importlib.util.find_spec(name)
+        if found is None or found.origin is None:  # W&B leaves a folder of its name without code
             pip = f"{shlex.quote(sys.executable)} -m pip install {name}"
             raise UserError(
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
@@ -97,12 +95,6 @@ def check(chosen: Sequence[str]) -> None:
 def wanted(chosen: Sequence[str]) -> tuple[str, ...]:
     """The trackers of `--track`, each once."""
     return tuple(name for name in dict.fromkeys(chosen) if name != NONE)
-
-
-def is_installed(package: str) -> bool:
-    """A folder of that name without code, such as W&B leaves in the current one, does not count."""
-    found = importlib.util.find_spec(package)
-    return found is not None and found.origin is not None
 
 
 class Trackers:
@@ -191,10 +183,7 @@ class TrackerThread(threading.Thread):
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
-    try:
-        ids = {name: str(value) for name, value in read_object(path, MOST_IDS).items()}
-    except ValueError:  # none yet, or damaged
-        ids = {}
+    ids = read_object(path, MOST_IDS) if path.is_file() else {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:
         write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
@@ -206,17 +195,17 @@ def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> Iterator[dict[str, Any]
     for name, groups in list(drawn.items())[:MOST_SETS]:
         for group in groups[:SAMPLES]:
             completion = group.completions[0]
-            texts = {
-                "prompt": group.task.prompt,
-                "answer": group.task.answer,
-                "completion": completion.text,
-            }
             yield {
                 "set": name,
                 "task": group.task.id,
-                **{key: text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
-                   for key, text in texts.items()},
+                "prompt": cut(group.task.prompt),
+                "answer": cut(group.task.answer),
+                "completion": cut(completion.text),
                 "score": group.scores[0],
                 "finish_reason": completion.finish_reason,
                 "tokens": sum(completion.version_counts.values()),
-            }  # fmt: skip
+            }
+
+
+def cut(text: str) -> str:
+    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."

@@ -25,8 +25,8 @@ class Wandb:
             settings=wandb.Settings(
                 console="off",
                 x_disable_meta=True,  # the command's words, in which secrets may stand
-                init_timeout=seconds("WANDB_INIT_TIMEOUT"),
-                finish_timeout=seconds("WANDB_FINISH_TIMEOUT"),
+                init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT", ANSWER_S)),
+                finish_timeout=float(os.environ.get("WANDB_FINISH_TIMEOUT", ANSWER_S)),
             ),
         )
         # A resumed run repeats steps, and W&B's own step may never go back.
@@ -45,11 +45,6 @@ class Wandb:
     def close(self, status: str) -> None:
         self.run.summary["status"] = status
         self.run.finish(exit_code=1 if status == "failed" else 0)
-
-
-def seconds(variable: str) -> float:
-    """What one of W&B's variables has, else `ANSWER_S`."""
-    return float(os.environ.get(variable, ANSWER_S))
 
 
 def problem() -> str | None:
