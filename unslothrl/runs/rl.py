@@ -121,10 +121,8 @@ class RlRun(Run):
         """The last whole step and adapter, as far as processes that may be dead give them."""
         trainer, adapter = self.trainer, None
         try:
-            if trainer is not None:
-                trainer.tasks.close()
-                if status != "finished":  # so that it loses at most the step in flight
-                    self._if_possible(trainer.save_boundary, "whole step")
+            if trainer is not None and status != "finished":  # it loses at most the step in flight
+                self._if_possible(trainer.save_boundary, "whole step")
             if trainer is not None and trainer.published is not None and error is None:
                 save = trainer.save_last_adapter
                 adapter = save() if status == "finished" else self._if_possible(save, "adapter")
