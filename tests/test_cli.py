@@ -142,7 +142,7 @@ def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeyp
     out, _ = capfd.readouterr()
     shown = [name for name in OPTIONS if re.search(rf"--{name}[ ,]", out)]
     assert set(shown) == set(EVERYDAY) and 18 <= len(shown) <= 22
-    assert "--help_all" in out and "all 84 options" in " ".join(out.split())
+    assert "--help_all" in out and "all 83 options" in " ".join(out.split())
     lines = out.splitlines()
     assert len(lines) < 80 and max(map(len, lines)) < 80
     for fact in ("(tokens, default 1200)", "default 2e-05", "(prompts, default 30)"):

@@ -94,15 +94,24 @@ def _choose(text: str) -> Chosen:
     if ".py:" in name:
         return _custom(name, weight)
     if name not in builtin.names():
-        meant = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
             f"rm:runs/NAME, each with =WEIGHT behind it or not, got {name!r}: set --reward "
-            f"{meant[0]}"
+            f"{meant(name)}"
         )
     reward = builtin.load(name)
     weight = weight if number else reward.weight
     return Chosen(name, weight, reward.function, reward.runs, reward.needs_answer, reward)
+
+
+def meant(text: str) -> str:
+    """A reward near what was written: other systems write NAME:WEIGHT and MODULE:FUNCTION."""
+    name, _, rest = text.partition(":")
+    if rest and name in builtin.names():
+        return f"{name}={rest}"
+    if rest and is_file(expanded(f"{name}.py")):
+        return f"{name}.py:{rest}"
+    return (difflib.get_close_matches(text.lower(), builtin.names(), 1) or ["accuracy"])[0]
 
 
 def _custom(name: str, weight: float) -> Chosen:
