@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import signal
 import socket
 import stat
@@ -169,6 +170,13 @@ def name_of(node: Mapping[str, Any]) -> str:
     """The address of a node of `ray.nodes()`, by which messages name it."""
     address, host = node["NodeManagerAddress"], node["NodeManagerHostname"]
     return f"{address} ({host})" if host not in ("", address) else address
+
+
+def own_python() -> dict[str, str]:
+    """Of `runtime_env`. Ray hands the path of Python to a shell as it is, so that workers of an
+    environment whose path has a space would not start; here it is quoted."""
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
 
 
 def python_path() -> str:
