@@ -267,7 +267,7 @@ def test_a_python_that_is_none_is_refused(tmp_path):
 
 def test_another_python_needs_none_of_our_packages(tmp_path):
     """With the standard library alone, and without this package on its path."""
-    bare = written(tmp_path, f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n', "python")
+    bare = written(tmp_path, f'#!/bin/sh\nexec "{sys.executable}" -I -S "$@"\n', "python")
     (tmp_path / "python").chmod(0o755)
     setup = Setup(written(tmp_path, STEP), "Guess", python=bare)
     played = play_with(setup, Script("7$"), of=asked("?"))

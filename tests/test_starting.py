@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import psutil
 import pytest
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -104,3 +107,16 @@ def test_a_run_that_is_stopped_while_ray_starts_ends_all_of_it(late, tmp_path):
     assert process.wait(60) == 128 + signal.SIGTERM
     _, left = psutil.wait_procs(started, timeout=5)
     assert not left
+
+
+@pytest.mark.slow
+def test_a_run_of_an_environment_whose_path_has_a_space(variables, tmp_path):
+    environment = tmp_path / "a path"
+    environment.symlink_to(sys.prefix)
+    flags = "--learner grpo --engine transformers --max_steps 1 --batch_size 2 --num_candidates 2"
+    done = subprocess.run(
+        [environment / "bin" / "python", ROOT / "train_distributed.py", *flags.split(),
+         "--eval_every", "0"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

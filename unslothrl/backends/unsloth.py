@@ -36,17 +36,16 @@ What one must know of Unsloth (2026.10.7):
   network, a program combined with it must meet those terms; `--backend peft` runs without it.
 """
 
-import contextlib
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch  # before Unsloth, which it lets be
 
 from unslothrl.engines import vllm_internals
-from unslothrl.system.variables import OF_VLLM  # importing Unsloth imports vLLM
+from unslothrl.system.variables import OF_VLLM, kept  # importing Unsloth imports vLLM
 from unslothrl.weights.base_model import cache_folder, read_config
 
 os.environ.update(
@@ -304,18 +303,6 @@ def engine_options(memory_share: float, max_num_seqs: int, rank: int) -> dict[st
         "max_lora_rank": rank,
         "max_num_seqs": CHOOSE - 1 if max_num_seqs == CHOOSE else max_num_seqs,
     }
-
-
-@contextlib.contextmanager
-def kept(name: str) -> Iterator[None]:
-    """A variable of the environment is afterwards what it was."""
-    before = os.environ.get(name)
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
-        if before is not None:
-            os.environ[name] = before
 
 
 def unmapped_asleep_mb() -> float:

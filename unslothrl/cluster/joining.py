@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import secrets
+import shlex
 import signal
 import socket
 import stat
@@ -130,6 +131,13 @@ def join_elsewhere(address: str) -> str:
         process.wait()
         process.stdout.close()
     return said
+
+
+def own_python() -> dict[str, str]:
+    """Of `runtime_env`. Ray hands the path of Python to a shell as it is, so that workers of an
+    environment whose path has a space would not start; here it is quoted."""
+    quoted = shlex.quote(sys.executable)
+    return {} if quoted == sys.executable else {"py_executable": quoted}
 
 
 def python_path() -> str:

@@ -143,7 +143,10 @@ class RayCluster(Cluster):
         remote = self.ray.remote(
             num_cpus=0,
             concurrency_groups={"watch": 1, "fetch": 1},
-            runtime_env={"env_vars": {**start.environment, variables.PROCESS: name}},
+            runtime_env={
+                "env_vars": {**start.environment, variables.PROCESS: name},
+                **joining.own_python(),
+            },
             scheduling_strategy=start.strategy,
         )(watched_host())
         self.hosts[name] = remote.remote(build, start.config, start.base, plan)

@@ -20,7 +20,7 @@ from unslothrl.engines.vllm_internals import options, sleep_lock
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request
 from unslothrl.system.memory import peak_memory_mb
-from unslothrl.system.variables import OF_VLLM, SCRATCH
+from unslothrl.system.variables import OF_VLLM, SCRATCH, kept
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.node_files import ROOM, Held, NodeFiles
@@ -53,7 +53,9 @@ def start(
         float32_head=on_gpu if float32_head is None else float32_head,
         on_gpu=on_gpu,
     )
-    return VllmEngine(LLM(**keywords), base, takes_turns and on_gpu, sleep_lock)
+    with kept("LD_PRELOAD"):  # what vLLM has its own workers load, not what we start later
+        llm = LLM(**keywords)
+    return VllmEngine(llm, base, takes_turns and on_gpu, sleep_lock)
 
 
 def set_variables() -> None:

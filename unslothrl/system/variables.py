@@ -4,10 +4,11 @@ Equal thread counts are what makes the in-process cluster and Ray agree bit for 
 fixes them for good when it starts, and Ray would set one thread for each worker.
 """
 
+import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each GPU
@@ -79,6 +80,18 @@ def apply(cpus: int, gpu: bool, alone: bool = False) -> None:
         os.environ.setdefault(name, value)
     # It warns of a kernel package that a CPU may do without, in every process.
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def kept(name: str) -> Iterator[None]:
+    """A variable of the environment is afterwards what it was."""
+    before = os.environ.get(name)
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if before is not None:
+            os.environ[name] = before
 
 
 def of_workers(cpus: int, gpu: bool) -> dict[str, str]:
