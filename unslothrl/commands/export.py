@@ -70,35 +70,29 @@ def export(
         raise UserError("private is for what is pushed: set --push user/name, or leave it out")
     if output is None and push is None:
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
-    target = None if output is None else expanded(output)
-    if target is not None:
+    with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
+        target = expanded(output) if output else Path(temporary) / Path(str(push)).name
         staging.check_target(target)
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
                 f"output {target}: it would be an adapter of that run: name another folder"
             )
-    found = find(adapter, any_kind=to == ADAPTER)
-    if push is not None:
-        check_push(push)
-    source = source_of(found, model)
-    where = tempfile.TemporaryDirectory(prefix="unslothrl-") if target is None else staged(target)
-    with where as written:
-        folder = Path(written)
-        shown = target or folder
-        if to == GGUF:
-            lines = write_gguf(source, folder, shown, gguf_type)
-        else:
-            lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, shown)
-        run = card.history(found.run)
-        text = card.card(found.title, source.use, source.name, run, to)
-        (folder / CARD_FILE).write_text(text, encoding="utf-8")
-        if target is None and push is not None:
-            lines = [f"pushed: {pushed(folder, push, private)}"]
-    if target is not None:
-        lines = [f"{to}: {target}", *lines]
-    print(for_terminal("\n".join(lines), kept="\n\t"), flush=True)
-    if target is not None and push is not None:  # what was written stays, whatever comes of this
-        print(for_terminal(f"pushed: {pushed(target, push, private)}"))
+        found = find(adapter, any_kind=to == ADAPTER)
+        if push is not None:
+            check_push(push)
+        source = source_of(found, model)
+        with staged(target) as folder:
+            if to == GGUF:
+                lines = write_gguf(source, folder, target, gguf_type)
+            else:
+                lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, target)
+            text = card.card(found.title, source.use, source.name, card.history(found.run), to)
+            (folder / CARD_FILE).write_text(text, encoding="utf-8")
+        if output is not None:
+            said = "\n".join([f"{to}: {target}", *lines])
+            print(for_terminal(said, kept="\n\t"), flush=True)
+        if push is not None:  # what was written stays, whatever comes of this
+            print(for_terminal(f"pushed: {pushed(target, push, private)}"))
 
 
 def source_of(found: Found, model: str | None) -> Source:
@@ -120,7 +114,7 @@ def check_push(name: str) -> None:
 
 def pushed(folder: Path, name: str, is_private: bool) -> str:
     """Uploads all files of a folder in one commit. -> the address. RunError."""
-    message = f"Upload {folder.name} with unslothrl"
+    message = "Upload with unslothrl"
     with hub(name) as api:
         created = api.create_repo(name, private=is_private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
