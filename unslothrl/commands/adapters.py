@@ -29,19 +29,18 @@ class Found:
 def find(adapter: str, any_kind: bool = False) -> Found:
     """An adapter's folder, or that of a run, whose newest adapter is taken. UserError, also for a
     reward model unless it may be `any_kind`."""
-    check = (lambda folder: None) if any_kind else adapter_use.check_policy
-    folder = expanded(adapter)
+    folder, run = expanded(adapter), None
     if is_folder(folder / ADAPTERS) or is_file(folder / CONFIG):
-        newest = newest_numbered(folder / ADAPTERS, "v")
+        run, newest = folder, newest_numbered(folder / ADAPTERS, "v")
         if newest is None:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
-        adapter_check.check_format(str(newest))
-        check(newest)
-        return Found(newest, folder)
-    adapter_check.check_format(adapter)
-    check(folder)
-    run = folder.resolve().parent.parent
-    return Found(folder, run if (run / CONFIG).is_file() else None)
+        folder = newest
+    elif is_file(folder.resolve().parent.parent / CONFIG):
+        run = folder.resolve().parent.parent
+    adapter_check.check_format(str(folder))
+    if not any_kind:
+        adapter_use.check_policy(folder)
+    return Found(folder, run)
 
 
 def base_of(found: Found, model: str | None) -> str:
