@@ -2,15 +2,13 @@
 GGUF; into a folder, and to the hub."""
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unslothrl.commands.adapters import Found, base_of, base_under, find
-from unslothrl.config.hardware import half_precision
+from unslothrl.commands.adapters import Source, find, half_here, source_of
 from unslothrl.data import prompts
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -19,8 +17,6 @@ from unslothrl.export import serving, staging
 from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import model as judge
-from unslothrl.system import variables
-from unslothrl.system.machine import Machine
 from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
@@ -33,23 +29,6 @@ ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 DEFAULT_TYPE = "f16"
 ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
 COMPARED = 20  # prompts
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """What is exported."""
-
-    found: Found
-    use: Use | None
-    name: str  # the base's: a hub id, a folder, embedded
-    base: Path  # the 4-bit checkpoint
-
-    def tokenizer(self) -> Any:
-        """With the chat template of its run."""
-        tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
-        if self.use is not None and self.use.chat_template is not None:
-            tokenizer.chat_template = self.use.chat_template
-        return tokenizer
 
 
 def export(
@@ -93,15 +72,6 @@ def export(
             print(for_terminal(said, kept="\n\t"), flush=True)
         if push is not None:  # what was written stays, whatever comes of this
             print(for_terminal(f"pushed: {pushed(target, push, private)}"))
-
-
-def source_of(found: Found, model: str | None) -> Source:
-    """The adapter with its base. UserError where they do not fit together."""
-    use = adapter_use.read(found.folder)
-    name = base_of(found, model)
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))
-    return Source(found, use, name, base_under(found, name))
 
 
 def check_push(name: str) -> None:
@@ -238,9 +208,7 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    capability = torch.cuda.get_device_capability() if device.type == "cuda" else None
-    dtype = getattr(torch, half_precision(capability))
-    return merging.merged(source.base, source.found.folder, dtype, device, stored)
+    return merging.merged(source.base, source.found.folder, half_here(), device, stored)
 
 
 def likeness_line(what: str, alike: Any) -> str:
