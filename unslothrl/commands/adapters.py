@@ -2,11 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from unslothrl.config.hardware import half_precision
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use, base_model, base_parts
+from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_model import Stage
 
 
@@ -29,19 +34,18 @@ class Found:
 def find(adapter: str, any_kind: bool = False) -> Found:
     """An adapter's folder, or that of a run, whose newest adapter is taken. UserError, also for a
     reward model unless it may be `any_kind`."""
-    check = (lambda folder: None) if any_kind else adapter_use.check_policy
-    folder = expanded(adapter)
+    folder, run = expanded(adapter), None
     if is_folder(folder / ADAPTERS) or is_file(folder / CONFIG):
-        newest = newest_numbered(folder / ADAPTERS, "v")
+        run, newest = folder, newest_numbered(folder / ADAPTERS, "v")
         if newest is None:
             raise UserError(f"adapter {adapter}: this run has saved none yet")
-        adapter_check.check_format(str(newest))
-        check(newest)
-        return Found(newest, folder)
-    adapter_check.check_format(adapter)
-    check(folder)
-    run = folder.resolve().parent.parent
-    return Found(folder, run if (run / CONFIG).is_file() else None)
+        folder = newest
+    elif is_file(folder.resolve().parent.parent / CONFIG):
+        run = folder.resolve().parent.parent
+    adapter_check.check_format(str(folder))
+    if not any_kind:
+        adapter_use.check_policy(folder)
+    return Found(folder, run)
 
 
 def base_of(found: Found, model: str | None) -> str:
@@ -67,3 +71,36 @@ def base_under(found: Found, model: str, stage: Stage | None = None) -> Path:
             f"{changed}: set --model to a copy of that"
         )
     return base_model.prepare(model, stage)
+
+
+@dataclass(frozen=True)
+class Source:
+    """An adapter with its base."""
+
+    found: Found
+    use: Use | None
+    name: str  # the base's: a hub id, a folder, embedded
+    base: Path  # the 4-bit checkpoint
+
+    def tokenizer(self, needs_template: bool = False) -> Any:
+        """With the chat template of its run."""
+        tokenizer = base_model.load_tokenizer(self.base, needs_template=needs_template)
+        if self.use is not None and self.use.chat_template is not None:
+            tokenizer.chat_template = self.use.chat_template
+        return tokenizer
+
+
+def source_of(found: Found, model: str | None) -> Source:
+    """The adapter with its base. UserError where they do not fit together."""
+    name = base_of(found, model)
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus))
+    return Source(found, adapter_use.read(found.folder), name, base_under(found, name))
+
+
+def half_here() -> Any:
+    """The 16-bit type of torch that this machine computes in."""
+    import torch
+
+    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    return getattr(torch, half_precision(capability))

@@ -11,16 +11,13 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from unslothrl.commands.adapters import base_of, base_under, find
-from unslothrl.config.hardware import half_precision
+from unslothrl.commands.adapters import find, half_here, source_of
 from unslothrl.data import prompts
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.records import Request, Sampling, seed_of
-from unslothrl.system import variables
-from unslothrl.system.machine import Machine
 from unslothrl.text import for_terminal, printable
-from unslothrl.weights import adapter_use, base_model
+from unslothrl.weights import base_model
 from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
 ADAPTER, BASE = "adapter", "base"  # policies
@@ -205,47 +202,39 @@ def load(
     model: str | None = None,
     max_new_tokens: int | None = None,
     temperature: float | None = None,
-    err: TextIO | None = None,
 ) -> Answering:
     """The adapter in a folder of its own, or the newest of a run's. UserError for what is none.
 
     What is None is as in the run that trained the adapter, by the file beside its weights. Where
-    there is none, a line on `err` says what is assumed.
+    there is none, a line on stderr says what is assumed.
     """
-    err = err or sys.stderr
     found = find(adapter)
-    recorded = adapter_use.read(found.folder)
-    name = base_of(found, model)
-    use = dataclasses.replace(recorded or Use(base=name, system_prompt=""), base=name)
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))
-    if err.isatty():
-        print(for_terminal(f"loading {use.base} and {found.folder} ..."), file=err)
-    base = base_under(found, use.base)
-    if recorded is None:
+    if sys.stderr.isatty():
+        print(for_terminal(f"loading {found.folder} ..."), file=sys.stderr)
+    source = source_of(found, model)
+    use = source.use or Use(base=source.name, system_prompt="")
+    if source.use is None:
         note = (
             f"adapter {found.folder}: no {USE_FILE} in it; assumed: base {use.base}, its own chat "
             f"template, no system prompt, top_p {use.top_p:g}"
         )
-        print(for_terminal(note), file=err)
-    tokenizer = base_model.load_tokenizer(base)
-    if use.chat_template is not None:
-        tokenizer.chat_template = use.chat_template
-    engine, backend = load_engine(found.folder, base)
-    return Answering(use, base, tokenizer, engine, backend, max_new_tokens, temperature)
-
-
-def load_engine(adapter: Path, base: Path) -> tuple[Any, Any]:
-    """-> (what generates with transformers, the backend that it generates with)"""
-    import torch
-
+        print(for_terminal(note), file=sys.stderr)
     from unslothrl.backends import peft
     from unslothrl.engines.transformers import TransformersEngine
 
-    capability = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
-    dtype = getattr(torch, half_precision(capability))
-    backend = peft.load(base, dtype=dtype, rank=1, alpha=1, dropout=0.0, seed=0, start=adapter)
-    return TransformersEngine(backend, base, max_num_seqs=1, has_own_base=False), backend
+    backend = peft.load(
+        source.base, dtype=half_here(), rank=1, alpha=1, dropout=0.0, seed=0, start=found.folder
+    )
+    engine = TransformersEngine(backend, source.base, max_num_seqs=1, has_own_base=False)
+    return Answering(
+        dataclasses.replace(use, base=source.name),
+        source.base,
+        source.tokenizer(needs_template=True),
+        engine,
+        backend,
+        max_new_tokens,
+        temperature,
+    )
 
 
 def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sampling:

@@ -101,11 +101,11 @@ def answer(arguments: list[str]) -> int:
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
         return parser().main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
-    except (UsageError, UserError, RunError) as error:
+    except (UsageError, UserError, RunError, KeyboardInterrupt, typer.Abort) as error:
+        if isinstance(error, KeyboardInterrupt | typer.Abort):
+            return INTERRUPTED
         said = usage_message(error) if isinstance(error, UsageError) else str(error)
         return refuse(said, FAILED if isinstance(error, RunError) else USAGE)
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
 
 
 @functools.cache

@@ -2,15 +2,13 @@
 GGUF; into a folder, and to the hub."""
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from unslothrl.commands.adapters import Found, base_of, base_under, find
-from unslothrl.config.hardware import half_precision
+from unslothrl.commands.adapters import Source, find, half_here, source_of
 from unslothrl.data import prompts
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -19,8 +17,6 @@ from unslothrl.export import serving, staging
 from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import model as judge
-from unslothrl.system import variables
-from unslothrl.system.machine import Machine
 from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
@@ -33,23 +29,6 @@ ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 DEFAULT_TYPE = "f16"
 ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
 COMPARED = 20  # prompts
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """What is exported."""
-
-    found: Found
-    use: Use | None
-    name: str  # the base's: a hub id, a folder, embedded
-    base: Path  # the 4-bit checkpoint
-
-    def tokenizer(self) -> Any:
-        """With the chat template of its run."""
-        tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
-        if self.use is not None and self.use.chat_template is not None:
-            tokenizer.chat_template = self.use.chat_template
-        return tokenizer
 
 
 def export(
@@ -70,44 +49,29 @@ def export(
         raise UserError("private is for what is pushed: set --push user/name, or leave it out")
     if output is None and push is None:
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
-    target = None if output is None else expanded(output)
-    if target is not None:
+    with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
+        target = expanded(output) if output else Path(temporary) / Path(str(push)).name
         staging.check_target(target)
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
                 f"output {target}: it would be an adapter of that run: name another folder"
             )
-    found = find(adapter, any_kind=to == ADAPTER)
-    if push is not None:
-        check_push(push)
-    source = source_of(found, model)
-    where = tempfile.TemporaryDirectory(prefix="unslothrl-") if target is None else staged(target)
-    with where as written:
-        folder = Path(written)
-        shown = target or folder
-        if to == GGUF:
-            lines = write_gguf(source, folder, shown, gguf_type)
-        else:
-            lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, shown)
-        run = card.history(found.run)
-        text = card.card(found.title, source.use, source.name, run, to)
-        (folder / CARD_FILE).write_text(text, encoding="utf-8")
-        if target is None and push is not None:
-            lines = [f"pushed: {pushed(folder, push, private)}"]
-    if target is not None:
-        lines = [f"{to}: {target}", *lines]
-    print(for_terminal("\n".join(lines), kept="\n\t"), flush=True)
-    if target is not None and push is not None:  # what was written stays, whatever comes of this
-        print(for_terminal(f"pushed: {pushed(target, push, private)}"))
-
-
-def source_of(found: Found, model: str | None) -> Source:
-    """The adapter with its base. UserError where they do not fit together."""
-    use = adapter_use.read(found.folder)
-    name = base_of(found, model)
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))
-    return Source(found, use, name, base_under(found, name))
+        found = find(adapter, any_kind=to == ADAPTER)
+        if push is not None:
+            check_push(push)
+        source = source_of(found, model)
+        with staged(target) as folder:
+            if to == GGUF:
+                lines = write_gguf(source, folder, target, gguf_type)
+            else:
+                lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, target)
+            text = card.card(found.title, source.use, source.name, card.history(found.run), to)
+            (folder / CARD_FILE).write_text(text, encoding="utf-8")
+        if output is not None:
+            said = "\n".join([f"{to}: {target}", *lines])
+            print(for_terminal(said, kept="\n\t"), flush=True)
+        if push is not None:  # what was written stays, whatever comes of this
+            print(for_terminal(f"pushed: {pushed(target, push, private)}"))
 
 
 def check_push(name: str) -> None:
@@ -120,7 +84,7 @@ def check_push(name: str) -> None:
 
 def pushed(folder: Path, name: str, is_private: bool) -> str:
     """Uploads all files of a folder in one commit. -> the address. RunError."""
-    message = f"Upload {folder.name} with unslothrl"
+    message = "Upload with unslothrl"
     with hub(name) as api:
         created = api.create_repo(name, private=is_private, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
@@ -244,9 +208,7 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    capability = torch.cuda.get_device_capability() if device.type == "cuda" else None
-    dtype = getattr(torch, half_precision(capability))
-    return merging.merged(source.base, source.found.folder, dtype, device, stored)
+    return merging.merged(source.base, source.found.folder, half_here(), device, stored)
 
 
 def likeness_line(what: str, alike: Any) -> str:

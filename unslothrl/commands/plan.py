@@ -2,7 +2,7 @@
 as text for people."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,17 +10,16 @@ from unslothrl.commands.planned import NOT_MEASURED, Plan, of_run, of_stage
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
-from unslothrl.planning import setting_search as search
+from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
-from unslothrl.planning.gpu_names import gpus_of, of_size
+from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import CardPlan, Resources
-from unslothrl.system.machine import Gpu, Machine
+from unslothrl.planning.placement import Resources
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 
-SIZES_GB = (8, 12, 16, 24, 48, 80)
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 LEAST_GB_MB = 10  # below which a part is given in MB
 
@@ -45,13 +44,11 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
 def machine_with(cards: str | None) -> Machine:
     """This machine; with `cards` as if it had these GPUs. UserError for one that is not known."""
     machine = Machine.detect()
-    return machine if cards is None else with_gpus(machine, gpus_of(cards))
-
-
-def with_gpus(machine: Machine, gpus: Sequence[Gpu]) -> Machine:
-    """The machine as if it had these GPUs and all that a GPU needs."""
+    if cards is None:
+        return machine
     packages = machine.packages | {"vllm", "unsloth", "ray"}
-    return replace(machine, gpus=tuple(gpus), packages=packages, online=True, gpu_problem=None)
+    gpus = tuple(gpus_of(cards))
+    return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 
 
 def lines(plan: Plan) -> list[str]:
@@ -117,63 +114,38 @@ def store_line(store: Mapping[str, Any]) -> str:
 
 
 def table(machine: Machine) -> dict[str, Any]:
-    """Known models by context on this machine's smallest GPU (GB needed; None: does not fit);
-    without one, the longest context of each on GPUs of common sizes."""
-    gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb) if machine.gpus else None
-    rows: dict[str, dict[str, float | None]] = {}
-    for name, shape in shapes.KNOWN.items():
-        if gpu is not None:
-            alone = replace(machine, gpus=(gpu,))
-            rows[name] = {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
-        else:
-            machines = {str(gb): with_gpus(machine, [of_size(gb)]) for gb in SIZES_GB}
-            rows[name] = {gb: longest(shape, with_gb) for gb, with_gb in machines.items()}
-    what = "GB by context" if gpu else "longest context by GPU in GB"
-    return {"card": gpu and gpu.name, "what": what, "models": rows, "note": NOT_MEASURED}
-
-
-def smallest(machine: Machine) -> Config:
-    """The main job alone on a GPU, one sequence a micro-batch, `LEAST_SEQS` generated at once."""
-    config = Config(learner="grpo", number_of_actors=0, engine="vllm", backend="unsloth",
-                    train_batch_size=1, max_num_seqs=LEAST_SEQS)  # fmt: skip
-    old = bool(machine.gpus) and half_precision(machine.gpus[0].capability) == "float16"
-    return replace(config, engine="transformers") if old else config
+    """GB that known models need by context on this machine's smallest GPU; None: does not fit.
+    UserError where there is none."""
+    if not machine.gpus:
+        raise UserError("plan: this machine has no GPU: set --card GB, or --model NAME")
+    gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb)
+    alone = replace(machine, gpus=(gpu,))
+    rows = {
+        name: {str(tokens): at_context(shape, tokens, alone) for tokens in CONTEXTS}
+        for name, shape in shapes.KNOWN.items()
+    }
+    return {"card": gpu.name, "what": "GB by context", "models": rows, "note": NOT_MEASURED}
 
 
 def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | None:
-    """GB that a run takes whose prompts and completions have so many tokens; None: too many."""
-    config = smallest(machine)
+    """GB that a run takes whose prompts and completions have so many tokens; None: too many. It is
+    the main job alone, one sequence a micro-batch, `LEAST_SEQS` generated at once."""
     if shape.context is not None and tokens > shape.context:
         return None
+    old = half_precision(machine.gpus[0].capability) == "float16"
+    config = Config(learner="grpo", number_of_actors=0, engine="transformers" if old else "vllm",
+                    backend="unsloth", train_batch_size=1, max_num_seqs=LEAST_SEQS)  # fmt: skip
     config = replace(config, max_new_tokens=tokens - config.max_prompt_tokens)
-    found = placed_alone(config, shape, machine)
-    return round(found.needed_mb() / 1024, 1) if found.fits else None
-
-
-def placed_alone(config: Config, shape: shapes.Shape, machine: Machine) -> CardPlan:
-    """The plan of the only GPU, which the learner has to itself."""
     resources = Resources.of_machine(config, machine)
     config = with_engines(config, frozenset(), shape, resources)
     (found,) = place(config, resources, shape=shape).cards
-    return found
-
-
-def longest(shape: shapes.Shape, machine: Machine) -> float | None:
-    """Tokens of the longest context that fits; None where not even 64 tokens do."""
-    largest = search.largest(
-        smallest(machine),
-        lambda config: placed_alone(config, shape, machine).fits,
-        shape.context,
-    )
-    return None if largest is None else largest.context
+    return round(found.needed_mb() / 1024, 1) if found.fits else None
 
 
 def table_lines(models: dict[str, Any]) -> list[str]:
     """The table for people."""
-    names = list(next(iter(models["models"].values())))
-    gpu = models["card"] or "this machine has no GPU"
-    text = [f"{gpu}: {models['what']} ({models['note']})", ""]
-    text.append(f"{'':<16}" + "".join(f" {name:>8}" for name in names))
+    text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
+    text.append(f"{'':<16}" + "".join(f" {tokens:>8}" for tokens in CONTEXTS))
     fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
     for model, cells in fitting.items():
         values = ["-" if v is None else f"{v:,}" for v in cells.values()]
