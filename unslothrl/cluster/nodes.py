@@ -170,19 +170,12 @@ class JoinedNodes(Nodes):
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
         self.preparing += [call for _, call in calls]
         answers = dict(zip(kinds, self._answers(calls, None), strict=True))
-        first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
             if changed := base_parts.differing(self.tokenizer, answer["parts"]):
                 raise UserError(
                     f"node {name}: model {model} is not the driver's, by its {changed}: fetch the "
                     "same model on both, or delete the older copy"
-                )
-            if changed := base_parts.differing(ready["parts"], answer["parts"]):
-                raise UserError(
-                    f"node {name}: its model {model} is not that of node {self.names[first]}, by "
-                    f"its {changed}: copy one's {ready['base']} to the other, or use a model that "
-                    "is 4-bit already"
                 )
         self.prepared |= answers
         self.kinds |= kinds
