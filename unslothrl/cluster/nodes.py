@@ -198,12 +198,10 @@ class JoinedNodes(Nodes):
         contents = [refs[path] for path in lacks]
         return self._on(node, "prepare", self.config, lacks, *self._job(), *contents)
 
-    def _job(self) -> tuple[str, str, list[str]]:
-        """Ray's names of the cluster and of this run, and of every run that is alive."""
-        worker = self.ray._private.worker.global_worker
-        jobs = worker.gcs_client.get_all_job_info()
-        alive = [job.hex() for job, info in jobs.items() if not info.is_dead]
-        return worker.node.session_name, self.ray.get_runtime_context().get_job_id(), alive
+    def _job(self) -> tuple[str, str]:
+        """Ray's names of the cluster and of this run."""
+        session = self.ray._private.worker.global_worker.node.session_name
+        return session, self.ray.get_runtime_context().get_job_id()
 
     def _on(self, node: str, name: str, *arguments: Any, group: Any = None) -> Any:
         """Begins a function of `on_node` on a node, or on the GPU of a `group`."""
@@ -271,7 +269,7 @@ class JoinedNodes(Nodes):
         self._wait(self.preparing)
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
-        session, job, _ = self._job()  # on all: one that was prepared may have joined again since
+        session, job = self._job()  # on all: one that was prepared may have joined again since
         self._wait([self._on(node, "remove", session, job) for node in alive])
 
     def _wait(self, refs: Sequence[Any]) -> None:
