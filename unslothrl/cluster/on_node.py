@@ -17,7 +17,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -75,7 +74,6 @@ call.__module__ = "__main__"  # which Ray's pickle sends by its code, not by its
 def facts(paths: list[str]) -> dict[str, Any]:
     """What the node is and has; of each path, a hash of what is there."""
     return {
-        "host": socket.gethostname(),
         "cpus": usable_cpus(),
         "memory_mb": usable_ram_mb(),
         "free_mb": available_ram_mb(),
