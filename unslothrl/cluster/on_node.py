@@ -101,11 +101,7 @@ def card(limit: str | None) -> dict[str, Any]:
 
 
 def prepare(
-    config: Config,
-    sent: Sequence[str],
-    session: str,
-    job: str,
-    *contents: Content,
+    config: Config, sent: Sequence[str], session: str, job: str, *contents: Content
 ) -> dict[str, Any]:
     """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
     folder of the run's own, and reads the user's files. `session` and `job` are Ray's names of the
