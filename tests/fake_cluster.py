@@ -101,7 +101,6 @@ class FakeCluster:
         self.silent: dict[str, float] = {}  # seconds since a process answered
         self.without_room: set[str] = set()  # actors
         self.moved: list[str] = []  # actors that were started on another node if there is one
-        self.unlike: set[str] = set()  # actors whose node has joined and can be excluded
         self.next_changes = Changes()
         for index in range(actors):
             self._start(f"actor-{index}")
@@ -146,6 +145,3 @@ class FakeCluster:
 
     def remove_actor(self, name: str) -> None:
         self.actors = [actor for actor in self.actors if actor.name != name]
-
-    def exclude_node(self, name: str) -> bool:
-        return name in self.unlike

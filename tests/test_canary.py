@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 import torch
-from engine_contract import requests
+from engine_contract import held_by, requests
 from few_cases import few
 
 from unslothrl.engines import canary
@@ -60,7 +60,7 @@ def test_it_passes_and_leaves_nothing_behind(engine, shape, backend):
     if not isinstance(engine, VllmEngine):  # whose every draw moves it, unused: requests have seeds
         assert torch.equal(torch.get_rng_state(), state)
     assert counts == (engine.sampled_tokens, engine.versions_loaded, engine.versions_unloaded)
-    assert engine.version == -1 and engine.versions_held == 0 and engine.is_finished()
+    assert engine.version == -1 and held_by(engine) == 0 and engine.is_finished()
     assert generate(engine, requests(8)) == before  # of the base, or of what a learner holds
     for name, parameter in backend.parameters().items():
         assert torch.equal(parameter, trained[name])

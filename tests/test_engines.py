@@ -10,7 +10,7 @@ import engine_contract as contract
 import numpy as np
 import pytest
 import torch
-from engine_contract import TOKEN, requests
+from engine_contract import TOKEN, held_by, requests
 from environment_files import tokenizer, written
 from few_cases import few
 from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
@@ -261,7 +261,7 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
         vllm_engine.add(replace(requests(1)[0], id=str(version)))
         vllm_engine.step()
     copies = host_copies(vllm_engine)
-    assert len(copies) == vllm_engine.versions_held == 3
+    assert len(copies) == held_by(vllm_engine) == 3
     assert {id: sum(c.nbytes for c in of_one) for id, of_one in copies.items()} == dict.fromkeys(
         vllm_engine.loaded, shape.lora_weights(8) * 2
     )

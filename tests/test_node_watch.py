@@ -241,18 +241,6 @@ def test_a_node_that_goes_while_it_is_looked_at_is_forgotten(installed, gpus):
     assert nodes.given_back == ["b"] * gpus
 
 
-def test_only_a_node_that_has_come_can_be_excluded():
-    nodes = FakeNodes(a=(16, 0))
-    watch = watch_of(nodes, zero="a")
-    nodes.alive["b"] = (16, 0)
-    watch.changes()
-    assert not watch.exclude("actor-0") and watch.exclude("actor-1")
-    watch.place("actor-1")
-    assert node_of(watch, "actor-1") == "a"
-    watch.remove("actor-1")
-    assert "actor-1" not in watch.plans
-
-
 def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
     """A card for each process."""
     watch.has_cards = True

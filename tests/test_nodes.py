@@ -128,7 +128,7 @@ def test_a_reward_that_lacks_something_on_a_node_is_refused_there(tmp_path):
     (tmp_path / "mine.py").write_text(f"from helpers.words import WORDS\n{REWARD}")
     config = replace(Config(), model=str(BASE), reward=(f"{path}:reward",))
     with pytest.raises(UserError, match=f"reward .*{lacks}"):
-        on_node.prepare(config, [path], "session", "job", ["job"], on_node.content(path))
+        on_node.prepare(config, [path], "session", "job", on_node.content(path))
 
 
 @pytest.mark.slow

@@ -135,27 +135,6 @@ def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
     assert cluster.started == ["actor-2"] * 2
 
 
-@pytest.mark.parametrize("is_extra", [True, False])
-def test_a_node_that_is_not_like_the_others_is_not_used(is_extra):
-    """One that has joined for itself is left out; an actor that was moved to it goes on."""
-    cluster, stream, notes = begun(2)
-    name = "actor-2" if is_extra else "actor-1"
-    cluster.unlike = {name}
-    if is_extra:
-        cluster.next_changes = Changes(joined=(name,))
-    else:
-        cluster.next_changes = Changes(leaving=(name,))
-    while name not in cluster.started:
-        stream.pump()
-    cluster.processes[name].target.fingerprint = lambda: "another base"
-    while not any("its node is not used" in note for note in notes):
-        stream.pump()
-    assert len(stream.wait(send(stream, 6))) == 6
-    is_there = name in [actor.name for actor in cluster.actors]
-    assert is_there is not is_extra and (name in stream.pool.members) is not is_extra
-    assert cluster.started == [name] * (1 if is_extra else 2)
-
-
 def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
     cluster, stream, _ = begun(2, overlaps=True)
     cluster.without_room = {"actor-0", "actor-1"}

@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from engine_contract import drain, requests
+from engine_contract import drain, held_by, requests
 from few_cases import few
 
 from unslothrl.engines.base import Engine, generate
@@ -188,12 +188,12 @@ def test_more_versions_than_slots_wait_and_all_end(engine, adapters):
             added[request.id] = version
         engine.step()
     begun = [0, 1, 2, 6] if isinstance(engine, VllmEngine) else [0, 1, 3, 6]
-    assert engine.versions_held == len(begun)
+    assert held_by(engine) == len(begun)
     late = {id: one.completion for id, one in drain(engine).items()}
     assert len(late) >= 30
     for id, completion in late.items():
         assert set(completion.versions) == {min(n for n in begun if n >= added[id])}
-    assert engine.versions_held == 1
+    assert held_by(engine) == 1
 
 
 @pytest.mark.slow
@@ -221,7 +221,7 @@ def test_many_loads_leave_nothing(engine, adapters):
     drain(engine)
     gc.collect()
     grown = (psutil.Process().memory_info().rss - before) / 2**20
-    assert engine.versions_loaded - loaded == loads and engine.versions_held == 1
+    assert engine.versions_loaded - loaded == loads and held_by(engine) == 1
     assert grown < 50, f"{grown:.0f} MB in {loads} loads of {len(adapters[0].weights)} bytes"
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}

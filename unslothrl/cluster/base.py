@@ -115,11 +115,6 @@ class Cluster:
         """Ends an actor for good."""
         self.add_actor(name)
 
-    def exclude_node(self, name: str) -> bool:
-        """Starts nothing any more on the node of that actor, if it has joined since the run began.
-        -> whether it has"""
-        return False
-
     def start_again(self, name: str) -> None:
         """Starts a process that has yet to work again, a learner with all the others."""
         self.add_actor(name)

@@ -42,11 +42,9 @@ class GeneratorHandle:
         assignments: Sequence[Assignment] = (),
         linger_s: float = 0.0,
     ) -> Call[Collected]:
-        """Begins groups, then hands over complete ones: see `Actor.collect`."""
         return self.transport.call("collect", least, seconds, assignments, linger_s)
 
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
-        """Gives groups up; see `Actor.abandon`."""
         return self.transport.call("abandon", indices)
 
     def load(self, adapter: "Adapter | Call[Adapter]") -> Call[Loaded]:
@@ -54,23 +52,18 @@ class GeneratorHandle:
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
     def canary(self, shape: AdapterShape) -> Call[None]:
-        """Shows that its requests are drawn under the adapter that is loaded."""
         return self.transport.call("canary", shape)
 
     def use_level(self, level: str | None) -> Call[str | None]:
-        """Takes a level of the sandbox. -> why it does not work there, None where it does."""
         return self.transport.call("use_level", level)
 
     def start_profile(self) -> Call[None]:
-        """Has it record the next call of each part of a step."""
         return self.transport.call("start_profile")
 
     def end_profile(self) -> Call[list[Recording]]:
-        """What it has recorded since."""
         return self.transport.call("end_profile")
 
     def fingerprint(self) -> Call[str]:
-        """A hash of the 4-bit weights that it holds."""
         return self.transport.call("fingerprint")
 
     def close(self) -> Call[None]:
@@ -78,30 +71,25 @@ class GeneratorHandle:
 
 
 class ActorHandle(GeneratorHandle):
-    """See `actor.Actor`."""
+    """Its methods are those of `actor.Actor`."""
 
 
 class LearnerHandle(GeneratorHandle):
-    """See `learner.Learner`."""
+    """Its methods are those of `learner.Learner`."""
 
     def adapter_shape(self) -> Call[AdapterShape]:
-        """Of what it publishes."""
         return self.transport.call("adapter_shape")
 
     def listen(self, host: str | None = None) -> Call[str]:
-        """Opens the place where the learners meet. -> its address, "host:port"."""
         return self.transport.call("listen", host)
 
     def join(self, rank: int, world_size: int, address: str) -> Call[None]:
-        """Waits there for all the others."""
         return self.transport.call("join", rank, world_size, address)
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[Measured]]:
-        """What it says of samples before an update, in their order."""
         return self.transport.call("measure", samples, reference)
 
     def judge(self, samples: Sequence[Sample]) -> Call[list[float]]:
-        """What the reward model says of samples, in their order."""
         return self.transport.call("judge", samples)
 
     def update(
@@ -111,26 +99,19 @@ class LearnerHandle(GeneratorHandle):
         train_policy: bool = True,
         deadline_s: float | None = None,
     ) -> Call[Update]:
-        """One optimiser step on its part of a batch, together with the other learners, for whom it
-        waits `deadline_s`."""
         return self.transport.call("update", batch, lrs, train_policy, deadline_s)
 
     def publish(self, version: int) -> Call[Adapter]:
-        """The LoRA as it is now, as that version."""
         return self.transport.call("publish", version)
 
     def publish_again(self) -> Call[Adapter]:
-        """The version that it has published last, for who has found what arrived of it damaged."""
         return self.transport.call("publish_again")
 
     def make_room(self) -> Call[None]:
-        """Leaves the GPU to the actors on it until something is computed there again."""
         return self.transport.call("make_room")
 
     def save_state(self) -> Call[bytes]:
-        """What is trained and the optimisers' states, safetensors."""
         return self.transport.call("save_state")
 
     def load_state(self, data: bytes) -> Call[None]:
-        """Goes on from a state."""
         return self.transport.call("load_state", data)

@@ -10,7 +10,6 @@ same one.
 import contextlib
 import logging
 import os
-import re
 import secrets
 import shlex
 import signal
@@ -72,10 +71,10 @@ def check(address: str) -> None:
 
 def split(address: str) -> tuple[str, int] | None:
     """-> (host, port), None if `address` has another form. An IPv6 host is in brackets."""
-    parts = re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[\w.-]+):(\d{1,5})", address, re.ASCII)
-    if parts is None or not 0 < int(parts[2]) < 2**16:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal():
         return None
-    return parts[1].strip("[]"), int(parts[2])
+    return host.strip("[]"), int(port)
 
 
 def connection_error(host: str, port: int, timeout_s: float = PORT_S) -> str | None:

@@ -47,7 +47,6 @@ class NodeWatch:
         self.each = nodes.config.actor_tensor_parallel  # GPUs of an actor
         self.each_mb = process_mb(base_mb, self.each)
         self.usable = {plan.node.id: plan.node for plan in plans.values() if plan.node}
-        self.at_start = frozenset(self.usable)
         self.cards = {  # that the run holds -> node
             card: plan.node.id
             for plan in plans.values()
@@ -244,14 +243,6 @@ class NodeWatch:
         ]
         fitting = [each for each in plans if each is not None]
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
-
-    def exclude(self, name: str) -> bool:
-        """Uses the node of a process no longer, if that was not among those of the start."""
-        node = self.plans[name].node
-        if node is None or node.id in self.at_start:
-            return False
-        self.refused.add(node.id)
-        return True
 
     def remove(self, name: str) -> None:
         """Of a process that does not start again."""

@@ -170,19 +170,12 @@ class JoinedNodes(Nodes):
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
         self.preparing += [call for _, call in calls]
         answers = dict(zip(kinds, self._answers(calls, None), strict=True))
-        first, ready = next(iter({**self.prepared, **answers}.items()))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
             if changed := base_parts.differing(self.tokenizer, answer["parts"]):
                 raise UserError(
                     f"node {name}: model {model} is not the driver's, by its {changed}: fetch the "
                     "same model on both, or delete the older copy"
-                )
-            if changed := base_parts.differing(ready["parts"], answer["parts"]):
-                raise UserError(
-                    f"node {name}: its model {model} is not that of node {self.names[first]}, by "
-                    f"its {changed}: copy one's {ready['base']} to the other, or use a model that "
-                    "is 4-bit already"
                 )
         self.prepared |= answers
         self.kinds |= kinds
@@ -205,12 +198,10 @@ class JoinedNodes(Nodes):
         contents = [refs[path] for path in lacks]
         return self._on(node, "prepare", self.config, lacks, *self._job(), *contents)
 
-    def _job(self) -> tuple[str, str, list[str]]:
-        """Ray's names of the cluster and of this run, and of every run that is alive."""
-        worker = self.ray._private.worker.global_worker
-        jobs = worker.gcs_client.get_all_job_info()
-        alive = [job.hex() for job, info in jobs.items() if not info.is_dead]
-        return worker.node.session_name, self.ray.get_runtime_context().get_job_id(), alive
+    def _job(self) -> tuple[str, str]:
+        """Ray's names of the cluster and of this run."""
+        session = self.ray._private.worker.global_worker.node.session_name
+        return session, self.ray.get_runtime_context().get_job_id()
 
     def _on(self, node: str, name: str, *arguments: Any, group: Any = None) -> Any:
         """Begins a function of `on_node` on a node, or on the GPU of a `group`."""
@@ -278,7 +269,7 @@ class JoinedNodes(Nodes):
         self._wait(self.preparing)
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
-        session, job, _ = self._job()  # on all: one that was prepared may have joined again since
+        session, job = self._job()  # on all: one that was prepared may have joined again since
         self._wait([self._on(node, "remove", session, job) for node in alive])
 
     def _wait(self, refs: Sequence[Any]) -> None:

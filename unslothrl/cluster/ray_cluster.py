@@ -310,9 +310,6 @@ class RayCluster(Cluster):
         if self.node_watch is not None:
             self.node_watch.remove(name)
 
-    def exclude_node(self, name: str) -> bool:
-        return self.node_watch is not None and self.node_watch.exclude(name)
-
     def restart_learners(self) -> None:
         self._launch_learners()
         join_learners(self, self.results.loopback)

@@ -35,10 +35,6 @@ class Engine(Protocol):
     versions_unloaded: int
     """Of those."""
 
-    @property
-    def versions_held(self) -> int:
-        """Loaded and not unloaded yet: the newest, and older ones that requests in flight need."""
-
     def add(self, request: Request) -> None:
         """Queues `request`, also while others run; wakes a sleeping engine.
 

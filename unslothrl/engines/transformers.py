@@ -59,10 +59,6 @@ class TransformersEngine:
         """The one that is drawn under if nothing else is asked for; -1 before any was loaded."""
         return -1 if self.newest is None else self.newest.version
 
-    @property
-    def versions_held(self) -> int:
-        return len(self.kept) + (self.newest is not None)
-
     def add(self, request: Request) -> None:
         if request.id in self.in_flight:
             raise ValueError(f"request {request.id!r} is in flight already: give each its own id")

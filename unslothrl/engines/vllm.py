@@ -118,10 +118,6 @@ class VllmEngine:
     def slots(self) -> Slots:
         return Slots(self.llm)
 
-    @property
-    def versions_held(self) -> int:
-        return len(self.loaded)
-
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
         if self.is_asleep:

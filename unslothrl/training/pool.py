@@ -57,7 +57,6 @@ class Pool:
         self.damaged: Counter[Member] = Counter()  # versions that have arrived so
         self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
-        self.extra: set[str] = set()  # that a node which has joined got
         self.starts: Counter[str] = Counter()  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
         self.failure: RunError | None = None  # too few actors are left
@@ -202,8 +201,7 @@ class Pool:
         self.call(member, "start", ready, lambda _: self._check(member))
 
     def _check(self, member: Member) -> None:
-        """Before a process that has started works: is it like the others? Where it is not, its node
-        is no longer used; raises what is wrong if the run was started on that node."""
+        """Before a process that has started works: is it like the others?"""
         results: list[Any] = []
         calls = self.checks.calls(member.handle)
 
@@ -213,15 +211,9 @@ class Pool:
                 return
             error = self.checks.problem(member.name, results)
             if error is None:
-                return self._load(member)
-            if not self.cluster.exclude_node(member.name):
-                raise error
-            self.note(f"{error}: its node is not used")
-            self._let_go(member)
-            if member.name in self.extra:
-                self.cluster.remove_actor(member.name)
+                self._load(member)
             else:
-                self._start(member.name)
+                self.lose(member, error, elsewhere=True)
 
         for call in calls:
             self.call(member, "check", call, keep)
@@ -356,7 +348,6 @@ class Pool:
         for name in changes.joined:
             if name not in self.members:
                 self.note(f"a node has joined: {name} starts on it")
-                self.extra.add(name)
                 self._start(name)
         for name in sorted(self.waiting):
             self._start(name)

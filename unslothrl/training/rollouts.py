@@ -7,7 +7,6 @@ function of the run alone (`task_counts`), so that results do not depend on timi
 A group is known by its index: it is given out again until it has come, and counts once.
 """
 
-import heapq
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -170,27 +169,18 @@ class RolloutStream:
             seconds = min(member.took, default=math.inf)
             begun = (member.since[index] for index in member.holds)
             load[member] = sum(max(LEAST_LEFT, 1 - (now - since) / seconds) for since in begun)
-        shares: dict[Member, list[int]] = {member: [] for member in members}
-        idlest = [(load[member], place, member) for place, member in enumerate(members)]
-        heapq.heapify(idlest)
         for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
-            if not idlest or idlest[0][0] >= self.groups_at_once:
+            idlest = min(members, key=load.__getitem__, default=None)
+            if idlest is None or load[idlest] >= self.groups_at_once:
                 break
-            count, place, member = idlest[0]
-            shares[member].append(index)
-            heapq.heapreplace(idlest, (count + 1, place, member))
-        for member, indices in shares.items():
-            self._give(member, indices)
+            load[idlest] += 1
+            self._give(idlest, [index])
 
     def _keep_collecting(self) -> None:
         for member in self.pool.members.values():
-            while member.holds and member.collecting < self._ahead:
+            while member.holds and member.collecting < (AHEAD if self.overlaps else 1):
                 member.collecting += 1
                 self._collect(member)
-
-    @property
-    def _ahead(self) -> int:
-        return AHEAD if self.overlaps else 1
 
     def _collect(self, member: Member) -> None:
         least = 1 if self.overlaps else None

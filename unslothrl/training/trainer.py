@@ -337,7 +337,7 @@ class Trainer:
         with contextlib.suppress(AdapterDamaged):
             adapter.verify()
             return adapter
-        self.published = self.learners.publish_again()
+        self.published = self.cluster.learners[0].publish_again()
         (adapter,) = self.cluster.gather([self.published])
         adapter.verify()
         return adapter

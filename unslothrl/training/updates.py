@@ -145,10 +145,6 @@ class LearnerGroup:
         """The LoRA as it is now; the call is what generators load it from."""
         return self.learners[0].publish(version)
 
-    def publish_again(self) -> Call[Adapter]:
-        """The version that was published last, where what has arrived of it is damaged."""
-        return self.learners[0].publish_again()
-
     def make_room(self) -> None:
         """Leaves the GPUs to the actors on them."""
         self.cluster.gather([learner.make_room() for learner in self.learners])
