@@ -11,6 +11,7 @@ from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.custom import Scorable
+from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
@@ -220,8 +221,11 @@ def is_late(reason: str) -> bool:
 def in_place(reward: Reward, values: tuple) -> Result:
     """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    value = reward.grade(*values)
-    return Result(value, None, time.perf_counter() - started)
+    try:
+        value, error = reward.grade(*values), None
+    except Exception as raised:  # on a text that its author has not thought of
+        value, error = None, reason(raised)
+    return Result(value, error, time.perf_counter() - started)
 
 
 def joined(results: Sequence[Result]) -> Result:
