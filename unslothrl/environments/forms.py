@@ -193,7 +193,7 @@ def load(setup: Mapping[str, Any]) -> Make:
         return lambda: TrlForm(NoEnvironment(), tools, most)
     found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
-        raise InvalidEnvironment(f"the file defines no {setup['name']} that can be called")
+        raise InvalidEnvironment(f"the file defines no class or function {setup['name']}")
     if (
         not inspect.isclass(found)
         and tuple(inspect.signature(found).parameters)[:3] == RL2_PARAMETERS

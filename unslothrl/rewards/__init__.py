@@ -95,6 +95,9 @@ def _choose(text: str) -> Chosen:
         return _custom(name, weight)
     if name not in builtin.names():
         meant = difflib.get_close_matches(name.lower(), builtin.names(), 1) or ["accuracy"]
+        module, _, function = name.partition(":")
+        if function and is_file(expanded(f"{module}.py")):
+            meant = [f"{module}.py:{function}"]
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
             f"rm:runs/NAME, each with =WEIGHT behind it or not, got {name!r}: set --reward "

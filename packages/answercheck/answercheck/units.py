@@ -34,6 +34,7 @@ _MICRO, _KILOHM = re.compile(r"\\mu\s+"), re.compile(r"\b([kM]) \\Omega")
 _PARTS = re.compile(r"\^\s*\{?\s*(?P<power>(?:[-+] )*-?\d[\d.]*)\s*\}?|/|[^\s/^{}]+|\S")
 ARTICLES = {"a", "an", "the", "of"}
 _HYPHEN = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)+")
+_POWERS = {"squared": 2, "cubed": 3}
 _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -99,12 +100,11 @@ def read(tokens: Tokens) -> Unit:
         elif part[0] in ("(", ")"):
             within = part[0] == "("
             below = below and within
-        elif part["power"] and powers:
+        elif (part["power"] or word in _POWERS) and powers:
             name, sign = powers.pop()
-            powers.append((name, sign * Fraction(part["power"].replace(" ", ""))))
-        elif word in ("squared", "cubed") and powers:
-            name, sign = powers.pop()
-            powers.append((name, sign * (2 if word == "squared" else 3)))
+            powers.append(
+                (name, sign * Fraction(_POWERS.get(word) or part["power"].replace(" ", "")))
+            )
         elif word in _DIMENSION:
             dimension = _DIMENSION[word]
         elif word in _NOT_UNITS or not (_WORD.fullmatch(part[0]) or part[0] in ALIASES):
