@@ -24,15 +24,13 @@ from answercheck.tokens import (
     trimmed,
 )
 from answercheck.trees import MINUS_ONE, Tree, mul, symbols
-from answercheck.vocabulary import GREEK_LETTERS, words
+from answercheck.vocabulary import GREEK_LETTERS, word_set
 
 _CASES = {"cases", "aligned"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
-RELATIONS = set(
-    words(
-        """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
+RELATIONS = word_set(
+    """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
         propto coloneqq ll gg mod"""
-    )
 )
 _RISING, _FALLING = {"<", "le"}, {">", "ge"}
 _CALLED = GREEK_LETTERS - {"pi"} | {"mathbb"}

@@ -7,16 +7,14 @@ from fractions import Fraction
 from answercheck.kinds import Unit, Value
 from answercheck.tokens import Tokens, Unreadable
 from answercheck.trees import Tree, mul
-from answercheck.vocabulary import ALIASES, COMPOUND, GREEK_LETTERS, KNOWN, NUMBER_WORDS, words
+from answercheck.vocabulary import ALIASES, COMPOUND, GREEK_LETTERS, KNOWN, NUMBER_WORDS, word_set
 
-_NOT_UNITS = set(
-    words(
-        """or and not nor is are if but either neither none no never almost about approximately
+_NOT_UNITS = word_set(
+    """or and not nor is are if but either neither none no never almost about approximately
         except only when where for all any other than less more greater least most at between
         to mod am pm a.m p.m maybe possibly base undefined plus minus over times percent pct
         percentage pair couple dozen half halve third quarter was has does this fewer
         remainder divided lakh crore myriad gross grosse googol permille"""
-    )
 )
 _NUMBER_NOUN = re.compile(  # "tenth", "quadrillion"
     r"(.*(ie|teen)|fif|eigh|nin|twelf|" + "|".join(NUMBER_WORDS) + ")th|.*illi(on|ard)"
