@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl import sandbox
 from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
 from unslothrl.rewards import Chosen
@@ -31,9 +30,11 @@ from unslothrl.rewards.reward import (
     Overlong,
     Reward,
 )
+from unslothrl.sandbox import program
+from unslothrl.sandbox.levels import LEVELS
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
+TRIALS_S = len(LEVELS) * program.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
@@ -148,7 +149,7 @@ class Scorer:
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
         limits = (self.deadline_s, self.level)
-        deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
+        deadline_s = WALL_OF_CPU * self.deadline_s + program.START_S + GRACE_S
         calls = [
             RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
             for group, values in enumerate(given)
