@@ -13,6 +13,8 @@ from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
+from unslothrl.sandbox.levels import LEVELS
+from unslothrl.sandbox.runner import run_tests
 
 pytestmark = pytest.mark.real
 
@@ -93,7 +95,7 @@ def test_an_object_of_a_programs_own_is_no_array(test):
         patient.close()
 
 
-@pytest.mark.parametrize("level", sandbox.LEVELS)
+@pytest.mark.parametrize("level", LEVELS)
 def test_every_level_judges_alike(level):
     if level != "none" and sandbox.available(level) is not None:
         pytest.skip(f"{level} does not work here")
@@ -104,7 +106,7 @@ def test_every_level_judges_alike(level):
         (EQUAL + "def double(x): return Equal()", False),
         ("import os\nos._exit(0)", False),
     ):
-        outcome = sandbox.run_tests(text, tests, limits, level)
+        outcome = run_tests(text, tests, limits, level)
         assert (outcome.stopped is None and outcome.result is True) is is_right, text
 
 

@@ -244,7 +244,7 @@ def test_plain_functions_are_tools(tmp_path):
     ("source", "name", "options", "why"),
     [
         ("x = 1/0", "E", {}, "ZeroDivisionError: division by zero (mine.py line 1)"),
-        ("E = 3", "E", {}, "the file defines no E"),
+        ("E = 3", "E", {}, "the file defines no class or function E"),
         ("class E: ...", "E", {}, "E lacks reset"),
         ("import nowhere", "E", {}, "No module named 'nowhere'"),
         ("import os; os._exit(0)", "E", {}, "its process has ended"),

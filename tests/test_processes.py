@@ -87,6 +87,7 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
         for row in rows
     ]
     with ProcessPool(2, shows_prints=True) as pool:
+        pool.call([RewardCall("math:sqrt", (4,))])
         before = {process.child.pid for process in pool.processes}
         results = pool.call(calls, ahead=32)
         after = {process.child.pid for process in pool.processes}
@@ -162,6 +163,7 @@ def kill_idle(processes: list[RewardProcess]) -> None:
 def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(6)]
     with ProcessPool(2) as pool:
+        pool.call([RewardCall("math:sqrt", (4,))])
         if has_answered:
             pool.call([RewardCall(f"{leaving}:call", (row,)) for row in range(6, 12)])
         kill_idle(pool.processes)

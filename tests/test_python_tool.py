@@ -8,8 +8,9 @@ from few_cases import few
 from unslothrl import environments
 from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
-from unslothrl.sandbox import LEVELS, Limits, choose
+from unslothrl.sandbox import Limits, choose
 from unslothrl.sandbox.cells import Cell, Interpreter
+from unslothrl.sandbox.levels import LEVELS
 
 pytestmark = pytest.mark.real
 

@@ -21,15 +21,6 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """A reply, and what stands for it in the history."""
-
-    reply: Reply
-    raw: Message
-    parsed: Message
-
-
-@dataclass(frozen=True, slots=True)
 class Prompt:
     """What the policy reads before its next turn."""
 

@@ -43,13 +43,13 @@ class Conversation:
             raise ValueError("a reply follows a reply: add what the environment says first")
         ids = tuple(token_ids)
         history = self._history
-        reading = self._dialogue.read(ids, self._prompt, history)
+        reply, raw, parsed = self._dialogue.read(ids, self._prompt, history)
         self._reply_ids = ids
-        history.raw.append(reading.raw)
-        history.parsed.append(reading.parsed)
-        history.calls = reading.reply.calls
+        history.raw.append(raw)
+        history.parsed.append(parsed)
+        history.calls = reply.calls
         history.count += len(history.calls)
-        return reading.reply
+        return reply
 
     def add(self, messages: Sequence[Message]) -> Extension:
         """Takes what the environment says to the reply; then the policy writes its next turn.

@@ -17,7 +17,6 @@ from unslothrl.dialogue.base import (
     History,
     Message,
     Prompt,
-    Reading,
     Reply,
     Tool,
     ToolCall,
@@ -128,7 +127,10 @@ class TemplateDialogue:
         text = self._render(history.raw, history)
         return Prompt(self.tokens(text), text)
 
-    def read(self, reply_ids: tuple[int, ...], prompt: Prompt, history: History) -> Reading:
+    def read(
+        self, reply_ids: tuple[int, ...], prompt: Prompt, history: History
+    ) -> tuple[Reply, Message, Message]:
+        """-> (a reply, what stands for it in the two forms of the history)."""
         ended = bool(reply_ids) and reply_ids[-1] in self.ends
         raw = self._said(reply_ids[:-1] if ended else reply_ids, prompt)
         text = self.decode(reply_ids, skip_special_tokens=True)
@@ -144,7 +146,7 @@ class TemplateDialogue:
         content = self.special.removed(rest).strip() if changed else text
         reply = Reply(text, content, reasoning, tuple(calls))
         message: Message = {"role": "assistant", "content": raw}
-        return Reading(reply, message, as_message(reply, "\n".join(left_over)))
+        return reply, message, as_message(reply, "\n".join(left_over))
 
     def extended(
         self,

@@ -4,7 +4,6 @@ and a class of the user's own, `file.py:Class`, is one too. See `base.Environmen
 Imports nothing but the standard library, as `base`.
 """
 
-import ast
 import functools
 import pkgutil
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from typing import Any
 
 from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
-from unslothrl.files import MOST_CODE, Unreadable, expanded, is_file, read_text
+from unslothrl.files import expanded, is_file
 from unslothrl.text import json_or_text, plain
 
 SINGLE_TURN = "single_turn"
@@ -31,30 +30,16 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str) -> None:
-    """What can be seen without importing the file: it may import what the driver must not. Raises
-    UserError."""
-    file, separator, attribute = name.rpartition(":")
-    if not separator:
-        if name not in names():
-            raise UserError(
-                f"environment {plain(name)} is not one of {', '.join(names())}: set --environment "
-                "file.py:Class for one of your own, or of the repository's examples"
-            )
-        return
-    if not is_file(expanded(file)):
+    """UserError where there is no such environment. Its file, which may import what the driver
+    must not, is tried in a process of its own."""
+    file, separator, _ = name.rpartition(":")
+    if not separator and name not in names():
+        raise UserError(
+            f"environment {plain(name)} is not one of {', '.join(names())}: set --environment "
+            "file.py:Class for one of your own, or of the repository's examples"
+        )
+    if separator and not is_file(expanded(file)):
         raise UserError(f"environment {plain(name)}: no such file: check the path")
-    nodes = list(ast.walk(_parsed("environment", name, file)))
-    named = {getattr(node, key, None) for node in nodes for key in ("name", "asname", "id")}
-    if not named & {attribute, "*"}:
-        raise UserError(f"environment {plain(name)}: the file defines no such class: fix it")
-
-
-def _parsed(option: str, value: str, file: str) -> ast.Module:
-    try:
-        return ast.parse(read_text(expanded(file), MOST_CODE))
-    except (Unreadable, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = " ".join(str(error).split())
-        raise UserError(f"{option} {plain(value)}: {reason:.200}: give a .py file") from None
 
 
 def check_tools(texts: Sequence[str]) -> list[str]:
@@ -63,8 +48,6 @@ def check_tools(texts: Sequence[str]) -> list[str]:
     from unslothrl.environments.corpus import Corpus  # needs NumPy
 
     notes = []
-    if sum(text.startswith(SEARCH) for text in texts) > 1:
-        raise UserError("tools search: it is given twice: give one folder with all files")
     for text in texts:
         if (path := corpus_of(text)) is not None:
             corpus = Corpus(path)
@@ -74,13 +57,11 @@ def check_tools(texts: Sequence[str]) -> list[str]:
                     f"tools {plain(text)}: {corpus.dropped:,} without text are left out, "
                     f"{count:,} passages are searched"
                 )
-        elif text not in tool_names():
-            if not is_file(expanded(text)):
-                known = ", ".join([*tool_names(), f"{SEARCH}FILE"])
-                raise UserError(
-                    f"tools {plain(text)}: no such file: check the path, or set one of {known}"
-                )
-            _parsed("tools", text, text)
+        elif text not in tool_names() and not is_file(expanded(text)):
+            known = ", ".join([*tool_names(), f"{SEARCH}FILE"])
+            raise UserError(
+                f"tools {plain(text)}: no such file: check the path, or set one of {known}"
+            )
     return notes
 
 

@@ -193,8 +193,11 @@ def load(setup: Mapping[str, Any]) -> Make:
         return lambda: TrlForm(NoEnvironment(), tools, most)
     found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
-        raise InvalidEnvironment(f"the file defines no {setup['name']} that can be called")
-    if not inspect.isclass(found) and tuple(parameters_of(found))[:3] == RL2_PARAMETERS:
+        raise InvalidEnvironment(f"the file defines no class or function {setup['name']}")
+    if (
+        not inspect.isclass(found)
+        and tuple(inspect.signature(found).parameters)[:3] == RL2_PARAMETERS
+    ):
         if tools or options:
             raise InvalidEnvironment(
                 f"{found.__name__} is a function in RL2's form, which takes no tools and no "
@@ -241,16 +244,12 @@ def module(file: str) -> Any:
     return loaded
 
 
-def parameters_of(function: Callable) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(function).parameters
-
-
 def form_of(found: type) -> type[EnvironmentForm]:
     """Raises InvalidEnvironment for a class of no form."""
     reset, step = getattr(found, "reset", None), getattr(found, "step", None)
     if not callable(reset):
         raise InvalidEnvironment(f"{found.__name__} lacks reset: see docs/environments.md")
-    parameters = list(parameters_of(reset).values())[1:]
+    parameters = list(inspect.signature(reset).parameters.values())[1:]
     names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
     takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
     if hasattr(found, "get_reward") or takes_row or not callable(step):

@@ -98,7 +98,7 @@ class Host:
         self.process: subprocess.Popen | None = None
         self.control: socket.socket | None = None
         self.numbers = itertools.count()
-        self.places: asyncio.Semaphore | None = None
+        self.places = asyncio.Semaphore(setup.most_open)
 
     def start(self) -> None:
         """Raises UserError where the file cannot be imported."""
@@ -130,15 +130,14 @@ class Host:
             answer = None
         if answer != {"ready": True}:
             self.close()
-            raise UserError(f"{self.setup.label} {reason_of(answer)}: fix it")
+            why = answer["error"] if answer else "its process has ended, or took too long"
+            raise UserError(f"{self.setup.label} cannot be loaded ({why}): fix it")
         control.setblocking(True)
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Session]:
         """A new episode's session. It is closed and its process ended, whatever happens; waits
         while `most_open` others are open. Raises Lost."""
-        if self.places is None:
-            self.places = asyncio.Semaphore(self.setup.most_open)
         async with self.places:
             number = next(self.numbers)
             ours, theirs = socket.socketpair()
@@ -162,13 +161,10 @@ class Host:
                     if self.process is not None and self.process.poll() is None:
                         self.command(b"e", number)
 
-    def command(self, name: bytes, number: int, connection: socket.socket | None = None) -> None:
+    def command(self, name: bytes, number: int, *connections: socket.socket) -> None:
         assert self.control is not None
         message = server.COMMAND.pack(name, number)
-        if connection is None:
-            self.control.sendall(message)
-        else:
-            socket.send_fds(self.control, [message], [connection.fileno()])
+        socket.send_fds(self.control, [message], [each.fileno() for each in connections])
 
     def close(self) -> None:
         """Ends all of it."""
@@ -181,9 +177,3 @@ class Host:
                 process.wait(CLOSE_S)
             process.kill()
             process.wait()
-
-
-def reason_of(answer: Any) -> str:
-    if isinstance(answer, dict) and "error" in answer:
-        return f"cannot be loaded ({answer['error']})"
-    return "cannot be loaded: its process has ended, or took too long"

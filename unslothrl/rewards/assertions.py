@@ -31,7 +31,7 @@ _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import,
 
 
 def read(row: Mapping) -> dict[str, Any] | None:
-    """What `sandbox.run_tests` takes; None where a row has no such tests. UnusableRow."""
+    """What `sandbox.runner.run_tests` takes; None where a row has no such tests. UnusableRow."""
     column, text = source(row)
     if text is None:
         return None

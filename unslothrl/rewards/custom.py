@@ -132,7 +132,7 @@ def signature_of(path: Path, name: str) -> Signature:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
         raise UserError(f"reward {path}: it is not Python ({error!s:.200}): fix it") from None
-    functions = {each.name: each for each in tree.body if isinstance(each, Function)}
+    functions = {each.name: each for each in map(_function, tree.body) if each is not None}
     if name in functions:
         return _signature(functions[name])
     scope = symtable.symtable(text, str(path), "exec")
@@ -142,6 +142,16 @@ def signature_of(path: Path, name: str) -> Signature:
         f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
         "write file.py:function"
     )
+
+
+def _function(node: ast.stmt) -> Function | None:
+    """What a statement defines by `def`, or by giving a lambda a name."""
+    match node:
+        case ast.FunctionDef() | ast.AsyncFunctionDef():
+            return node
+        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=body)):
+            return ast.copy_location(ast.FunctionDef(name, args, [ast.Expr(body)], []), node)
+    return None
 
 
 def _signature(function: Function) -> Signature:

@@ -135,7 +135,8 @@ class RewardProcess:
 
 
 class ProcessPool:
-    """`count` processes that calls are made in."""
+    """`count` processes that calls are made in, one for each core where it is 0. They start with
+    the first call."""
 
     def __init__(
         self,
@@ -144,8 +145,9 @@ class ProcessPool:
         memory_mb: int | None = MEMORY_MB,
         shows_prints: bool = False,
     ):
-        self.deadline_s, self.memory_mb, self.shows_prints = deadline_s, memory_mb, shows_prints
-        self.processes = [RewardProcess(memory_mb, shows_prints) for _ in range(count)]
+        self.count, self.deadline_s = count, deadline_s
+        self.memory_mb, self.shows_prints = memory_mb, shows_prints
+        self.processes: list[RewardProcess] = []
         self.first_calls: dict[str, float] = {}  # function -> seconds of its slowest first call
         self.late: collections.Counter[str] = collections.Counter()  # functions
         self.waiting: collections.deque[tuple[int, RewardCall]] = collections.deque()
@@ -166,8 +168,12 @@ class ProcessPool:
 
         `ahead`: how many short calls a process may hold, so that it need not wait for the next.
         """
-        with self.calling, ThreadPoolExecutor(len(self.processes)) as threads:
+        count = self.count or len(os.sched_getaffinity(0))
+        with self.calling, ThreadPoolExecutor(count) as threads:
+            if not self.processes and not self.closed:
+                self.processes = [self.started() for _ in range(count)]
             if self.closed:
+                self.kill()
                 raise Closed
             self.waiting.extend(enumerate(calls))
             self.results, self.failed = {}, set()
@@ -272,12 +278,15 @@ class ProcessPool:
         has_answered = call.function in self.first_calls
         return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
 
+    def started(self) -> RewardProcess:
+        return RewardProcess(self.memory_mb, self.shows_prints)
+
     def replace(self, slot: int) -> None:
         """Kills a process; a new one takes its place. Raises Closed."""
         self.processes[slot].kill()
         if not self.closed:
             self.processes[slot].socket.close()
-            self.processes[slot] = RewardProcess(self.memory_mb, self.shows_prints)
+            self.processes[slot] = self.started()
         if self.closed:
             self.processes[slot].kill()
             raise Closed

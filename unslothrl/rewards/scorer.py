@@ -1,25 +1,21 @@
 """Scores completions by the rewards of a run, and reports those that could not be computed."""
 
-import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl import sandbox
 from unslothrl.errors import UserError, WillRepeat
 from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.custom import Scorable
+from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
     DEADLINE_S,
     MAX_QUEUED,
-    MEMORY_MB,
     START_S,
     TOO_LONG,
-    Closed,
     ProcessPool,
     Result,
     RewardCall,
@@ -34,9 +30,11 @@ from unslothrl.rewards.reward import (
     Overlong,
     Reward,
 )
+from unslothrl.sandbox import program
+from unslothrl.sandbox.levels import LEVELS
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-TRIALS_S = len(sandbox.LEVELS) * sandbox.START_S + GRACE_S  # to choose a level
+TRIALS_S = len(LEVELS) * program.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
@@ -56,7 +54,7 @@ class Scored:
 class Scorer:
     """Scores by `chosen`, the first of which is what is reported as correct.
 
-    Processes start when they are first needed.
+    `close` may come from another thread.
     """
 
     def __init__(
@@ -71,39 +69,17 @@ class Scorer:
         """`shows_prints`: what custom functions print goes to this process's stderr. `steps`: the
         optimiser steps of the run, for functions that ask."""
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
-        self.allow_unsandboxed, self.shows_prints = allow_unsandboxed, shows_prints
-        self.steps = steps
+        self.allow_unsandboxed, self.steps = allow_unsandboxed, steps
         self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
-        self._pools: dict[int | None, ProcessPool] = {}  # by the memory of a process
-        self._closed = False
-        self._lock = threading.Lock()  # `close` may come from another thread
+        # For what this package does with the model's text, in little memory; and for custom
+        # functions, which may load what they like.
+        self.processes = ProcessPool(0, deadline_s)
+        self.custom_processes = ProcessPool(0, deadline_s, None, shows_prints)
 
     @property
     def takes_all(self) -> bool:
         """Whether a reward wants all completions of a rollout in one call."""
         return any(each.signature is not None and each.signature.is_batch for each in self.chosen)
-
-    @property
-    def processes(self) -> ProcessPool:
-        """For what this package does with the model's text, in little memory."""
-        return self._pool(MEMORY_MB)
-
-    @property
-    def custom_processes(self) -> ProcessPool:
-        """For custom functions, which may load what they like."""
-        return self._pool(None)
-
-    def _pool(self, memory_mb: int | None) -> ProcessPool:
-        with self._lock:
-            if self._closed:
-                raise Closed
-            if memory_mb not in self._pools:
-                count = max(1, len(os.sched_getaffinity(0)))
-                shows_prints = self.shows_prints and memory_mb is None
-                self._pools[memory_mb] = ProcessPool(
-                    count, self.deadline_s, memory_mb, shows_prints
-                )
-            return self._pools[memory_mb]
 
     def check(self) -> None:
         """Loads custom functions and chooses the sandbox, before a run. UserError."""
@@ -117,17 +93,18 @@ class Scorer:
                 self.level = self.level or self._choose_level()
 
     def _choose_level(self) -> str:
-        return self._try_sandbox(RewardCall("unslothrl.sandbox:choose", (self.allow_unsandboxed,)))
+        return self._try_sandbox("choose", self.allow_unsandboxed)
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
         runs none. UserError where it does not work here: no lower one is taken."""
         if level is not None:
-            self._try_sandbox(RewardCall("unslothrl.sandbox:require", (level,)))
+            self._try_sandbox("require", level)
             self.level = level
 
-    def _try_sandbox(self, call: RewardCall) -> Any:
-        (result,) = self.processes.call([replace(call, deadline_s=TRIALS_S)])
+    def _try_sandbox(self, function: str, argument: Any) -> Any:
+        call = RewardCall(f"unslothrl.sandbox:{function}", (argument,), deadline_s=TRIALS_S)
+        (result,) = self.processes.call([call])
         if result.error is not None:
             raise UserError(result.error.removeprefix("UserError: "))
         return result.value
@@ -172,7 +149,7 @@ class Scorer:
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
         limits = (self.deadline_s, self.level)
-        deadline_s = WALL_OF_CPU * self.deadline_s + sandbox.START_S + GRACE_S
+        deadline_s = WALL_OF_CPU * self.deadline_s + program.START_S + GRACE_S
         calls = [
             RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
             for group, values in enumerate(given)
@@ -227,10 +204,8 @@ class Scorer:
 
     def close(self) -> None:
         """Ends the processes, for good; `score` in another thread raises Closed."""
-        with self._lock:
-            self._closed = True
-            for pool in self._pools.values():
-                pool.close()
+        self.processes.close()
+        self.custom_processes.close()
 
 
 def arguments(reward: Reward, task: Task, completion: Completion) -> tuple:
@@ -247,8 +222,11 @@ def is_late(reason: str) -> bool:
 def in_place(reward: Reward, values: tuple) -> Result:
     """The result of a reward that is computed in this process."""
     started = time.perf_counter()
-    value = reward.grade(*values)
-    return Result(value, None, time.perf_counter() - started)
+    try:
+        value, error = reward.grade(*values), None
+    except Exception as raised:  # on a text that its author has not thought of
+        value, error = None, reason(raised)
+    return Result(value, error, time.perf_counter() - started)
 
 
 def joined(results: Sequence[Result]) -> Result:

@@ -21,28 +21,9 @@ import os
 import platform
 
 from unslothrl.errors import UserError
-from unslothrl.sandbox.levels import LEVELS, SECURE
-from unslothrl.sandbox.program import (
-    START_S,
-    Limits,
-    Program,
-    ProgramResult,
-)
-from unslothrl.sandbox.runner import run, run_tests
-
-__all__ = [
-    "LEVELS",
-    "SECURE",
-    "START_S",
-    "Limits",
-    "Program",
-    "ProgramResult",
-    "available",
-    "choose",
-    "require",
-    "run",
-    "run_tests",
-]
+from unslothrl.sandbox.levels import SECURE
+from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.runner import run
 
 BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _working: set[str] = set()  # levels at which a program has run in this process

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from collections.abc import Callable
 
-from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS, words
+from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS
 
 _COMMANDS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "·": r"\cdot ",
@@ -28,15 +28,12 @@ _COMMANDS = {
     "∏": r"\prod ", "∫": r"\int ", "∂": r"\partial ", "µ": r"\mu ", "ϕ": r"\phi ",
     "ϵ": r"\epsilon ", "Ω": r"\Omega ", "Å": r"\AA ", "∼": r"\sim ", "⊂": r"\subset ",
 }  # fmt: skip
-_GREEK = words(  # as in Unicode, from U+03B1 on
-    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron pi rho
-    varsigma sigma tau upsilon phi chi psi omega"""
-)
-for _at, _name in enumerate(_GREEK):
-    _COMMANDS[chr(0x3B1 + _at)] = f"\\{_name} "
-    if _name.capitalize() in GREEK_LETTERS:
-        _COMMANDS[chr(0x391 + _at)] = f"\\{_name.capitalize()} "
-_COMMANDS["Φ"] = r"\phi "
+for _letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3CA))):
+    _name = unicodedata.name(_letter).split()[-1].replace("LAMDA", "LAMBDA").lower()
+    _name = _name if _letter.islower() else _name.capitalize()
+    if _name in (*GREEK_LETTERS, "omicron"):
+        _COMMANDS[_letter] = f"\\{_name} "
+_COMMANDS |= {"Φ": r"\phi ", "ς": r"\varsigma "}
 _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
 _LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
 _RAISED_RUN, _LOWERED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")

@@ -9,17 +9,7 @@ from collections.abc import Callable, Sequence
 
 from answercheck import regions
 from answercheck.equality import literally, near, proportional, same_quantity, same_text
-from answercheck.kinds import (
-    Answer,
-    Collection,
-    Region,
-    Relation,
-    Row,
-    Text,
-    Value,
-    plain_tree,
-    variable_of,
-)
+from answercheck.kinds import Answer, Collection, Region, Relation, Row, Text, Value
 from answercheck.trees import add, divided, negative, symbols
 
 _SYMMETRIC = {"=", "ne", "approx", "sim", "parallel", "perp", "cong"}
@@ -49,7 +39,7 @@ def column(row: Row) -> Row:
 
 def quotients_of(ratio: Row) -> list[Answer]:
     """Of each two parts; none where a part is no number or expression."""
-    trees = [tree for part in ratio.parts if (tree := plain_tree(part)) is not None]
+    trees = [tree for part in ratio.parts if (tree := part.plain) is not None]
     are_plain = len(trees) == len(ratio.parts)
     return [Value(divided(a, b)) for a, b in itertools.pairwise(trees)] if are_plain else []
 
@@ -147,15 +137,12 @@ class Comparison:
             is_function = name.startswith("of ") or (len(index) == 1 and index in letters(value))
             if is_function or is_number(value):
                 return self.same(answer, value)
-        # "(x, y) = (1, 2)" beside "(1, 2)" or "x = 1, y = 2"; "a:b = 1:2" beside "1:2"
+        # "(x, y) = (1, 2)" beside "(1, 2)"; "a:b = 1:2" beside "1:2"
         names, row = gold.sides[0], gold.sides[1]
         if gold.signs != ("=",) or not (isinstance(names, Row) and isinstance(row, Row)):
             return False
         if not all(map(is_label, names.parts)):
             return False
-        if isinstance(answer, Collection) and len(names.parts) == len(row.parts):
-            pairs = zip(names.parts, row.parts, strict=True)
-            return self.any_order(answer.parts, [Relation(pair, ("=",)) for pair in pairs])
         return self.same(answer, row)
 
     def named(self, answer: Relation, gold: Answer) -> bool:
@@ -189,7 +176,7 @@ class Comparison:
         if self.sides(answer, gold, literally):
             return True
         if answer.signs in (("=",), ("<",), ("le",), ("ne",)):
-            a, b, c, d = map(plain_tree, (*answer.sides, *gold.sides))
+            a, b, c, d = (side.plain for side in (*answer.sides, *gold.sides))
             if a and b and c and d:
                 difference, expected = add(a, negative(b)), add(c, negative(d))
                 is_order = gold.signs[0] in ("<", "le")
@@ -208,8 +195,6 @@ class Comparison:
         self, answer: Relation, gold: Relation, same: Callable[[Answer, Answer], bool]
     ) -> bool:
         """Side by side; those of one symmetric relation in any order."""
-        if len(answer.sides) != len(gold.sides):
-            return False
         if len(set(answer.sides)) == 1 < len(set(gold.sides)):
             return False  # "72 = 72" for "8 * 9 = 72"
         orders = [answer.sides]
@@ -220,7 +205,7 @@ class Comparison:
 
 def is_imaginary(gold: Answer) -> bool:
     """Whether i in the gold answer is the imaginary unit, not an index or the name of a side."""
-    if isinstance(gold, Relation) and any(variable_of(side) == "i" for side in gold.sides):
+    if isinstance(gold, Relation) and any(side.symbol == "i" for side in gold.sides):
         return False
     if isinstance(gold, Region) and gold.variable == "i":
         return False
@@ -241,7 +226,7 @@ def is_label(side: Answer, value: Answer | None = None) -> bool:
     occurs in it, but for the x of f(x)."""
     if isinstance(side, Text):
         return True
-    tree = plain_tree(side)
+    tree = side.plain
     if tree is None or (value is not None and letters(side) & letters(value)):
         return tree is not None and tree[0] == "call" and tree[1].startswith("of ")
     if tree[0] == "symbol":
@@ -271,7 +256,7 @@ def label_of(answer: Answer) -> tuple[str, Answer] | None:
         if is_label(name, value) and not is_label(value):
             if isinstance(name, Text):
                 return name.words, value
-            tree = plain_tree(name) or ()
+            tree = name.plain or ()
             return (tree[1] if tree[0] in ("symbol", "call") else "AB"), value
     return None
 

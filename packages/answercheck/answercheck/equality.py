@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from answercheck import trees, units, values
-from answercheck.kinds import Answer, Text, Value, variable_of
+from answercheck.kinds import Answer, Text, Value
 from answercheck.trees import MINUS_ONE, Tree, divided, mul, number, replaced, subtrees, symbols
 from answercheck.values import FIRST_PRECISION, MAX_PRECISION, Point, Undefined
 from answercheck.vocabulary import KNOWN
@@ -101,11 +101,7 @@ def constants(tree: Tree) -> frozenset[Fraction]:
 
 
 def is_defined(tree: Tree, where: Point, real: bool) -> bool:
-    try:
-        values.evaluated(tree, where, FIRST_PRECISION, real)
-    except Undefined:
-        return False
-    return True
+    return values.attempted(tree, where, FIRST_PRECISION, real) is not None
 
 
 def equal_at(a: Tree, b: Tree, where: Point, real: bool) -> bool | None:
@@ -237,7 +233,7 @@ def unfolded(tree: Tree) -> Tree:
 
 def same_text(answer: Answer, gold: Answer) -> bool:
     """Words without regard to case and spaces, "(B)" as "B"; a variable has its case."""
-    words = [x.words if isinstance(x, Text) else variable_of(x) or "" for x in (answer, gold)]
+    words = [x.words if isinstance(x, Text) else x.symbol or "" for x in (answer, gold)]
     a, b = (_IN_BRACKETS.sub(r"\1", "".join(each.split())) for each in words)
     if isinstance(gold, Text) or len(b) > 2:
         a, b = a.casefold(), b.casefold()

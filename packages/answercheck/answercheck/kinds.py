@@ -13,6 +13,16 @@ Intervals = tuple[tuple[Cut, Cut], ...]  # in order, without overlaps
 class Answer:
     """One of the kinds below."""
 
+    @property
+    def plain(self) -> Tree | None:
+        """The tree of a value without a unit; None for every other answer."""
+        return self.tree if isinstance(self, Value) and not self.unit else None
+
+    @property
+    def symbol(self) -> str | None:
+        """The name of a variable that stands alone; None for every other answer."""
+        return self.plain[1] if self.plain is not None and self.plain[0] == "symbol" else None
+
 
 @dataclass(frozen=True)
 class Value(Answer):
@@ -69,15 +79,3 @@ class Relation(Answer):
 
     sides: tuple[Answer, ...]
     signs: tuple[str, ...]
-
-
-def variable_of(answer: Answer) -> str | None:
-    """The name of a variable that stands alone; None for every other answer."""
-    if isinstance(answer, Value) and answer.tree[0] == "symbol" and not answer.unit:
-        return answer.tree[1]
-    return None
-
-
-def plain_tree(answer: Answer) -> Tree | None:
-    """The tree of a value without a unit; None for every other answer."""
-    return answer.tree if isinstance(answer, Value) and not answer.unit else None

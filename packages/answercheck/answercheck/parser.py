@@ -166,8 +166,6 @@ class Parser:
                 tree = ("call", "degree", tree) if is_degree else ("pow", tree, self.exponent())
             elif self.take("!"):
                 tree = ("call", "double factorial" if self.take("!") else "factorial", tree)
-                if self.next == "!":
-                    raise Unreadable("two factorials side by side")
             elif self.take("%"):
                 tree = ("call", "percent", tree)
             elif tree[0] == "number" and self.take("circ"):
@@ -320,8 +318,6 @@ class Parser:
                 self.at += 1
                 power = self.exponent()
         inside = self.function_arguments()
-        if base and name != "log":
-            raise Unreadable("subscript of a function")
         if power == MINUS_ONE and name in _INVERTIBLE:
             name, power = "arc" + name, None
         inside = sorted(inside, key=repr) if name in _SYMMETRIC else inside

@@ -7,18 +7,7 @@ from collections.abc import Sequence
 
 from answercheck import regions
 from answercheck.cleaning import cleaned
-from answercheck.kinds import (
-    Answer,
-    Collection,
-    Literal,
-    Region,
-    Relation,
-    Row,
-    Text,
-    Value,
-    plain_tree,
-    variable_of,
-)
+from answercheck.kinds import Answer, Collection, Literal, Region, Relation, Row, Text, Value
 from answercheck.parser import expressions
 from answercheck.quantities import read_named, read_value, read_words
 from answercheck.tokens import (
@@ -35,15 +24,13 @@ from answercheck.tokens import (
     trimmed,
 )
 from answercheck.trees import MINUS_ONE, Tree, mul, symbols
-from answercheck.vocabulary import GREEK_LETTERS, words
+from answercheck.vocabulary import GREEK_LETTERS, word_set
 
 _CASES = {"cases", "aligned"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
-RELATIONS = set(
-    words(
-        """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
+RELATIONS = word_set(
+    """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
         propto coloneqq ll gg mod"""
-    )
 )
 _RISING, _FALLING = {"<", "le"}, {">", "ge"}
 _CALLED = GREEK_LETTERS - {"pi"} | {"mathbb"}
@@ -170,7 +157,7 @@ def read_set(inside: Tokens) -> Answer:
     bars = [i for i in outside(inside) if inside[i].value in ("|", ":")]
     if len(bars) == 1:  # "{x | x > 3}", "{x in R : x != 2}"
         head, body = (read_tokens(piece) for piece in cut_at(inside, bars))
-        domain, name = regions.EVERYTHING, variable_of(head)
+        domain, name = regions.EVERYTHING, head.symbol
         if isinstance(head, Region):
             domain, name = head.intervals, head.variable
         if name is None or not isinstance(body, Region) or body.variable not in (name, None):
@@ -213,7 +200,7 @@ def read_matrix(tokens: Tokens) -> Answer | None:
 
 
 def times(by: Tree, cell: Answer) -> Value:
-    tree = plain_tree(cell)
+    tree = cell.plain
     if tree is None:
         raise Unreadable("a factor of what is no number")
     return Value(mul(by, tree))
@@ -265,10 +252,10 @@ def relation(sides: Sequence[Answer], signs: Sequence[str]) -> Answer:
     if len(sides) == 2 and isinstance(last, Collection) and not isinstance(first, Collection):
         sign = "=" if signs[0] == "in" else signs[0]
         return Collection(tuple(Relation((first, part), (sign,)) for part in last.parts))
-    if [*signs] == ["in"] and variable_of(first) and isinstance(last, Region | Row):
+    if [*signs] == ["in"] and first.symbol and isinstance(last, Region | Row):
         intervals = regions.intervals_of(last)
         if intervals is not None:
-            return Region(intervals, variable_of(first))
+            return Region(intervals, first.symbol)
     if set(signs) == {":"}:
         return Row("ratio", tuple(sides))
     half = len(signs) // 2
@@ -286,11 +273,11 @@ def relation(sides: Sequence[Answer], signs: Sequence[str]) -> Answer:
 
 def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
     """The solutions of inequalities in one variable; None where they are not known."""
-    trees = [tree for side in sides if (tree := plain_tree(side)) is not None]
+    trees = [tree for side in sides if (tree := side.plain) is not None]
     if len(trees) < len(sides):
         return None
     names = frozenset().union(*map(symbols, trees)) - {"\\pi", "e"}
-    middle = variable_of(sides[1])
+    middle = sides[1].symbol
     if len(names) > 1 and len(sides) == 3:  # a < x < b, with letters in the ends
         low, _, high = trees
         if middle is None or middle in symbols(low) | symbols(high) or not set(signs) <= _RISING:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 from answercheck.equality import equal, order
-from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, Value, plain_tree
+from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, Value
 from answercheck.tokens import Unreadable
 from answercheck.trees import Tree, add, negative, number
 from answercheck.values import exact
@@ -74,7 +74,7 @@ def intervals_of(answer: Answer) -> Intervals | None:
     """A set of real numbers as intervals; None where it is none."""
     if isinstance(answer, Region):
         return answer.intervals
-    tree = plain_tree(answer)
+    tree = answer.plain
     if tree is not None and tree[0] != "infinity":
         return (point(tree),)
     if isinstance(answer, Collection):  # of intervals, or a set of numbers
@@ -87,7 +87,7 @@ def intervals_of(answer: Answer) -> Intervals | None:
 
 def row_intervals(row: Row) -> Intervals | None:
     """ "(1, 2]" as an interval; None where its ends are no numbers in order."""
-    ends = [plain_tree(part) for part in row.parts]
+    ends = [part.plain for part in row.parts]
     if len(ends) != 2 or None in ends or row.kind not in ("()", "(]", "[)", "[]"):
         return None
     low, high = (end for end in ends if end is not None)

@@ -7,16 +7,14 @@ from fractions import Fraction
 from answercheck.kinds import Unit, Value
 from answercheck.tokens import Tokens, Unreadable
 from answercheck.trees import Tree, mul
-from answercheck.vocabulary import ALIASES, COMPOUND, GREEK_LETTERS, KNOWN, NUMBER_WORDS, words
+from answercheck.vocabulary import ALIASES, COMPOUND, GREEK_LETTERS, KNOWN, NUMBER_WORDS, word_set
 
-_NOT_UNITS = set(
-    words(
-        """or and not nor is are if but either neither none no never almost about approximately
+_NOT_UNITS = word_set(
+    """or and not nor is are if but either neither none no never almost about approximately
         except only when where for all any other than less more greater least most at between
         to mod am pm a.m p.m maybe possibly base undefined plus minus over times percent pct
         percentage pair couple dozen half halve third quarter was has does this fewer
         remainder divided lakh crore myriad gross grosse googol permille"""
-    )
 )
 _NUMBER_NOUN = re.compile(  # "tenth", "quadrillion"
     r"(.*(ie|teen)|fif|eigh|nin|twelf|" + "|".join(NUMBER_WORDS) + ")th|.*illi(on|ard)"
@@ -34,6 +32,7 @@ _MICRO, _KILOHM = re.compile(r"\\mu\s+"), re.compile(r"\b([kM]) \\Omega")
 _PARTS = re.compile(r"\^\s*\{?\s*(?P<power>(?:[-+] )*-?\d[\d.]*)\s*\}?|/|[^\s/^{}]+|\S")
 ARTICLES = {"a", "an", "the", "of"}
 _HYPHEN = re.compile(r"[A-Za-z]+(?:-[A-Za-z]+)+")
+_POWERS = {"squared": 2, "cubed": 3}
 _DIMENSION = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 
 
@@ -99,12 +98,11 @@ def read(tokens: Tokens) -> Unit:
         elif part[0] in ("(", ")"):
             within = part[0] == "("
             below = below and within
-        elif part["power"] and powers:
+        elif (part["power"] or word in _POWERS) and powers:
             name, sign = powers.pop()
-            powers.append((name, sign * Fraction(part["power"].replace(" ", ""))))
-        elif word in ("squared", "cubed") and powers:
-            name, sign = powers.pop()
-            powers.append((name, sign * (2 if word == "squared" else 3)))
+            powers.append(
+                (name, sign * Fraction(_POWERS.get(word) or part["power"].replace(" ", "")))
+            )
         elif word in _DIMENSION:
             dimension = _DIMENSION[word]
         elif word in _NOT_UNITS or not (_WORD.fullmatch(part[0]) or part[0] in ALIASES):

@@ -43,21 +43,23 @@ def evaluated(tree: Tree, where: Point, bits: int, real: bool = True) -> tuple[N
         raise Undefined("no value") from error
 
 
-def exact(tree: Tree, where: Point | None = None) -> Fraction | None:
-    """The value where it is a fraction, and not too long a one."""
+def attempted(tree: Tree, where: Point, bits: int, real: bool = True) -> Number | None:
+    """The value; None where there is none."""
     try:
-        value, _ = evaluated(tree, where or {}, FIRST_PRECISION)
+        return evaluated(tree, where, bits, real)[0]
     except Undefined:
         return None
+
+
+def exact(tree: Tree, where: Point | None = None) -> Fraction | None:
+    """The value where it is a fraction, and not too long a one."""
+    value = attempted(tree, where or {}, FIRST_PRECISION)
     return value if isinstance(value, Fraction) else None
 
 
 def rounded(tree: Tree, bits: int) -> Fraction | None:
     """The value to a number of bits; None where it is no real number or has letters."""
-    try:
-        value, _ = evaluated(tree, {}, bits)
-    except Undefined:
-        return None
+    value = attempted(tree, {}, bits)
     if isinstance(value, MP.mpf):
         return Fraction(*map(int, mpmath.libmp.to_rational(value._mpf_)))
     return value if isinstance(value, Fraction) else None

@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unslothrl import sandbox
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
-from unslothrl.sandbox import Limits, Program
+from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.runner import run, run_tests
 from unslothrl.text import json_or_text
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
@@ -69,13 +69,13 @@ def passes(
     """
     limits = Limits(cpu_s=seconds, wall_s=WALL_OF_CPU * seconds)
     if isinstance(given, dict) and ASSERTIONS in given:
-        outcome = sandbox.run_tests(text, given, limits, level)
+        outcome = run_tests(text, given, limits, level)
         return outcome.stopped is None and outcome.result is True
     if name is None:
-        outcome = sandbox.run(Program(text, stdin=given), limits, level)
+        outcome = run(Program(text, stdin=given), limits, level)
         return outcome.stopped is None and same_output(outcome.stdout, expected)
     asked = Program(text, function=name, arguments=tuple(arguments(given)))
-    outcome = sandbox.run(asked, limits, level)
+    outcome = run(asked, limits, level)
     has_ended_well = outcome.stopped is None and outcome.has_result
     return has_ended_well and returned(outcome.result, expected)
 
