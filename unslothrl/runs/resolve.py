@@ -174,7 +174,7 @@ def check_unchanged(
     full = in_full(before)
     for name in sorted(fixed & user.keys()):
         was = full.get(name, table.options[name].default)
-        if name == "model" and resume.base_parts_at(user["resume"]):
+        if name == "model" and origin.read(expanded(user["resume"])).base:
             continue  # a copy of it may lie elsewhere: its content is compared
         if redacted_values(user[name]) != was:
             raise UserError(

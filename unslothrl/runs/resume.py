@@ -150,7 +150,7 @@ def base_parts_of(
     now, model = base_parts.of(base_model.find(options.model)), options.model
     used = [*judges]
     if options.resume is not None:
-        before = base_parts_at(options.resume)
+        before = origin.read(expanded(options.resume)).base
         if changed := base_parts.differing(before, now):
             raise UserError(
                 f"model {model} is not the base that the run was trained on, by its {changed}: set "
@@ -169,11 +169,6 @@ def base_parts_of(
             notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
                          f"{changed}")  # fmt: skip
     return now
-
-
-def base_parts_at(resume: str) -> dict[str, str]:
-    """Of the base of the run in the folder `resume`, {} where they were not recorded."""
-    return origin.read(expanded(resume)).base
 
 
 def holding(folder: Path) -> str | None:
