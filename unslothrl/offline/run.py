@@ -243,13 +243,16 @@ class StageRun(Run):
         return self._best_step() == self.step
 
     def _best_step(self) -> int | None:
-        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
-        return min(losses)[1] if losses else None
+        after_steps = [row for row in self.evaluations() if row["step"]]
+        return self.best(after_steps)["step"] if after_steps else None
 
-    def evaluations(self) -> list[tuple[float, dict[str, Any]]]:
-        """(loss, row) of each."""
-        key = f"eval/{self.tables.evaluation_name}/loss"
-        return [(row[key], row) for row in self.rows() if is_number(row.get(key))]
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The rows of metrics that have one."""
+        return [row for row in self.rows() if is_number(row.get(self.loss_key))]
+
+    @property
+    def loss_key(self) -> str:
+        return f"eval/{self.tables.evaluation_name}/loss"
 
     def rows(self) -> list[dict[str, Any]]:
         """Its metrics so far."""
@@ -288,10 +291,10 @@ class StageRun(Run):
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
         seconds = sum(row.get("timing/step_s") or 0.0 for row in self.rows())
-        return self.step, seconds, [row for _, row in self.evaluations()]
+        return self.step, seconds, self.evaluations()
 
     def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
-        return min(evals, key=lambda row: row[f"eval/{self.tables.evaluation_name}/loss"])
+        return min(evals, key=lambda row: row[self.loss_key])
 
     def commands(self, adapter: Path | None) -> dict[str, Any]:
         """What can be done with the best adapter, or the newest where none is better."""

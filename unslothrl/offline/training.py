@@ -334,7 +334,7 @@ def train(trainer: Any, run: Any) -> None:
     is_over = checkpoint is not None and run.step >= last  # all but its end was reached
     evaluates = is_due(run.step, last, run.options.eval_every)
     if checkpoint:
-        evaluates = evaluates and not any(row["step"] == run.step for _, row in run.evaluations())
+        evaluates = evaluates and not any(row["step"] == run.step for row in run.evaluations())
         if evaluates or is_over:
             trainer._load_from_checkpoint(checkpoint)
             trainer.state.global_step = run.step

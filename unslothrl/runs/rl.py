@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,8 @@ class RlRun(Run):
         """Everything before the first process, with what takes long on the display. UserError."""
         config, view = self.options, self.view
         check_without_data(config, view)
-        on_base: list[str] = []
-        judges = [each.function for each in rewards_in_learner(config)]
-        parts = resume.base_parts_of(config, on_base, judges)
+        notes: list[str] = []
+        parts = resume.base_parts_of(config, notes, judges_of(config))
         self.base = base_model.prepare(config.model, view.stage)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(self.base)
@@ -64,7 +63,6 @@ class RlRun(Run):
         self.level = check_rewards(config, task)
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
-        notes = [*on_base]
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
         check_machine(config, self.machine, self.base)
         self.prints = tasks.fingerprints_of(data)
@@ -196,11 +194,9 @@ def check_without_data(config: Config, view: Any) -> None:
     cluster.import_first(config)
     trial.try_objective(objective_of(config), config.max_new_tokens)
     on_hub = base_model.is_on_hub(config.model)
-    adapter = starting_adapter.folder(config)
-    if adapter:  # before a base is downloaded whole or quantised
+    for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
+        # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    for judge in rewards_in_learner(config):
-        adapter_check.check(judge.function, base_model.find(config.model, weights=False))
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
@@ -244,5 +240,7 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
         scorer.close()
 
 
-def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
-    return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]
+def judges_of(config: Config) -> list[str]:
+    """The folders of its reward models."""
+    chosen = rewards.choose(config.reward)
+    return [each.function for each in chosen if each.runs == rewards.IN_LEARNER]
