@@ -266,7 +266,7 @@ class StageRun(Run):
         beside = adapter_use.beside(self.use, self.base, self.card)
         head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
         if head is not None:
-            beside = replace(beside, contents={HEAD_FILE: head})
+            beside = replace(beside, contents={**beside.contents, HEAD_FILE: head})
         self.folder.beside_adapters = beside
         name = adapter_use.base_name(self.use.base, self.base)
         self.adapter = self.folder.save_adapter(lora.pack_adapter(self.model, step, name))
