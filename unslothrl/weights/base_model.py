@@ -164,7 +164,7 @@ def _quantise(source: Path, target: Path, stage: Stage) -> None:
         )
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            raise UserError(f"model {source}: it cannot be quantised: {reason}")
+            raise UserError(f"model {source}: {reason} (so it cannot be quantised)")
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
