@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl import rewards
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
@@ -96,10 +95,6 @@ def test_rewards_trackers_and_tools_may_be_separated_by_commas(tmp_path, capsys,
         "accuracy", "rm:runs/x=0.5", "mine.py:f",
     )  # fmt: skip
     assert read_value("track", "tensorboard, wandb") == ("tensorboard", "wandb")
-    Path("a,b.py").write_text("def f(completion): return 1")
-    assert read_value("reward", "a,b.py:f") == ("a,b.py:f",)
-    named = rewards.choose(read_value("reward", "accuracy,a,b.py:f") and ("accuracy", "a,b.py:f"))
-    assert [each.name for each in named] == ["accuracy", "f"]
     line = last_line(["--reward", "accuracy,rm:runs/x", "--model", "embedded"], capsys)
     assert "runs/x: no such folder" in line
     line = last_line(["--reward", "accuracy,acuracy"], capsys)
