@@ -63,9 +63,6 @@ class Table:
 RUN = Table(Config, "train")
 
 
-kind, is_optional = RUN.kind, RUN.is_optional
-
-
 def read_value(
     name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
 ) -> Any:

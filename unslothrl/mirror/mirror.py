@@ -81,10 +81,11 @@ class Sender:
     def hold(self, links: Path) -> dict[str, Path]:
         """Name -> folder of links to its files, for each checkpoint: the run may delete it."""
         remove(links)
+        held = []
         for path in (self.folder / CHECKPOINTS).glob("step_*"):
             with contextlib.suppress(FileNotFoundError, shutil.Error):  # it is being replaced
-                shutil.copytree(path, links / path.name, copy_function=link_or_copy)
-        return {each.name: each for each in links.glob("*") if (each / SUMS).exists()}
+                held.append(shutil.copytree(path, links / path.name, copy_function=link_or_copy))
+        return {each.name: each for each in held if (each / SUMS).exists()}
 
     def send_files(self, names: list[str], there: dict[str, int]) -> None:
         for name in names:
