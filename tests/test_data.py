@@ -690,7 +690,8 @@ def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     config = Config(dataset=str(path), prompt_column="nosuch")
     with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
-        sources.split(data_options(config), sources.parse(str(path)))
+        found = data_options(config)
+        sources.split(found, found.reader)
 
 
 def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, tokenizer):

@@ -236,21 +236,21 @@ def is_name(text: str) -> bool:
 # What is held out, where the data does not say
 
 
-def split(options: Any, source: Source) -> tuple[Rows, Rows]:
+def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
-    dataset, eval_dataset, holdout, seed and reader, as in `data.tasks.DataOptions`.
+    dataset, eval_dataset, holdout and seed; `reader` as in `problem_keys`.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single
     split has a seeded share held out, unless `--eval_dataset` names another source.
     """
-    splits = load_splits(source)
+    splits = load_splits(parse(options.dataset))
     train, test = train_of(splits), test_of(splits)
     rows = splits[train]
     if options.eval_dataset:
         return rows, []
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
-    keys = problem_keys(rows, options.reader, seed_of(options.seed, "held out"))
+    keys = problem_keys(rows, reader, seed_of(options.seed, "held out"))
     held_out = least(keys, options.holdout, options.dataset)
     return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
 

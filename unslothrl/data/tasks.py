@@ -175,7 +175,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, options.seed)
         train.draw(0, 1)  # raises now if no prompt fits
     else:
-        rows, held_out = sources.split(options, source)
+        rows, held_out = sources.split(options, options.reader)
         tasks, skipped = rendered(source.label, rows, renderer)
         train = FiniteTasks(tasks, options.seed)
         notes += skipped.notes(source.label, options.max_prompt_tokens)
@@ -190,7 +190,7 @@ def load_evals(options: DataOptions, tokenizer) -> Evals:
     held_out: Rows = []
     names_held_out = None in sources.eval_sources(options.eval_dataset).values()
     if names_held_out and options.dataset != EMBEDDED:
-        _, held_out = sources.split(options, sources.parse(options.dataset))
+        _, held_out = sources.split(options, options.reader)
     evals, notes = evals_of(options, renderer_of(options, tokenizer), held_out)
     return Evals(evals, tuple(notes))
 

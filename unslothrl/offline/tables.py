@@ -101,9 +101,7 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
-        names = ("dataset", "eval_dataset", "holdout", "seed")
-        told: Any = SimpleNamespace(reader=reader, **{n: getattr(options, n) for n in names})
-        train, held_out = sources.split(told, sources.parse(options.dataset))
+        train, held_out = sources.split(options, reader)
     if not options.eval_dataset:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
