@@ -324,8 +324,7 @@ def name_of(text: str) -> str | None:
 
 
 def reward_of(names: Iterable[str], given: str) -> str | None:
-    """The reward that grades the eval sets with these names; None where a run's first reward,
-    `given`, does, or no set is known. UserError where one reward cannot grade them all."""
+    """The reward that grades these eval sets; None where `given`, the first, does. UserError."""
     wanted: dict[str, str] = {}  # reward -> a set
     for name in names:
         known = name_of(name)

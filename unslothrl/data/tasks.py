@@ -331,8 +331,7 @@ def print_of_tasks(count: int, tasks: Iterable[Task | None]) -> str:
 
 
 def check_fingerprints(before: Fingerprints, now: Fingerprints, dataset: str) -> list[str]:
-    """Notes on evaluation sets that have changed. UserError where the training set has: a position
-    in it would mean other problems."""
+    """Notes on evaluation sets that have changed. UserError where the training set has."""
     was, is_now = before.get(TRAIN), now[TRAIN]
     if was is not None and was != is_now:
         raise UserError(

@@ -98,8 +98,7 @@ class Sender:
                 self.sent[name] = stat
 
     def send_checkpoint(self, folder: Path, at: str) -> None:
-        """Files whose sums the mirror has already are not sent again: a checkpoint is written anew
-        after its evaluation, and then one small file differs."""
+        """What the mirror has already stays: one small file differs after an evaluation."""
         sums, before = (folder / SUMS).read_bytes(), self.target.read(f"{at}/{SUMS}")
         if before == sums:
             return

@@ -1,8 +1,5 @@
-"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
-
-Once it trains, stops are held until a step or a batch of an evaluation is done; then what is
-reached is saved.
-"""
+"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder. Stops are
+held until a step or a batch of an evaluation is done."""
 
 import errno
 import json
@@ -196,8 +193,7 @@ class StageRun(Run):
     # What the trainer calls
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
-        """After each step, and after an evaluation that is by itself: before the first step, and
-        after a step that was recorded without it. RunError where it cannot go on."""
+        """After each step, and after an evaluation by itself. RunError where it cannot go on."""
         self.step, self.has_results = step, step > 0
         is_of_step = "timing/step_s" in row
         if is_of_step or not step:

@@ -138,8 +138,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
 
 
 def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for over the options of the run that is resumed, which keeps its folder, also
-    where that was moved. UserError where it would need another checkpoint than its own."""
+    """What was asked for over the options of the run that is resumed, which keeps its folder."""
     folder = expanded(user["resume"])
     if not is_file(folder / CONFIG):
         raise UserError(
@@ -322,8 +321,7 @@ def check_named(config: Config) -> list[str]:
 
 
 def check_files(options: Options) -> None:
-    """UserError for a model, data set or adapter that is not there, an adapter of another kind, and
-    folders that cannot be written to."""
+    """UserError for a model, data set, adapter or folder that is not what it must be."""
     if is_path(options.model) and not exists(options.model):
         raise UserError(f"model {options.model}: no such file or folder: check the path")
     evals = sources.eval_sources(options.eval_dataset)

@@ -78,8 +78,8 @@ def found(
     notes: list[str],
     fetch: Fetch | None = None,
 ) -> dict[str, Any]:
-    """`resume` and `mirror` of the run that `user` means, fetched if it is away. `fetch` gets a URL
-    and the folder for it; without it only runs that are here are found."""
+    """`resume` and `mirror` of the run that `user` means, fetched if it is away by `fetch`, which
+    gets a URL and the folder for it."""
     layer: dict[str, Any] = {}
     chosen, asked = user.get("resume"), user.get("mirror")
     if asked is not None:

@@ -37,8 +37,7 @@ from unslothrl.weights import adapter_check, adapter_use, base_model, starting_a
 
 
 class RlRun(Run):
-    """The main job. After `prepare`: its `base` (the 4-bit checkpoint), `data`, `prints` of the
-    data, `level` of the sandbox and `steps`."""
+    """The main job. After `prepare`: its `base`, `data`, `prints` of that, `level` and `steps`."""
 
     options: Config
     cluster: Cluster | None = None
@@ -173,8 +172,7 @@ def run(resolved: Resolved) -> int:
 
 
 def restore(trainer: Trainer, earlier: EarlierRun, before: RunState, model: str) -> None:
-    """Has a trainer go on where the run was, after `before`. UserError where that was with another
-    base, or the checkpoint is another learner's: the folder is then as it was."""
+    """Has a trainer go on after `before`. UserError for another base, or another learner's."""
     if before.base and trainer.first.base and before.base != trainer.first.base:
         raise UserError(
             f"model {model}: its weights are not those that the run was trained on: give the base "

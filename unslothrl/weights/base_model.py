@@ -128,8 +128,7 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path, stage: Stage | None = None) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Of several processes of a
-    host that ask for it one makes it and the others wait. Raises UserError."""
+    """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
     stage = stage or say
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
