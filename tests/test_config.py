@@ -20,8 +20,7 @@ from unslothrl.config.hardware import (
 )
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
-from unslothrl.config.values import RUN, choices_of, is_optional, read_value
-from unslothrl.config.values import kind as kind_of
+from unslothrl.config.values import RUN, choices_of, read_value
 from unslothrl.errors import UserError
 from unslothrl.records import Sampling
 from unslothrl.runs.resolve import resolve
@@ -135,7 +134,7 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
 
 def values(name):
     """A strategy for every value that the option may have."""
-    limits, kind = OPTIONS[name].metadata, kind_of(name)
+    limits, kind = OPTIONS[name].metadata, RUN.kind(name)
     if choices_of(name):
         known = st.sampled_from(choices_of(name))
         known = st.lists(known, max_size=3).map(tuple) if kind is tuple else known
@@ -153,7 +152,7 @@ def values(name):
         known = st.floats(
             low, limits.get("at_most", 1e300), exclude_min="over" in limits, allow_nan=False
         )
-    return st.none() | known if is_optional(name) else known
+    return st.none() | known if RUN.is_optional(name) else known
 
 
 @given(st.builds(Config, **{name: values(name) for name in OPTIONS}))
@@ -237,7 +236,7 @@ def test_how_completions_are_drawn():
 @pytest.mark.parametrize("value", ["nan", "-inf", math.inf])
 def test_numbers_must_be_finite(value):
     for name in OPTIONS:
-        if kind_of(name) is float:
+        if RUN.kind(name) is float:
             with pytest.raises(UserError, match=name):
                 read_value(name, value)
 

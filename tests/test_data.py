@@ -17,7 +17,7 @@ from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, splits, tasks
+from unslothrl.data import files, formats, prompts, sources, tasks
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
@@ -690,7 +690,8 @@ def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     config = Config(dataset=str(path), prompt_column="nosuch")
     with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
-        splits.split(data_options(config), sources.parse(str(path)))
+        found = data_options(config)
+        sources.split(found, found.reader)
 
 
 def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, tokenizer):

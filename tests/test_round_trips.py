@@ -18,7 +18,7 @@ from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands.eval import read_adapter
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_toml, to_toml
-from unslothrl.config.values import choices_of, is_optional, kind, read_value
+from unslothrl.config.values import RUN, choices_of, read_value
 from unslothrl.records import LORA_TARGETS
 from unslothrl.text import redacted_values
 from unslothrl.weights import adapter_check
@@ -37,17 +37,17 @@ def values_of(name: str) -> st.SearchStrategy:
     one: st.SearchStrategy
     if choices:
         one = st.sampled_from(choices)
-    elif kind(name) is bool:
+    elif RUN.kind(name) is bool:
         one = st.booleans()
-    elif kind(name) is int:
+    elif RUN.kind(name) is int:
         one = st.integers(limits["at_least"], limits["at_most"])
-    elif kind(name) is float:
+    elif RUN.kind(name) is float:
         least, over = limits.get("at_least", limits.get("over")), "over" in limits
         one = st.floats(least, limits["at_most"], exclude_min=over, allow_subnormal=True)
     else:
         one = TEXT
-    one = st.lists(one, max_size=3).map(tuple) if kind(name) is tuple else one
-    return st.none() | one if is_optional(name) else one
+    one = st.lists(one, max_size=3).map(tuple) if RUN.kind(name) is tuple else one
+    return st.none() | one if RUN.is_optional(name) else one
 
 
 CONFIGS = st.fixed_dictionaries({}, optional={name: values_of(name) for name in OPTIONS})

@@ -116,7 +116,7 @@ DIES = """
 import os, signal, sys
 from unslothrl.tracking.run_folder import RunFolder
 def begin(folder):
-    (folder / ".start").mkdir()
+    (folder / "start").mkdir()
     (folder / "run.json").touch()
     os.kill(os.getpid(), signal.SIGKILL)
 RunFolder.create(sys.argv[1], "one", "", begin)
@@ -127,7 +127,7 @@ RunFolder.create(sys.argv[1], "one", "", begin)
 def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
     died = subprocess.run([sys.executable, "-c", DIES, str(tmp_path)], check=False)
     assert died.returncode == -signal.SIGKILL
-    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", ".start", "run.json"}
+    assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", "start", "run.json"}
     assert free_name(str(tmp_path), "one") == "one"
     folder = RunFolder.create(tmp_path, "one", "")
     assert {path.name for path in (tmp_path / "one").iterdir()} == {".lock", "config.toml"}
@@ -144,8 +144,8 @@ def test_what_a_kill_leaves_of_a_beginning_is_begun_again(tmp_path):
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "No space left"), KeyboardInterrupt()])
 def test_a_beginning_that_is_broken_off_leaves_nothing(error, tmp_path):
     def begin(folder):
-        (folder / ".start").mkdir()
-        (folder / ".start" / "adapter_model.safetensors").write_bytes(b"half")
+        (folder / "start").mkdir()
+        (folder / "start" / "adapter_model.safetensors").write_bytes(b"half")
         (folder / "data.json").touch()
         raise error
 

@@ -40,7 +40,7 @@ def run(tmp_path_factory) -> Path:
 def test_what_lies_beside_is_linked_from_the_version_before(tmp_path):
     (tmp_path / "tokenizer.json").write_text("{}")
     beside = Beside(
-        texts={"a.json": "1"},
+        contents={"a.json": b"1"},
         files={"base/tokenizer.json": tmp_path / "tokenizer.json"},
         base="base",
         card=lambda version: f"version {version}",

@@ -14,11 +14,8 @@ STOPPED = 128  # exit codes above it are of signals
 
 
 def program(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Runs the program, and ends the process.
-
-    One that a signal has stopped does not destroy what libraries hold: Ray's C++ part, which has a
-    handler of its own for SIGTERM while it starts, may crash in that, and the exit code be lost.
-    """
+    """Runs the program, and ends the process. One that a signal has stopped does not destroy what
+    libraries hold: Ray's C++ part may crash in that, and the exit code be lost."""
     cuda_compat.use()
     code = main(arguments)
     if code > STOPPED:

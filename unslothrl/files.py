@@ -28,14 +28,8 @@ def home() -> Path | None:
     return found if found.is_absolute() else None
 
 
-def is_file(path: Path) -> bool:
-    """Whether a regular file exists; False for a name that no file can have."""
-    return os.path.isfile(path)
-
-
-def is_folder(path: Path) -> bool:
-    """Whether a folder exists; False for a name that no folder can have."""
-    return os.path.isdir(path)
+# Unlike the methods of paths, False for a name that nothing can have.
+is_file, is_folder = os.path.isfile, os.path.isdir
 
 
 def leads_out(path: Path, folder: Path) -> bool:

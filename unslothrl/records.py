@@ -251,8 +251,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What an actor hands over: complete groups, by the index of their assignments; and what it has
-    done since it last did so."""
+    """What an actor hands over: complete groups by assignment, and what it did since the last."""
 
     groups: tuple[tuple[int, Group], ...]
     reward_s: float  # from the last completion to the last reward; the others overlap generation

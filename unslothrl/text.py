@@ -33,8 +33,7 @@ def plain(value: Any, most: int = 100) -> str:
 
 
 def printable(text: str, kept: str = "") -> str:
-    """`text` with "?" for every control character but those in `kept`: names come from data sets
-    and models, and a terminal would obey them."""
+    """`text` with "?" for control characters but `kept`: a terminal would obey them."""
     return "".join(c if c.isprintable() or c in kept else "?" for c in text)
 
 

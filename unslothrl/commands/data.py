@@ -17,7 +17,7 @@ from rich.console import Console
 from unslothrl.cluster.build import data_options
 from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
-from unslothrl.data import rendering, sources, splits, tasks
+from unslothrl.data import rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
 from unslothrl.data.formats import Reader
 from unslothrl.data.rows import PickedRows, Rows
@@ -134,7 +134,7 @@ def look(config: Config, tell: Tell = lambda name: None) -> Report:
     if config.eval_dataset or len(held_out):  # else a share of the rows that are looked at anyway
         _, not_evaluated = tasks.evals_of(data_options(config), wide, held_out)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
-    keys = splits.problem_keys(looked_at, renderer.reader)
+    keys = sources.problem_keys(looked_at, renderer.reader)
     found = recognised(looked_at, renderer.reader)
     return {
         "source": config.dataset,

@@ -24,8 +24,7 @@ def follows_newest(config: Config) -> bool:
 
 
 def versions_in_flight(config: Config) -> int:
-    """Policy versions that an engine draws completions under at the same time, at most: a rollout
-    that is `max_staleness` versions old may still run when the newest is loaded."""
+    """Policy versions that an engine may draw under at a time: those of late rollouts too."""
     return 1 if follows_newest(config) else config.max_staleness + 1
 
 

@@ -16,15 +16,8 @@ MOST = {
 }
 MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
 
-RUN = "Run"
 TASK = "Model and data"
-ENVIRONMENT = "Environment"
-SAMPLING = "Sampling"
-TRAINING = "Training"
 OBJECTIVE = "Objective"  # written --objective.NAME, and in the section [objective] of a TOML file
-LORA = "LoRA"
-EVALUATION = "Evaluation and saving"
-HARDWARE = "Hardware"
 
 
 def option(
@@ -45,15 +38,15 @@ def option(
     return field(default=default, metadata=metadata)
 
 
-run = partial(option, group=RUN)
+run = partial(option, group="Run")
 task = partial(option, group=TASK)
-episode = partial(option, group=ENVIRONMENT, unused="without environment or tools")
-sampling = partial(option, group=SAMPLING)
-training = partial(option, group=TRAINING)
+episode = partial(option, group="Environment", unused="without environment or tools")
+sampling = partial(option, group="Sampling")
+training = partial(option, group="Training")
 objective = partial(option, group=OBJECTIVE)
-lora = partial(option, group=LORA)
-evaluation = partial(option, group=EVALUATION)
-hardware = partial(option, group=HARDWARE)
+lora = partial(option, group="LoRA")
+evaluation = partial(option, group="Evaluation and saving")
+hardware = partial(option, group="Hardware")
 
 
 def part(help: str, **more: Any) -> Any:

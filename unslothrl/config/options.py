@@ -281,8 +281,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
 
     @property
     def learner_evaluates(self) -> bool:
-        """Whether learners that generate draw a share of evaluations too: where they generate with
-        what actors do, since a figure is of one engine, whoever asks for it again."""
+        """Whether learners draw evaluations too: a figure is of one engine, whoever asks again."""
         return self.learner_generates and (
             self.number_of_actors == 0 or self.engine == "transformers" or self.learner_has_engine
         )

@@ -4,6 +4,7 @@ do, as the user writes it: --lr 2e-5, or in TOML lr = 2e-5."""
 import difflib
 import json
 import math
+import operator
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,8 @@ KINDS = {
     bool: "true or false",
     tuple: "a list of text",
 }
+
+LIMITS = {"over": operator.gt, "at_least": operator.ge, "at_most": operator.le}
 
 
 class Table:
@@ -58,9 +61,6 @@ class Table:
 
 
 RUN = Table(Config, "train")
-
-
-kind, is_optional = RUN.kind, RUN.is_optional
 
 
 def read_value(
@@ -144,27 +144,20 @@ def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any
 
 
 def is_inside(value: Any, limits: Mapping[str, Any]) -> bool:
-    """Whether a number is finite, exact as a float, and inside the limits; True for all else."""
+    """Whether a number is finite, and inside the limits; True for all else."""
     if isinstance(value, float) and not math.isfinite(value):
         return False
-    if isinstance(value, int) and abs(value) >= 2**53:
-        return False
-    return (
-        ("over" not in limits or value > limits["over"])
-        and ("at_least" not in limits or value >= limits["at_least"])
-        and ("at_most" not in limits or value <= limits["at_most"])
-    )
+    return all(holds(value, limits[name]) for name, holds in LIMITS.items() if name in limits)
 
 
 def limits_text(name: str, table: Table = RUN) -> str:
     """The limits of a number in words, e.g. "over 0 and at most 1"; "" where there are none."""
     limits = table.options[name].metadata
-    words = [
-        f"{word} {limits[key]:g}" if isinstance(limits[key], float) else f"{word} {limits[key]}"
-        for key, word in (("over", "over"), ("at_least", "at least"), ("at_most", "at most"))
-        if key in limits
-    ]
-    return " and ".join(words)
+    given = {name.replace("_", " "): limits[name] for name in LIMITS if name in limits}
+    return " and ".join(
+        f"{words} {limit:g}" if isinstance(limit, float) else f"{words} {limit}"
+        for words, limit in given.items()
+    )
 
 
 def example(name: str, typed: Any = None, table: Table = RUN) -> Any:

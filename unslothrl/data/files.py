@@ -274,8 +274,7 @@ def read_arrow(path: Path) -> Rows:
 
 
 def table_rows(table: Any) -> TableRows:
-    """ValueError for texts and lists that lie outside of the table: Arrow takes a file's word for
-    where they are, and would read elsewhere."""
+    """ValueError for texts and lists outside of the table, which Arrow would read elsewhere."""
     table.validate(full=True)
     refuse_repeated(table.schema.names)
     return TableRows(table)

@@ -186,16 +186,21 @@ def has_answer(row: Mapping, name: str) -> bool:
 def conversation(value: Any, column: str) -> tuple[Turns, str | None]:
     """-> (turns up to the last that is not the assistant's, what the assistant says after it)."""
     as_json = parsed(value)
-    turns_only = isinstance(as_json, list) and all(
-        isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in as_json
-    )
-    if not turns_only or not as_json:
+    if not is_turns(as_json):
         return (("user", text_of(value, column)),), None
     turns = [(role_of(turn, column), content_of(turn, column)) for turn in as_json]
     last = turns.pop()[1] if turns and turns[-1][0] == "assistant" else None
     if not turns or turns[-1][0] not in ("user", "tool"):
         raise UnusableRow(f"column {column} has no turn of the user before the answer")
     return tuple(turns), last
+
+
+def is_turns(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in value)
+    )
 
 
 def role_of(turn: Mapping, column: str) -> str:

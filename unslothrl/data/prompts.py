@@ -66,8 +66,7 @@ def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, *
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raises TakesTooLong in the block after so many seconds, whichever thread runs it; within one
-    call of C, as `"x" * 10**9`, not before its end."""
+    """Raises TakesTooLong in the block after so many seconds, in any thread, between calls of C."""
     raise_in = ctypes.pythonapi.PyThreadState_SetAsyncExc
     where = (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TakesTooLong))
     timer = threading.Timer(seconds, raise_in, where)

@@ -7,18 +7,23 @@ NAME is a hub id, a file (`files.READERS`), or a folder of files whose names say
 are. Without a split, a slice is one of the training rows.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from unslothrl.data import files
-from unslothrl.data.columns import parsed
+from unslothrl.data.columns import UnusableRow, attempt, parsed
 from unslothrl.data.rows import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
+from unslothrl.records import seed_of
 from unslothrl.text import one_line
 
 HELD_OUT = "held_out"  # the eval set where none is named
@@ -228,6 +233,65 @@ def is_name(text: str) -> bool:
     return text.replace("-", "_").replace(".", "_").isidentifier()
 
 
+# What is held out, where the data does not say
+
+
+def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
+    """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
+    dataset, eval_dataset, holdout and seed; `reader` as in `problem_keys`.
+
+    A data set with a train and a test split keeps them, unless one is named; one with a single
+    split has a seeded share held out, unless `--eval_dataset` names another source.
+    """
+    splits = load_splits(parse(options.dataset))
+    train, test = train_of(splits), test_of(splits)
+    rows = splits[train]
+    if options.eval_dataset:
+        return rows, []
+    if test is not None and test != train and len(splits[test]):
+        return rows, splits[test]
+    keys = problem_keys(rows, reader, seed_of(options.seed, "held out"))
+    held_out = least(keys, options.holdout, options.dataset)
+    return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
+
+
+def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
+    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError."""
+    in_order = np.sort(keys)
+    is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
+    different = int(is_new.sum())
+    count = max(1, round(share * different))
+    if count >= different:
+        counts = f"{count} of {different} different problems held out"
+        raise UserError(f"dataset {name}: nothing is left to train on with {counts}: give more")
+    return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
+
+
+def indices(mask: np.ndarray) -> np.ndarray:
+    """Where a mask holds, in half of the memory that NumPy takes."""
+    return np.flatnonzero(mask).astype(np.uint32)
+
+
+def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
+    """A hash of the seed and each row's conversation, [rows].
+
+    `reader.prompt(row)` is what makes a problem, in JSON's types; it raises UnusableRow. UserError,
+    with the first reason, where more than half of the rows have none.
+    """
+    keys = np.empty(len(rows), np.uint64)
+    unusable, first = 0, ""
+    for index in range(len(rows)):
+        prompt = attempt(reader.prompt, rows[index])
+        if isinstance(prompt, UnusableRow):
+            unusable, first = unusable + 1, first or f"row {index + 1}: {prompt}"
+        text = "" if isinstance(prompt, UnusableRow) else json.dumps(prompt)
+        digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "big")).digest()
+        keys[index] = int.from_bytes(digest, "big")
+    if unusable > len(rows) / 2:
+        raise UserError(f"dataset {first} ({unusable} of {len(rows)} rows cannot be used)")
+    return keys
+
+
 # Evaluation sets that have a name of their own: where they are on the hub, and who grades them
 
 MATHS, CODE = "boxed", "code"  # rewards
@@ -260,8 +324,7 @@ def name_of(text: str) -> str | None:
 
 
 def reward_of(names: Iterable[str], given: str) -> str | None:
-    """The reward that grades the eval sets with these names; None where a run's first reward,
-    `given`, does, or no set is known. UserError where one reward cannot grade them all."""
+    """The reward that grades these eval sets; None where `given`, the first, does. UserError."""
     wanted: dict[str, str] = {}  # reward -> a set
     for name in names:
         known = name_of(name)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from unslothrl.data import sources, splits
+from unslothrl.data import sources
 from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
@@ -175,7 +175,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, options.seed)
         train.draw(0, 1)  # raises now if no prompt fits
     else:
-        rows, held_out = splits.split(options, source)
+        rows, held_out = sources.split(options, options.reader)
         tasks, skipped = rendered(source.label, rows, renderer)
         train = FiniteTasks(tasks, options.seed)
         notes += skipped.notes(source.label, options.max_prompt_tokens)
@@ -190,7 +190,7 @@ def load_evals(options: DataOptions, tokenizer) -> Evals:
     held_out: Rows = []
     names_held_out = None in sources.eval_sources(options.eval_dataset).values()
     if names_held_out and options.dataset != EMBEDDED:
-        _, held_out = splits.split(options, sources.parse(options.dataset))
+        _, held_out = sources.split(options, options.reader)
     evals, notes = evals_of(options, renderer_of(options, tokenizer), held_out)
     return Evals(evals, tuple(notes))
 
@@ -331,8 +331,7 @@ def print_of_tasks(count: int, tasks: Iterable[Task | None]) -> str:
 
 
 def check_fingerprints(before: Fingerprints, now: Fingerprints, dataset: str) -> list[str]:
-    """Notes on evaluation sets that have changed. UserError where the training set has: a position
-    in it would mean other problems."""
+    """Notes on evaluation sets that have changed. UserError where the training set has."""
     was, is_now = before.get(TRAIN), now[TRAIN]
     if was is not None and was != is_now:
         raise UserError(

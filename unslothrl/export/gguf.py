@@ -178,8 +178,7 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
 
 
 def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
-    """The rows of Llama's q and k as llama.cpp's rotary embedding takes them: value i of each half
-    of a head beside value i of the other."""
+    """Llama's q and k: value i of each half of a head beside value i of the other."""
     if config.model_type != "llama" or ".self_attn." not in name:
         return values
     if ".q_proj." in name:

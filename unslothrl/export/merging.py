@@ -41,7 +41,7 @@ def merged(
     stored: torch.dtype | None = None,
 ) -> tuple[Any, Any]:
     """-> (the model of `base` with `adapter` on it, which computes in `dtype`; the merged one, on
-    the host, its weights in `stored`, which is `dtype` unless given)."""
+    the host, its weights in `stored`, by default `dtype`)."""
     stored = stored or dtype
     plain = AutoModelForCausalLM.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False

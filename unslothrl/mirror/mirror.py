@@ -81,10 +81,11 @@ class Sender:
     def hold(self, links: Path) -> dict[str, Path]:
         """Name -> folder of links to its files, for each checkpoint: the run may delete it."""
         remove(links)
+        held = []
         for path in (self.folder / CHECKPOINTS).glob("step_*"):
             with contextlib.suppress(FileNotFoundError, shutil.Error):  # it is being replaced
-                shutil.copytree(path, links / path.name, copy_function=link_or_copy)
-        return {each.name: each for each in links.glob("*") if (each / SUMS).exists()}
+                held.append(shutil.copytree(path, links / path.name, copy_function=link_or_copy))
+        return {each.name: each for each in held if (each / SUMS).exists()}
 
     def send_files(self, names: list[str], there: dict[str, int]) -> None:
         for name in names:
@@ -97,8 +98,7 @@ class Sender:
                 self.sent[name] = stat
 
     def send_checkpoint(self, folder: Path, at: str) -> None:
-        """Files whose sums the mirror has already are not sent again: a checkpoint is written anew
-        after its evaluation, and then one small file differs."""
+        """What the mirror has already stays: one small file differs after an evaluation."""
         sums, before = (folder / SUMS).read_bytes(), self.target.read(f"{at}/{SUMS}")
         if before == sums:
             return

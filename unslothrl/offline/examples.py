@@ -22,6 +22,7 @@ from typing import Any, Self
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
+from unslothrl.data.formats import is_turns
 from unslothrl.text import plain
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls
@@ -249,14 +250,6 @@ def apart(chosen: Messages, rejected: Messages) -> tuple[Messages, list[Messages
     if not same or same == shorter:
         raise UnusableRow("chosen and rejected have no prompt in common: set --prompt_column")
     return chosen[:same], [chosen[same:], rejected[same:]]
-
-
-def is_turns(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in value)
-    )
 
 
 def messages_of(value: Any, column: str) -> Messages:

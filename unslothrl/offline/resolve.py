@@ -76,8 +76,7 @@ def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> O
 
 
 def with_adapter(options: OfflineOptions, layers: Layers) -> OfflineOptions:
-    """With the LoRA's shape of the adapter that it begins with, but for a reward model's dropout
-    where that was asked for; with notes on what that changes, and on dropout that TRL turns off."""
+    """With the LoRA's shape of the adapter that it begins with, and notes on what that changes."""
     asked, is_rm = layers.requested.get("lora_dropout"), isinstance(options, RmOptions)
     if (lora := lora_of(options)) is not None:
         for name, value in shape_of(lora, options).items():

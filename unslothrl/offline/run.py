@@ -1,8 +1,5 @@
-"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder.
-
-Once it trains, stops are held until a step or a batch of an evaluation is done; then what is
-reached is saved.
-"""
+"""A run of `unslothrl sft`, `dpo` or `rm`: one process, TRL's trainer, a run's folder. Stops are
+held until a step or a batch of an evaluation is done."""
 
 import errno
 import json
@@ -196,8 +193,7 @@ class StageRun(Run):
     # What the trainer calls
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
-        """After each step, and after an evaluation that is by itself: before the first step, and
-        after a step that was recorded without it. RunError where it cannot go on."""
+        """After each step, and after an evaluation by itself. RunError where it cannot go on."""
         self.step, self.has_results = step, step > 0
         is_of_step = "timing/step_s" in row
         if is_of_step or not step:
@@ -243,13 +239,16 @@ class StageRun(Run):
         return self._best_step() == self.step
 
     def _best_step(self) -> int | None:
-        losses = [(value, row["step"]) for value, row in self.evaluations() if row["step"]]
-        return min(losses)[1] if losses else None
+        after_steps = [row for row in self.evaluations() if row["step"]]
+        return self.best(after_steps)["step"] if after_steps else None
 
-    def evaluations(self) -> list[tuple[float, dict[str, Any]]]:
-        """(loss, row) of each."""
-        key = f"eval/{self.tables.evaluation_name}/loss"
-        return [(row[key], row) for row in self.rows() if is_number(row.get(key))]
+    def evaluations(self) -> list[dict[str, Any]]:
+        """The rows of metrics that have one."""
+        return [row for row in self.rows() if is_number(row.get(self.loss_key))]
+
+    @property
+    def loss_key(self) -> str:
+        return f"eval/{self.tables.evaluation_name}/loss"
 
     def rows(self) -> list[dict[str, Any]]:
         """Its metrics so far."""
@@ -263,7 +262,7 @@ class StageRun(Run):
         beside = adapter_use.beside(self.use, self.base, self.card)
         head = models.head_of(self.model, self.tables.evaluation[:PAIRS_OF_HEAD])
         if head is not None:
-            beside = replace(beside, contents={HEAD_FILE: head})
+            beside = replace(beside, contents={**beside.contents, HEAD_FILE: head})
         self.folder.beside_adapters = beside
         name = adapter_use.base_name(self.use.base, self.base)
         self.adapter = self.folder.save_adapter(lora.pack_adapter(self.model, step, name))
@@ -288,10 +287,10 @@ class StageRun(Run):
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
         seconds = sum(row.get("timing/step_s") or 0.0 for row in self.rows())
-        return self.step, seconds, [row for _, row in self.evaluations()]
+        return self.step, seconds, self.evaluations()
 
     def best(self, evals: list[dict[str, Any]]) -> dict[str, Any]:
-        return min(evals, key=lambda row: row[f"eval/{self.tables.evaluation_name}/loss"])
+        return min(evals, key=lambda row: row[self.loss_key])
 
     def commands(self, adapter: Path | None) -> dict[str, Any]:
         """What can be done with the best adapter, or the newest where none is better."""

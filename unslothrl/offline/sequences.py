@@ -184,8 +184,7 @@ class Writer:
             ] = None
 
     def up_to_end(self, text: str, prompt: str) -> str:
-        """A conversation's text without what the template writes after the end of the last turn,
-        which is that of a reply to `prompt`."""
+        """A conversation's text without what the template writes after the end of the last turn."""
         ids, begin = self.tokens(text), len(common_start(text, prompt))
         for number in range(len(ids), 0, -1):
             if ids[number - 1] in self.template.ends:

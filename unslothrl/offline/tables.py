@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
-from unslothrl.data import sources, splits
+from unslothrl.data import sources
 from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.rendering import Skipped, check_usable, numbered
 from unslothrl.data.rows import Rows
@@ -101,9 +101,7 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
-        names = ("dataset", "eval_dataset", "holdout", "seed")
-        told: Any = SimpleNamespace(reader=reader, **{n: getattr(options, n) for n in names})
-        train, held_out = splits.split(told, sources.parse(options.dataset))
+        train, held_out = sources.split(options, reader)
     if not options.eval_dataset:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()

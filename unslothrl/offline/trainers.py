@@ -36,8 +36,7 @@ class Interrupted(Exception):
 
 
 class StageTrainer:
-    """What all three add to TRL's: weighted figures, steps that are skipped, RL's schedules, the
-    run's checkpoints, and evaluations that can be left."""
+    """What all three add to TRL's: figures, skipped steps, schedules, checkpoints, stops."""
 
     _tr_loss: torch.Tensor
     accelerator: Any

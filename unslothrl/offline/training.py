@@ -267,8 +267,7 @@ def check_trainers() -> None:
 
 @contextlib.contextmanager
 def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
-    """Inside it a trainer is made; afterwards what is trained is as it was. Over a 4-bit base TRL
-    makes it bfloat16, in which steps of a small learning rate are lost."""
+    """Keeps what is trained as it is while a trainer is made: over 4 bits TRL makes it bfloat16."""
     before = {
         name: parameter.detach().clone()
         for name, parameter in model.named_parameters()
@@ -311,8 +310,7 @@ def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
 
 
 def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
-    """Whether the reference's log-probabilities are computed before the first step. A run goes on
-    as it began, whatever its length is now."""
+    """Whether the reference is computed before the first step; a resumed run keeps to it."""
     if run.checkpoint is not None:
         return not (run.checkpoint / REFERENCE_IS_COPY).exists()
     if options.reference != "auto":
@@ -334,7 +332,7 @@ def train(trainer: Any, run: Any) -> None:
     is_over = checkpoint is not None and run.step >= last  # all but its end was reached
     evaluates = is_due(run.step, last, run.options.eval_every)
     if checkpoint:
-        evaluates = evaluates and not any(row["step"] == run.step for _, row in run.evaluations())
+        evaluates = evaluates and not any(row["step"] == run.step for row in run.evaluations())
         if evaluates or is_over:
             trainer._load_from_checkpoint(checkpoint)
             trainer.state.global_step = run.step

@@ -32,7 +32,6 @@ from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
-from unslothrl.mirror import fetching
 from unslothrl.planning import fit
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs import resume
@@ -87,12 +86,13 @@ def resolve(
     one is given. `fetch` gets a run that is to go on from a mirror. Raises UserError."""
     layers = layers_of(RUN, flags, fetch)
     given, notes = layers.given, layers.notes
-    notes += check_named(replace(Config(), **layers.user))
+    asked = replace(Config(), **layers.user)
+    notes += check_named(asked)
+    lora = lora_of(asked)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
     config = replace(Config(), **task_of_machine(layers.user, machine))
-    lora = lora_of(config)
     if lora is not None:
         config = replace(config, **shape_of(lora, config))
     if config.max_staleness:  # actors generate all the time: learners only train
@@ -127,8 +127,6 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     for name in ("output_dir", "resume"):
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
-    if user.get("mirror") is not None:
-        user["mirror"] = fetching.canonical("mirror", user["mirror"])
     if user.get("adapter") is not None:
         user["adapter"] = newest_of_run(user["adapter"])
     if user.get("resume") is not None:
@@ -140,8 +138,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
 
 
 def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for over the options of the run that is resumed, which keeps its folder, also
-    where that was moved. UserError where it would need another checkpoint than its own."""
+    """What was asked for over the options of the run that is resumed, which keeps its folder."""
     folder = expanded(user["resume"])
     if not is_file(folder / CONFIG):
         raise UserError(
@@ -174,7 +171,7 @@ def check_unchanged(
     full = in_full(before)
     for name in sorted(fixed & user.keys()):
         was = full.get(name, table.options[name].default)
-        if name == "model" and resume.base_parts_at(user["resume"]):
+        if name == "model" and origin.read(expanded(user["resume"])).base:
             continue  # a copy of it may lie elsewhere: its content is compared
         if redacted_values(user[name]) != was:
             raise UserError(
@@ -324,8 +321,7 @@ def check_named(config: Config) -> list[str]:
 
 
 def check_files(options: Options) -> None:
-    """UserError for a model, data set or adapter that is not there, an adapter of another kind, and
-    folders that cannot be written to."""
+    """UserError for a model, data set, adapter or folder that is not what it must be."""
     if is_path(options.model) and not exists(options.model):
         raise UserError(f"model {options.model}: no such file or folder: check the path")
     evals = sources.eval_sources(options.eval_dataset)
@@ -334,11 +330,9 @@ def check_files(options: Options) -> None:
         source = sources.parse(text)
         if source.is_local and not exists(source.name):
             raise UserError(f"{name} {source.name}: no such file or folder: check the path")
-    folder = starting_adapter.folder(options)
-    if folder is not None:
+    if (folder := starting_adapter.folder(options)) is not None:
         if options.resume is not None:
             starting_adapter.check(options, origin.read(expanded(options.resume)).start)
-        adapter_check.check_format(folder)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
     if exists(options.output_dir) and not Path(options.output_dir).is_dir():

@@ -78,14 +78,13 @@ def found(
     notes: list[str],
     fetch: Fetch | None = None,
 ) -> dict[str, Any]:
-    """`resume` and `mirror` of the run that `user` means, fetched if it is away. `fetch` gets a URL
-    and the folder for it; without it only runs that are here are found."""
+    """`resume` and `mirror` of the run that `user` means, fetched if it is away by `fetch`, which
+    gets a URL and the folder for it."""
     layer: dict[str, Any] = {}
-    chosen, mirror = user.get("resume"), user.get("mirror")
-    if mirror is not None and mirror != fetching.NONE:
-        layer["mirror"] = mirror = fetching.canonical("mirror", mirror)
-    else:
-        mirror = None
+    chosen, asked = user.get("resume"), user.get("mirror")
+    if asked is not None:
+        layer["mirror"] = None if asked == fetching.NONE else fetching.canonical("mirror", asked)
+    mirror = layer.get("mirror")
     if chosen == AUTO:
         here = newest(table, user, output_dir, notes)
         chosen = None if here is None else str(here)
@@ -93,7 +92,7 @@ def found(
             chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(table, user))
         none = f"no run with these options in {output_dir} yet: a new one"
         notes.append(f"resume auto: {chosen or none}")
-    if chosen is not None and mirror is None and user.get("mirror") is None:
+    if chosen is not None and asked is None:
         mirror = holding(Path(chosen))
     if chosen is not None and (fetching.is_url(chosen) or is_in(chosen, mirror)):
         chosen = fetching.canonical("resume", chosen)
@@ -102,8 +101,6 @@ def found(
                             "--resume to a folder")  # fmt: skip
         layer.setdefault("mirror", chosen.rpartition("/")[0])
         chosen = str(fetch(chosen, output_dir))
-    if mirror is None and user.get("mirror") == fetching.NONE:
-        layer["mirror"] = None
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
 
 
@@ -150,7 +147,7 @@ def base_parts_of(
     now, model = base_parts.of(base_model.find(options.model)), options.model
     used = [*judges]
     if options.resume is not None:
-        before = base_parts_at(options.resume)
+        before = origin.read(expanded(options.resume)).base
         if changed := base_parts.differing(before, now):
             raise UserError(
                 f"model {model} is not the base that the run was trained on, by its {changed}: set "
@@ -169,11 +166,6 @@ def base_parts_of(
             notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
                          f"{changed}")  # fmt: skip
     return now
-
-
-def base_parts_at(resume: str) -> dict[str, str]:
-    """Of the base of the run in the folder `resume`, {} where they were not recorded."""
-    return origin.read(expanded(resume)).base
 
 
 def holding(folder: Path) -> str | None:

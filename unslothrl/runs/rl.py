@@ -2,7 +2,7 @@
 
 import contextlib
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,7 @@ from unslothrl.weights import adapter_check, adapter_use, base_model, starting_a
 
 
 class RlRun(Run):
-    """The main job. After `prepare`: its `base` (the 4-bit checkpoint), `data`, `prints` of the
-    data, `level` of the sandbox and `steps`."""
+    """The main job. After `prepare`: its `base`, `data`, `prints` of that, `level` and `steps`."""
 
     options: Config
     cluster: Cluster | None = None
@@ -50,9 +49,8 @@ class RlRun(Run):
         """Everything before the first process, with what takes long on the display. UserError."""
         config, view = self.options, self.view
         check_without_data(config, view)
-        on_base: list[str] = []
-        judges = [each.function for each in rewards_in_learner(config)]
-        parts = resume.base_parts_of(config, on_base, judges)
+        notes: list[str] = []
+        parts = resume.base_parts_of(config, notes, judges_of(config))
         self.base = base_model.prepare(config.model, view.stage)
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(self.base)
@@ -64,7 +62,6 @@ class RlRun(Run):
         self.level = check_rewards(config, task)
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
-        notes = [*on_base]
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
         check_machine(config, self.machine, self.base)
         self.prints = tasks.fingerprints_of(data)
@@ -173,8 +170,7 @@ def run(resolved: Resolved) -> int:
 
 
 def restore(trainer: Trainer, earlier: EarlierRun, before: RunState, model: str) -> None:
-    """Has a trainer go on where the run was, after `before`. UserError where that was with another
-    base, or the checkpoint is another learner's: the folder is then as it was."""
+    """Has a trainer go on after `before`. UserError for another base, or another learner's."""
     if before.base and trainer.first.base and before.base != trainer.first.base:
         raise UserError(
             f"model {model}: its weights are not those that the run was trained on: give the base "
@@ -194,11 +190,9 @@ def check_without_data(config: Config, view: Any) -> None:
     cluster.import_first(config)
     trial.try_objective(objective_of(config), config.max_new_tokens)
     on_hub = base_model.is_on_hub(config.model)
-    adapter = starting_adapter.folder(config)
-    if adapter:  # before a base is downloaded whole or quantised
+    for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
+        # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    for judge in rewards_in_learner(config):
-        adapter_check.check(judge.function, base_model.find(config.model, weights=False))
     tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
@@ -242,5 +236,7 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
         scorer.close()
 
 
-def rewards_in_learner(config: Config) -> Sequence[rewards.Chosen]:
-    return [each for each in rewards.choose(config.reward) if each.runs == rewards.IN_LEARNER]
+def judges_of(config: Config) -> list[str]:
+    """The folders of its reward models."""
+    chosen = rewards.choose(config.reward)
+    return [each.function for each in chosen if each.runs == rewards.IN_LEARNER]

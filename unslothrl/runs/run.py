@@ -82,8 +82,7 @@ class EarlierRun:
         return self.checkpoint.logged if self.checkpoint else -1
 
     def has_finished(self, options: Any) -> bool:
-        """Whether no steps are left, as far as that is known before the data is read. UserError
-        where some are, and its checkpoints are gone: it would begin again over its own record."""
+        """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
         summary = self.summary()
         if summary.get("status") != "finished" or not is_whole(summary):
             return False
@@ -342,8 +341,7 @@ class Run(abc.ABC):
 def unexpected(
     error: BaseException, folder: RunFolder, lower_memory: str = Run.lower_memory
 ) -> RunError:
-    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder.
-    `lower_memory`: the option to lower where the card's memory was full."""
+    """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(
             f"{error.filename or folder.path} cannot be written ({error.strerror}): "

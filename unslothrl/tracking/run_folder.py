@@ -34,15 +34,14 @@ from unslothrl.tracking.rows import (
     read_jsonl,
 )
 from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
-from unslothrl.weights.starting_adapter import START, WRITING
+from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN = "error.txt", "run.json"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
-BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, WRITING)  # what a run has before it begins
-OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
+BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
 RESUMED = {  # what a resumed run reads and writes, where it is there
     "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
     "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),

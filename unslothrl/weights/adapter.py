@@ -85,7 +85,6 @@ class AdapterShape:
 class Beside:
     """What lies in the folder of every adapter of a run besides its settings and weights."""
 
-    texts: Mapping[str, str] = field(default_factory=dict)  # name -> content
     files: Mapping[str, Path] = field(default_factory=dict)  # name, folder/name -> its source
     contents: Mapping[str, bytes] = field(default_factory=dict)  # name -> content
     base: str | None = None  # the folder among them that has the adapter's base
@@ -116,8 +115,6 @@ def write_adapter(
                 link_or_copy(earlier / name, temporary / name)
             else:
                 write_whole(temporary / name, source.read_bytes())
-        for name, text in beside.texts.items():
-            write_whole(temporary / name, text.encode())
         for name, content in beside.contents.items():
             write_whole(temporary / name, content)
         if beside.card is not None:

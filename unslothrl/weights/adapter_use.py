@@ -110,7 +110,7 @@ def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Be
         kept += base.glob("*.safetensors")
         files |= {f"{BASE_FOLDER}/{path.name}": path for path in kept}
     return Beside(
-        texts={USE_FILE: to_json(use)},
+        contents={USE_FILE: to_json(use).encode()},
         files=files,
         base=BASE_FOLDER if use.base == EMBEDDED else None,
         card=card,

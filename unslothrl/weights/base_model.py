@@ -29,7 +29,6 @@ from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
 QUANTISING = Path(__file__).parent / "quantise.py"
-REFUSED = 3  # its exit code for a model that cannot be trained, with the reason on stderr
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 
@@ -41,8 +40,6 @@ def prepare(model: str, stage: Stage | None = None) -> Path:
     what takes long, by default a line on stderr. Raises UserError."""
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
-    if not isinstance(quantised, dict):
-        raise UserError(f"model {model}: its quantization_config is no object: fix config.json")
     method = quantised.get("quant_method")
     if method == "bitsandbytes" and quantised.get("load_in_4bit"):
         return source
@@ -131,8 +128,7 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path, stage: Stage | None = None) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint, made by `weights.quantise`. Of several processes of a
-    host that ask for it one makes it and the others wait. Raises UserError."""
+    """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
     stage = stage or say
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
@@ -167,12 +163,7 @@ def _quantise(source: Path, target: Path, stage: Stage) -> None:
         )
         if done.returncode:
             reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-            if done.returncode != REFUSED:
-                reason = (
-                    f"cannot be quantised ({reason}): give a whole 16-bit checkpoint and more "
-                    "memory, or a 4-bit one"
-                )
-            raise UserError(f"model {source}: {reason}")
+            raise UserError(f"model {source}: {reason} (so it cannot be quantised)")
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)

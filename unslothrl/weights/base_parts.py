@@ -33,9 +33,6 @@ TEMPLATE_NAME, TEMPLATE_FILE = "chat_template", "chat_template.jinja"
 NOT_COMPARED = ("_name_or_path", "transformers_version")  # of config.json: where it comes from
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
-Parts = Mapping[str, str]
-"""part -> its hash."""
-
 
 def of(base: Path) -> dict[str, str]:
     """The parts of the checkpoint in a folder. UserError where one of its files is damaged."""
@@ -108,7 +105,7 @@ def short(value: Any) -> str:
     return xxhash.xxh3_128_hexdigest(json.dumps(value, sort_keys=True).encode())[:16]
 
 
-def differing(before: Parts, now: Parts) -> str:
+def differing(before: Mapping[str, str], now: Mapping[str, str]) -> str:
     """The parts of `now` that are not as recorded, "norms, head"; "" where all that were are."""
     return ", ".join(part for part in now if part in before and before[part] != now[part])
 

@@ -1,5 +1,4 @@
-"""A published adapter, and the packed 4-bit weights of a base, as tensors to compare with what an
-engine holds of them."""
+"""A published adapter, and the packed 4-bit weights of a base, as tensors to compare with."""
 
 import json
 import math
@@ -124,8 +123,7 @@ class PackedWeights:
             return tensors.get_tensor(name).flatten()
 
     def scales(self, name: str) -> torch.Tensor:
-        """[values / 64], float32: what each block of a row-major matrix is multiplied by, expanded
-        from 8 bits as vLLM does (`_dequantize_dq` of its bitsandbytes loader)."""
+        """[values / 64], float32, as vLLM's bitsandbytes loader expands them."""
         from bitsandbytes.functional import QuantState, dequantize_blockwise
 
         with safe_open(self.files[name], "pt") as tensors:

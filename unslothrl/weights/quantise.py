@@ -10,17 +10,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 
 from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import coverage
-from unslothrl.weights.base_model import REFUSED
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation. Exits with `REFUSED` before it reads a model that cannot be trained."""
+    """Double quantisation. Exits with the reason before it reads a model that cannot be trained."""
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     with torch.device("meta"):
         unloaded = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     if reason := coverage.obstacle(unloaded):
-        print(reason, file=sys.stderr)
-        sys.exit(REFUSED)
+        sys.exit(reason)
     limit_card_memory()
     AutoModelForCausalLM.from_pretrained(
         source,

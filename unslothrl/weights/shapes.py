@@ -263,8 +263,8 @@ def read(config: dict) -> Shape:
 
 
 def unquantised(shape: Shape, settings: dict) -> int:
-    """Weights of the linear layers that `llm_int8_skip_modules` leaves as they are: the beginnings
-    or ends of their names (transformers' quantizers/quantizers_utils.py)."""
+    """Weights of linear layers that `llm_int8_skip_modules` leaves as they are (see transformers'
+    quantizers/quantizers_utils.py)."""
     kept = tuple(map(str, settings.get("llm_int8_skip_modules") or ()))
     return sum(
         a * b

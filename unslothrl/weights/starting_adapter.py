@@ -10,14 +10,14 @@ from typing import Any
 
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder, remove, replace_folder
+from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import shown
 from unslothrl.weights import adapter_check, adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import HUB_ID
 
-START, WRITING = "start", ".start"  # in the run's folder; while it is copied
+START = "start"  # in the run's folder, which is no run's before it is whole
 QUANTISED = re.compile(r"(-unsloth)?-bnb-4bit$")
 NEEDED = (CONFIG_FILE, WEIGHTS_FILE)
 KEPT = (*NEEDED, adapter_use.USE_FILE, HEAD_FILE)  # the last two where they are
@@ -44,15 +44,12 @@ def keep(options: Options, run: Path) -> str:
     given = adapter_folder(options.adapter)
     if given is None:
         return ""
-    writing = run / WRITING
-    remove(writing)
-    writing.mkdir()
+    copy = run / START
+    copy.mkdir()
     for path in files_of(expanded(given)):
-        shutil.copyfile(path, writing / path.name)
-    flush_tree(writing)
-    found = print_of(writing)
-    replace_folder(writing, run / START)
-    return found
+        shutil.copyfile(path, copy / path.name)
+    flush_tree(copy)
+    return print_of(copy)
 
 
 def files_of(folder: Path) -> list[Path]:
