@@ -195,7 +195,7 @@ def test_a_file_that_changes_while_a_process_runs_is_read_again(tmp_path):
     change_tensor("model.norm.weight")(base)
     assert base_parts.differing(before, base_parts.of(base)) == "norms"
     (base / WEIGHTS).write_bytes(b"short")
-    with pytest.raises(UserError, match=r"model.safetensors is damaged .*: fetch it again"):
+    with pytest.raises(UserError, match=r"model.safetensors is damaged .*: get it again"):
         base_parts.of(base)
 
 
