@@ -148,7 +148,7 @@ def test_ctrl_c_ends_what_is_being_scored(tmp_path):
     before = threading.enumerate()  # with those of other tests' actors
     with pytest.raises(KeyboardInterrupt):
         rolled([0, 1, interrupt], scorer, tasks=1)
-    assert all(w.child.poll() is not None for w in scorer._pools[None].processes)
+    assert all(w.child.poll() is not None for w in scorer.custom_processes.processes)
     assert not [t for t in threading.enumerate() if t.name == "scoring" and t not in before]
 
 

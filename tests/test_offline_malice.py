@@ -15,7 +15,7 @@ from few_cases import few
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.commands import cli
-from unslothrl.offline.checkpoints import StageCheckpoints
+from unslothrl.offline.run import StageCheckpoints
 from unslothrl.rewards.model import HEAD_FILE
 
 pytestmark = pytest.mark.real
