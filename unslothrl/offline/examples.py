@@ -33,7 +33,7 @@ TEXT = "text"
 CHOSEN = ("chosen", "chosen_response", "response_j")
 REJECTED = ("rejected", "rejected_response", "response_k")
 MARKER = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's hh-rlhf
-MARGIN, NUMBER = "margin", re.compile(r"\d+(\.\d*)?(e[+-]?\d+)?", re.IGNORECASE)
+MARGIN, NUMBER = "margin", r"\d+(\.\d*)?([eE][+-]?\d+)?"
 AFTER = {  # role of a turn -> roles of the turn before it, "": none
     "system": ("",),
     "user": ("", "system", "assistant", "tool"),
@@ -313,6 +313,6 @@ def margin_of(row: Mapping) -> float | None:
     value = row.get(MARGIN)
     if value is None:
         return None
-    if not NUMBER.fullmatch(str(value)) or math.isinf(float(value)):
+    if not re.fullmatch(NUMBER, str(value)) or math.isinf(float(value)):
         raise UnusableRow(f"column {MARGIN} is {plain(str(value), 40)}, no number from 0")
     return float(value)
