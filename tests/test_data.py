@@ -223,8 +223,8 @@ def test_tests_of_a_row(row, expected):
 @pytest.mark.parametrize(
     ("tests", "said"),
     [
-        ({"inputs": [], "outputs": []}, "column test_cases has no tests"),
-        ({"inputs": ["1"], "outputs": []}, "1 inputs and 0 outputs"),
+        ({"inputs": [], "outputs": []}, "must have a list of inputs, and as many outputs"),
+        ({"inputs": ["1"], "outputs": []}, "must have a list of inputs, and as many outputs"),
         ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
         ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "expects nothing, so that any program"),
         ("nonsense", '"inputs"'),

@@ -17,7 +17,8 @@ from stopped_run import template
 from test_damaged_resumes import go_on
 
 from unslothrl import cluster
-from unslothrl.commands import chat, cli
+from unslothrl.backends import peft
+from unslothrl.commands import cli
 from unslothrl.errors import RunError, UserError
 
 pytestmark = pytest.mark.real
@@ -31,12 +32,12 @@ def reached(monkeypatch, tmp_path) -> list[bool]:
     monkeypatch.chdir(tmp_path)
     found: list[bool] = []
 
-    def stop(*_):
+    def stop(*_, **__):
         found.append(True)
         raise RunError("here a worker would start")
 
     monkeypatch.setattr(cluster, "start", stop)
-    monkeypatch.setattr(chat, "load_engine", stop)
+    monkeypatch.setattr(peft, "load", stop)
     return found
 
 

@@ -200,7 +200,8 @@ def test_the_best_adapter_is_what_is_to_be_used(adapters, losses, named):
     run.folder = SimpleNamespace(path=Path("runs/x"))
     run.options = TABLES["sft"].config()
     run.tokenizer = SimpleNamespace(chat_template="there is one")
-    run.evaluations = lambda: [(loss, {"step": 2 * n}) for n, loss in enumerate(losses)]
+    run.tables = SimpleNamespace(evaluation_name="held_out")
+    run.rows = lambda: [{"step": 2 * n, run.loss_key: loss} for n, loss in enumerate(losses)]
     command = run.commands(None)["command"]
     if named is None:
         assert command is None

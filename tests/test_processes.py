@@ -190,11 +190,12 @@ def test_what_a_process_has_replied_before_it_ended_is_read(leaving, monkeypatch
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]
     calls[3], calls[7] = (RewardCall(f"{leaving}:call", it) for it in ((3, "ends"), (7, "tells")))
     with ProcessPool(1) as pool:
-        (first,), exchange = pool.processes, RewardProcess.exchange
+        exchange, first = RewardProcess.exchange, []
 
         def late(process, data, ends):
-            if process is first and not data:
-                os.waitid(os.P_PID, first.child.pid, os.WEXITED | os.WNOWAIT)
+            first.append(process)
+            if process is first[0] and not data:
+                os.waitid(os.P_PID, process.child.pid, os.WEXITED | os.WNOWAIT)
             return exchange(process, data, ends)
 
         monkeypatch.setattr(RewardProcess, "exchange", late)

@@ -135,8 +135,15 @@ def quantise(source: Path, stage: Stage | None = None) -> Path:
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
     if is_as_made(target):
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(target.parent / ".lock"):
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(target.parent / ".lock").acquire()
+    except OSError as error:
+        raise UserError(
+            f"model {source}: the cache {target.parent} cannot be written ({error.strerror}): set "
+            "the variable XDG_CACHE_HOME to a folder with room for its 4-bit copy"
+        ) from None
+    with lock:
         if not is_as_made(target):
             shutil.rmtree(target, ignore_errors=True)
             _quantise(source, target, stage)
