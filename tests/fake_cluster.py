@@ -99,6 +99,7 @@ class FakeCluster:
         self.starts_in_vain: set[str] = set()
         self.hangs_next: set[str] = set()  # actors that hang when they are started next
         self.silent: dict[str, float] = {}  # seconds since a process answered
+        self.answers_take_s = 0.0
         self.without_room: set[str] = set()  # actors
         self.moved: list[str] = []  # actors that were started on another node if there is one
         self.next_changes = Changes()
@@ -120,6 +121,9 @@ class FakeCluster:
 
     def silence_s(self, handle: Any) -> float:
         return self.silent.get(handle.name, 0.0)
+
+    def answer_s(self) -> float:
+        return self.answers_take_s
 
     def check_learners(self) -> None:
         pass

@@ -9,6 +9,7 @@ from fakes import task
 
 from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
+from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import pool as pool_module
@@ -21,10 +22,12 @@ from unslothrl.training.members import (
     LATE_FACTOR,
     LATE_S,
     LATE_SILENT_S,
+    MOST_USUAL_S,
     SILENT_S,
     SLOW_S,
     CallTimes,
     Speed,
+    late_silence_s,
 )
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
@@ -224,6 +227,20 @@ def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
     assert cluster.started == [] and stream.pool.members["actor-1"].is_late
 
 
+def test_a_busy_machine_is_given_more_time():
+    cluster, stream, _ = begun(2)
+    cluster.processes["actor-1"].is_hanging = True
+    cluster.silent["actor-1"] = LATE_SILENT_S + 0.9
+    cluster.answers_take_s = 0.5  # twice as long is allowed
+    send(stream, 4)
+    for _ in range(100):
+        stream.pump()
+    assert not stream.pool.members["actor-1"].is_late
+    cluster.silent["actor-1"] = LATE_SILENT_S + 1.1
+    while not stream.pool.members["actor-1"].is_late:
+        stream.pump()
+
+
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
     notes: list[str] = []
     cluster = FakeCluster(2)
@@ -287,6 +304,29 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
     assert len(stream.wait(indices)) == 4
     assert cluster.started == ["actor-0"] * 2
     assert any("actor-0 has not answered for 6" in note for note in notes)
+
+
+def test_a_stall_is_a_time_in_which_nobody_looked():
+    times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
+    stalls = Stalls(lambda: next(times))
+    assert [stalls.look() for _ in range(4)] == [0.0, 0.0, 60.0, 0.0]
+
+
+def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
+    """By Ctrl-Z. Until its processes' answers arrive it has nothing to go by but the clock."""
+    clock.look_s = 0.1
+    cluster, stream, _ = begun(2)
+    indices = send(stream, 4)
+    for process in cluster.processes.values():
+        process.is_hanging = True
+    for _ in range(9):
+        stream.pump()
+    clock.now += 3600.0
+    for _ in range(9):
+        stream.pump()
+    for process in cluster.processes.values():
+        process.is_hanging = False
+    assert len(stream.wait(indices)) == 4 and cluster.started == []
 
 
 def test_a_run_goes_on_with_min_actors():
@@ -412,6 +452,7 @@ def test_what_a_call_may_take_grows_with_what_was_seen():
     assert patience.late_s("collect", is_first=True) == patience.late_s("load", False) == math.inf
     patience.saw("load", 1.0)
     assert patience.late_s("load", is_first=False) == LATE_S < FLOOR_S
+    assert late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S  # however busy the machine
 
 
 def speed(*recent: tuple[int, int, float]) -> Speed:

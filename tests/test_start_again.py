@@ -10,6 +10,7 @@ import pytest
 
 from unslothrl import cluster, embedded
 from unslothrl.cluster.base import Builders, Checks, everyone
+from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.system.machine import Machine
 
@@ -84,7 +85,8 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     processes.check_learners()
 
     actor = processes.actors[0]  # and one that is stopped for a while, which its silence shows
-    pid = processes.ray.get(processes.hosts[actor.name].pid.remote())
+    host = processes.hosts[actor.name]
+    pid = processes.ray.get(host.pid.remote())
     processes.silence_s(actor)
     os.kill(pid, signal.SIGSTOP)
     end = time.monotonic() + 60
@@ -94,3 +96,8 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     while processes.silence_s(actor) > 0 and time.monotonic() < end:
         pass
     assert silent >= 2.0 and time.monotonic() < end
+    watch = processes.watches[host]
+    seconds, when = watch.longest
+    assert seconds >= 1.5
+    assert watch.answer_s(when + FORGET_S) == pytest.approx(seconds / 2)
+    assert processes.answer_s() < seconds  # the learner's, beside it

@@ -94,6 +94,11 @@ class Cluster:
         """For how long a process's watching thread has left a question unanswered."""
         return 0.0
 
+    def answer_s(self) -> float:
+        """Seconds that such answers take now, of processes that have been asked of late: long where
+        the machines are busy."""
+        return 0.0
+
     def check_learners(self) -> None:
         """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
 

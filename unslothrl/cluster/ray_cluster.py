@@ -30,7 +30,15 @@ from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, Learne
 from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
-from unslothrl.cluster.ray_calls import PING_S, RayTransport, Results, Watch, watched_host
+from unslothrl.cluster.ray_calls import (
+    PING_S,
+    RayTransport,
+    Results,
+    Stalls,
+    Watch,
+    answer_s,
+    watched_host,
+)
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, RunError
@@ -167,9 +175,12 @@ class RayCluster(Cluster):
         waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
         began, starts = dict.fromkeys(names, time.monotonic()), Counter(names)
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
+        stalls = Stalls()
         while waiting:
+            stall_s = stalls.look()
             ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
             for name, call in list(waiting.items()):
+                began[name] += stall_s
                 error, seconds = ended.get(call), time.monotonic() - began[name]
                 if call in ended and error is None:
                     del waiting[name]
@@ -202,7 +213,7 @@ class RayCluster(Cluster):
     ) -> list[Any]:
         values: dict[Any, Any] = {}
         waiting = dict.fromkeys(calls)
-        watches = self._watches_of(calls)
+        watches, stalls = self._watches_of(calls), Stalls()
         end = math.inf if deadline_s is None else time.monotonic() + deadline_s
         while waiting:
             for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
@@ -211,6 +222,7 @@ class RayCluster(Cluster):
                     self._raise(outcome.error, waiting)
                 values[outcome.call] = outcome.value
             if waiting:
+                end += stalls.look()
                 self._meanwhile(watches)
                 if time.monotonic() > end:
                     self._hangs(next(iter(waiting)).transport.host, "did not finish in time")
@@ -260,6 +272,9 @@ class RayCluster(Cluster):
 
     def silence_s(self, handle: GeneratorHandle) -> float:
         return self._watch(handle.name).silence_s()
+
+    def answer_s(self) -> float:
+        return answer_s(self.watches.values())
 
     def check_learners(self) -> None:
         for learner in self.learners:

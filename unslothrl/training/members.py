@@ -21,7 +21,8 @@ FIRST_SILENT_S = 30.0  # the same in a first call: what compiles may hold the in
 
 # Of a call, after which others draw as well what its process has in hand
 LATE_S, LATE_FACTOR = 10.0, 3.0
-LATE_SILENT_S = 4.0  # the same for an answer of its watching thread
+LATE_SILENT_S = 2.0  # the same for an answer of its watching thread
+USUAL, MOST_USUAL_S = 2.0, 3.0  # so many times as long as answers take now is allowed beside
 ASK_S = 1.0  # that a call takes before its process is asked whether it lives
 
 # Of an actor's speed
@@ -131,6 +132,12 @@ class Member:
         self.holds, self.given = {}, {}
         return indices
 
+    def put_off(self, seconds: float) -> None:
+        """Gives it so much more time for all that it is given some for."""
+        self.began += seconds
+        if self.slow_since is not None:
+            self.slow_since += seconds
+
 
 class CallTimes:
     """The longest call of each kind so far, and what follows from it."""
@@ -153,3 +160,9 @@ class CallTimes:
         if is_first or kind not in self.longest:
             return math.inf
         return max(LATE_S, LATE_FACTOR * self.longest[kind])
+
+
+def late_silence_s(answer_s: float) -> float:
+    """After so many seconds without an answer of its watching thread a process may hang, where
+    answers of processes take `answer_s` now."""
+    return LATE_SILENT_S + min(USUAL * answer_s, MOST_USUAL_S)

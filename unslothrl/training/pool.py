@@ -12,6 +12,7 @@ from typing import Any
 from unslothrl.cluster.base import Checks, Cluster, Progress, counted
 from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
+from unslothrl.cluster.ray_calls import Stalls
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -63,6 +64,7 @@ class Pool:
         self.replaced = 0  # in the whole run
         self.versions_ended = 0  # that were loaded by processes which are gone
         self.looked = self.looked_at_nodes = time.monotonic()
+        self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
@@ -277,6 +279,9 @@ class Pool:
             return
         self.looked = now
         self.cluster.check_learners()
+        if stall_s := self.stalls.look():
+            for member in self.members.values():
+                member.put_off(stall_s)
         for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.began)
@@ -304,7 +309,9 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > self.times.late_s(kind, is_first) or silent_s > limits.LATE_SILENT_S:
+        elif taken_s > self.times.late_s(kind, is_first) or (
+            silent_s > limits.late_silence_s(self.cluster.answer_s())
+        ):
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
