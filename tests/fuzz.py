@@ -190,7 +190,9 @@ def damage(draw: random.Random, path: Path) -> None:
         if draw.random() < 0.5:
             path.mkdir()
     elif how < 4 and path.suffix in (".json", ".jsonl"):
-        path.write_text("\n".join(map(rewritten(draw), path.read_text().split("\n"))))
+        text = path.read_text(errors="surrogateescape")
+        text = "\n".join(map(rewritten(draw), text.split("\n")))
+        path.write_text(text, errors="surrogateescape")
     else:
         path.write_bytes(mutated_bytes(draw, path.read_bytes()))
 

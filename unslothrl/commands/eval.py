@@ -18,7 +18,7 @@ from unslothrl.config.values import RUN
 from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, write_whole
+from unslothrl.files import expanded, is_file, is_folder, write_whole
 from unslothrl.records import Group
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
@@ -264,12 +264,12 @@ def difference(values: Mapping[str, float] | None) -> str:
 def written_to(found: Found, output: str | None) -> Path | None:
     """The file that the completions are written to, in a folder that is made. UserError for one
     that is there; OSError where there can be none: before anything is generated."""
-    if output is not None and exists(output):
-        raise UserError(f"output {plain(output)} exists already: remove it, or set another")
     if output is None and found.run is None:
         return None
     own = (found.run or Path()) / EVALS / f"{found.name}.jsonl"
     path = own if output is None else expanded(output)
+    if output is not None and (is_folder(path) or (is_file(path) and path.stat().st_size)):
+        raise UserError(f"output {plain(output)} exists already: remove it, or set another")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
 
@@ -277,4 +277,5 @@ def written_to(found: Found, output: str | None) -> Path | None:
 def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
     """A line of JSON for each completion. Raises OSError."""
     rows = [row for name, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=name)]
-    write_whole(path, b"".join(map(json_line, rows)))
+    write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
+    write(path, b"".join(map(json_line, rows)))

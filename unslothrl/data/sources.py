@@ -79,7 +79,7 @@ def parse(text: str) -> Source:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
-        raise UserError(f"dataset {text}: must be NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
+        raise UserError(f"dataset {text}: must be written NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
     name, config = parts["name"], parts["config"]
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon

@@ -69,7 +69,9 @@ def find(model: str, weights: bool = True) -> Path:
         refuse_links(model, folder)
         return folder.resolve()
     if exists(model):
-        raise UserError(f"model {model}: it is a file: give its folder, or a hub id")
+        raise UserError(
+            f"model {model}: it is a file: give a folder of 16-bit safetensors, or a hub id"
+        )
     if (address := sources.ADDRESS.match(model)) is not None:
         raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
