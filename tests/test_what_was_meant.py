@@ -33,7 +33,7 @@ OBJECTIVE = Objective(advantage=centred)
     ("model", "fix"),
     [
         ("https://huggingface.co/owner/name/tree/main", "set --model owner/name"),
-        ("model.gguf", "give its folder, or a hub id"),
+        ("model.gguf", "give a folder of 16-bit safetensors, or a hub id"),
         ("adapter", "set --adapter adapter"),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_base_that_is_none(model, fix, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("text", ["", " ", "https://huggingface.co/datasets/owner/name"])
 def test_a_source_that_names_nothing_is_not_the_current_folder(text):
-    with pytest.raises(UserError, match=r"must be NAME|set owner/name"):
+    with pytest.raises(UserError, match=r"NAME@SPLIT|set owner/name"):
         sources.parse(text)
 
 
