@@ -300,7 +300,8 @@ def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
 
 
 def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None:
-    """Inequalities in one variable: "or" is a union, a comma or "and" an intersection, if any."""
+    """Inequalities in one variable: "or" is a union, "and" an intersection, and a
+    comma too where there is one."""
     parts = [part for part in labelled(answers) if isinstance(part, Region) and part.intervals]
     names = {part.variable for part in parts} - {None}
     is_list = not names and len(parts) > 1 and connectives == {","}
@@ -311,7 +312,7 @@ def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None
     if not names or connectives == {"or"}:
         return Region(together, name)
     common = functools.reduce(regions.intersection, [part.intervals for part in parts])
-    return Region(common or together, name)
+    return Region(common if common or "and" in connectives else together, name)
 
 
 def as_list(answers: Sequence[Answer]) -> Collection:
