@@ -15,8 +15,8 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import json
 import os
+import signal
 import socket
 import sys
 import time
@@ -24,6 +24,7 @@ import traceback
 import types
 from collections.abc import Callable
 from hashlib import blake2b
+from json import dumps, loads  # these, whatever a function makes of json.dumps
 from typing import Any
 
 LONGEST_ERROR = 300
@@ -70,7 +71,7 @@ def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
     async def result(text: str, named: dict[str, Any]) -> list:
         try:
             return [as_json(await load(function)(text, **named)), None]
-        except Exception as error:
+        except BaseException as error:  # a cancelled request, say, is no other's error
             return [None, reason(error)]
 
     async def all_of_them() -> list[list]:
@@ -173,14 +174,14 @@ def reason(error: BaseException) -> str:
 
 def sealed(token: str, reply: Any) -> bytes:
     """A reply as a line; its seal shows that it is whole and answers this token's request."""
-    body = json.dumps(reply).encode()
+    body = dumps(reply).encode()
     return seal(token, body) + body + b"\n"
 
 
 def opened(token: str, line: bytes) -> Any:
     """What was sealed; None for a line that does not answer this request."""
     body = line[2 * SEAL :]
-    return json.loads(body) if line == seal(token, body) + body else None
+    return loads(body) if line == seal(token, body) + body else None
 
 
 def seal(token: str, body: bytes) -> bytes:
@@ -194,7 +195,7 @@ async def wait(value: Any) -> Any:
 def serve(connection: socket.socket) -> None:
     known: set[str] = set()
     for line in connection.makefile("rb"):
-        token, name, arguments, named = json.loads(line)
+        token, name, arguments, named = loads(line)
         try:
             function = load(name)
             if name not in known:
@@ -208,6 +209,7 @@ def serve(connection: socket.socket) -> None:
             answer = [as_json(value), None]
         except BaseException as error:  # hostile text, or the user's own code: it must not end us
             answer = [None, reason(error)]
+        signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left behind is no later call's
         connection.sendall(sealed(token, answer))
 
 
