@@ -132,3 +132,45 @@ def test_an_error_of_a_file_says_where_it_is(tmp_path):
         with pytest.raises(rewards.UserError, match=r"by zero \(mine.py, line 3\): fix it$"):
             scorer.check()
         assert scorer.score([completed("", 0, "")]).failures[0].reason.endswith("line 3)")
+
+
+LEFT_BEHIND = """
+import asyncio
+import json
+import signal
+def alarm(completion):
+    left = signal.getitimer(signal.ITIMER_REAL)[0]
+    signal.alarm(100)
+    return 1.0 if left == 0 else 0.0
+def patch(completion):
+    json.dumps = lambda value: '[0.0, null]'
+    return 1.0
+async def ends(completion):
+    if completion == "cancelled": raise asyncio.CancelledError
+    if completion == "exits": raise SystemExit(3)
+    return 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "texts", "rewards"),
+    [
+        ("ends", ["a", "cancelled", "exits", "b"], [1.0, 0.0, 0.0, 1.0]),
+        ("alarm", ["a", "b", "c"], [1.0, 1.0, 1.0]),
+        ("patch", ["a", "b", "c"], [1.0, 1.0, 1.0]),
+    ],
+)
+def test_what_one_call_does_is_not_anothers(function, texts, rewards, tmp_path):
+    (tmp_path / "mine.py").write_text(LEFT_BEHIND)
+    found = scored(tmp_path / "mine.py", function, texts=texts)
+    assert found.rewards[function] == rewards
+    assert len(found.failures) == rewards.count(0.0)
+
+
+@pytest.mark.parametrize(
+    "parameters", ["answer, completion", "data_source, solution_str, ground_truth"]
+)
+def test_a_completion_that_is_not_first_is_refused(parameters, tmp_path):
+    (tmp_path / "mine.py").write_text(f"def f({parameters}): return 1.0")
+    with pytest.raises(rewards.UserError, match="the first parameter of f is what gets the"):
+        custom.signature_of(tmp_path / "mine.py", "f")

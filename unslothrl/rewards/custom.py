@@ -31,6 +31,7 @@ from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
 ANSWER, PROMPT, ROW = ("answer", "answers"), ("prompt", "prompts"), ("row", "rows")
+COMPLETION = ("completion", "solution_str")  # ours, and verl's
 ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer was read from one
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
 OF_TRL = (ALL, IDS, STATE, PROMPT[1])
@@ -134,7 +135,13 @@ def signature_of(path: Path, name: str) -> Signature:
         raise UserError(f"reward {path}: it is not Python ({error!s:.200}): fix it") from None
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
     if name in functions:
-        return _signature(functions[name])
+        signature = _signature(functions[name])
+        if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
+            raise UserError(
+                f"reward {path}: the first parameter of {name} is what gets the completion: put it "
+                "there, as in def reward(completion, answer)"
+            )
+        return signature
     scope = symtable.symtable(text, str(path), "exec")
     if any(each.get_name() == name and each.is_local() for each in scope.get_symbols()):
         return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
