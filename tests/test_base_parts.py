@@ -4,6 +4,7 @@
 import itertools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,6 +62,14 @@ def append(name: str, text: str):
     return change
 
 
+def add_template(name: str, text: str) -> Callable[[Path], None]:
+    def change(base: Path) -> None:
+        (base / "additional_chat_templates").mkdir()
+        (base / "additional_chat_templates" / name).write_text(text)
+
+    return change
+
+
 def split(base: Path, swapped: bool = False) -> None:
     """Half of the tensors in a second file; `swapped`: that of another base."""
     tensors = safetensors.torch.load((base / WEIGHTS).read_bytes())
@@ -86,6 +95,9 @@ CHANGES = {  # what -> (the change, the parts that it is called by)
     "an added token": (change_json("tokenizer.json", add_token), "tokenizer"),
     "a special token": (
         change_json("tokenizer_config.json", lambda t: t.update(eos_token="0")), "tokenizer"
+    ),
+    "a template for tools": (
+        add_template("tool_use.jinja", "{{ tools }}"), "chat template"
     ),
     "the template": (append("chat_template.jinja", " "), "chat template"),
     "the stop tokens": (

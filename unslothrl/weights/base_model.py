@@ -25,7 +25,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, leads_out, read_object, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
-from unslothrl.weights.base_parts import MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
+from unslothrl.weights.base_parts import MORE_TEMPLATES, MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
 QUANTISING = Path(__file__).parent / "quantise.py"
@@ -176,6 +176,8 @@ def _quantise(source: Path, target: Path, stage: Stage) -> None:
         for path in source.iterdir():  # the tokenizer and what goes with it, as they are
             if path.suffix in TOKENIZER_SUFFIXES and not (temporary / path.name).exists():
                 shutil.copyfile(path, temporary / path.name)
+        if (templates := source / MORE_TEMPLATES).is_dir():
+            shutil.copytree(templates, temporary / MORE_TEMPLATES)
         write_whole(temporary / MADE, json.dumps(base_parts.of(temporary)).encode())
         temporary.rename(target)
     finally:

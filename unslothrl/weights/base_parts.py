@@ -28,8 +28,12 @@ OF_TENSORS = {  # part -> what the names of its tensors have in them; all others
 }
 MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
-TOKENIZER_NAMES = ("tokenizer", "special_tokens", "vocab", "merges", "added_tokens")
+TOKENIZER_NAMES = (
+    "tokenizer", "special_tokens", "vocab", "merges", "added_tokens",
+    "sentencepiece", "spiece", "tekken",
+)  # fmt: skip
 TEMPLATE_NAME, TEMPLATE_FILE = "chat_template", "chat_template.jinja"
+MORE_TEMPLATES = "additional_chat_templates"  # a folder
 NOT_COMPARED = ("_name_or_path", "transformers_version")  # of config.json: where it comes from
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -41,6 +45,8 @@ def of(base: Path) -> dict[str, str]:
     template = of_tokenizer.pop(TEMPLATE_NAME, None)
     if (base / TEMPLATE_FILE).is_file():  # which transformers prefers
         template = (base / TEMPLATE_FILE).read_text("utf-8", "replace")
+    if others := sorted((base / MORE_TEMPLATES).glob("*.jinja")):
+        template = [template, {path.name: path.read_text("utf-8", "replace") for path in others}]
     files = {
         path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
         for path in tokenizer_files(base)
