@@ -1,16 +1,19 @@
 """The PEFT backend: exact gradients whatever happened before, whatever the micro-batches."""
 
+import json
 import random
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from few_cases import few
+from transformers import AutoModelForCausalLM
 
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
-from unslothrl.backends import packing
+from unslothrl.backends import packing, peft
 from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learners.learner import Hyperparameters, Learner
@@ -295,8 +298,6 @@ def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
 
 
 def test_a_checkpoint_of_another_rank_is_refused(bases, make_backend):
-    from unslothrl.backends import peft
-
     saved = learner_of(make_backend(bases["plain"]), bases["plain"]).save_state()
     options = {"alpha": 16, "dropout": 0.0, "seed": 0, "dtype": torch.bfloat16}
     other = learner_of(peft.load(bases["plain"], rank=1, **options), bases["plain"])
@@ -306,8 +307,6 @@ def test_a_checkpoint_of_another_rank_is_refused(bases, make_backend):
 
 def test_what_is_measured_has_no_dropout(bases):
     """Twice the same, and as without it; only what has a gradient draws masks."""
-    from unslothrl.backends import peft
-
     found = []
     for dropout in (0.0, 0.5):
         backend = peft.load(
@@ -413,3 +412,11 @@ def test_only_a_card_in_bfloat16_has_autocast(bases, make_backend):
         found = lora_precision("cuda", torch.bfloat16)
     assert (found.device, found.fast_dtype) == ("cuda", torch.bfloat16)
     assert isinstance(make_backend(bases["plain"])._precision(), nullcontext)
+
+
+def test_a_bases_own_dropout_is_not_the_policys(bases, tmp_path):
+    base = shutil.copytree(bases["plain"], tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, "attention_dropout": 0.5}))
+    model, ids = peft.load_base(AutoModelForCausalLM, base, torch.float32), torch.arange(8)[None]
+    assert torch.equal(model.train()(ids).logits, model.eval()(ids).logits)

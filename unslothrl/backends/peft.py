@@ -64,6 +64,11 @@ def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
     )
     coverage.check(model, base)
     keep_4bit_weights_packed(model, dtype)
+    for module in model.modules():  # the base's own dropout, which the sampler does not have
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
     return model
 
 
