@@ -49,6 +49,7 @@ SYSTEM = {"from": "system", "value": "Be brief."}
             ("instruction + system", "output"),
         ),
         ({" Question ": "What is 3 + 4?", "ANSWER": 7}, ASKED, ("question", "answer")),
+        ({"question": "What is 3 + 4?", "answer": 7.0}, ASKED, ("question", "answer")),  # pandas
     ],
 )
 def test_rows_of_other_peoples_formats(row, messages, columns):

@@ -245,12 +245,14 @@ def final_answer(worked: str) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A value as text. UnusableRow unless it is text, or a finite number, that is not empty."""
+    """A value as text, a whole number without ".0". UnusableRow unless it is text, or a finite
+    number, that is not empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):
         raise UnusableRow(f"column {column} must be text, got {value}")
-    text = str(value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    text = str(int(value) if is_whole else value)  # 579.0 is what pandas makes of 579
     if not is_utf8(text):
         raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}")
     if not text.strip():
