@@ -141,8 +141,9 @@ def available_ram_mb() -> int:
 
 
 def free_mb(folder: Path) -> int:
-    """Free space of the file system that holds `folder`; 0 where there is no such folder."""
-    return shutil.disk_usage(folder).free >> 20 if folder.is_dir() else 0
+    """Free space of the file system that holds `folder`, or would hold it once it is made."""
+    nearest = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
+    return shutil.disk_usage(nearest).free >> 20
 
 
 @functools.cache
