@@ -7,6 +7,8 @@ PYTHON ?= python3
 SET ?=
 ARGS ?=
 
+# Tests read and write text in any locale.
+export PYTHONUTF8 = 1
 unexport PYTHONDONTWRITEBYTECODE  # compiled tests are kept, which saves a quarter of `make quick`
 
 setup = $(PYTHON) tools/setup_env.py $(if $(SET),--set $(SET))

@@ -57,6 +57,14 @@ def packing_where_it_can(request):
     torch.nn.functional.scaled_dot_product_attention = attention
 
 
+@pytest.fixture(autouse=True, scope="session")
+def room_on_disk():
+    """What a plan says in a test does not depend on how full this disk is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unslothrl.system.machine.free_mb", lambda folder: 100_000)
+        yield
+
+
 SMALL = {
     "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add
     "hidden_size": 128,

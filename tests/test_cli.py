@@ -94,8 +94,9 @@ def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_pat
 def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text('learner = "grpo"\nlr = 1e-4\n')
-    flags = f"--recipe {file} --num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
-    assert cli.main(flags.split()) == cli.main(["train", *flags.split()]) == 0
+    others = "--num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
+    flags = ["--recipe", str(file), *others.split()]
+    assert cli.main(flags) == cli.main(["train", *flags]) == 0
     (resolved,), (again,) = runs
     first, notes, second = resolved.config, resolved.notes, again.config
     assert resolved.recipe["lr"] == 1e-3 and "model" not in resolved.recipe

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     assert calling.program() == "'an environment/bin/unslothrl'"
     (shell / "unslothrl").unlink()
     monkeypatch.chdir(tmp_path.parent)
-    assert calling.program() == f"'{shell}/python' -m unslothrl"
+    assert calling.program() == f"{shlex.quote(f'{shell}/python')} -m unslothrl"
     assert calling.command("chat", "--adapter", Path("my runs/x")).endswith(
         "chat --adapter 'my runs/x'"
     )

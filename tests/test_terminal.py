@@ -49,7 +49,7 @@ def view(live: bool, width: int = 80):
     file = io.TextIOWrapper(raw, encoding="utf-8", newline="\n", write_through=True)
     console = Console(
         file=file, force_terminal=live, width=width, height=24, color_system=None,
-        legacy_windows=False,
+        legacy_windows=False, _environ={"TERM": "xterm"},
     )  # fmt: skip
     return Terminal(5, console, live, clock), clock, lambda: raw.getvalue().decode()
 
@@ -399,7 +399,7 @@ def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said
     run.view, run.folder, run.trainer, run.has_results = terminal, folder, Ended(step), True
     run.close("failed" if error else "interrupted", error)
     assert folder.read_summary()["wall_seconds"] == 75
-    assert said in written() and f"--resume '{tmp_path}/my run'\n" in written()
+    assert said in written() and f"--resume {shlex.quote(f'{tmp_path}/my run')}\n" in written()
     assert error or f"interrupted: {step} steps in 0 s; 1:15 with start and end\n" in written()
 
 
@@ -460,4 +460,4 @@ def test_what_fills_a_card_says_what_to_lower(tmp_path):
     folder = RunFolder.create(tmp_path, "x", "")
     said = str(unexpected(OutOfMemoryError("CUDA out of memory. Tried to allocate"), folder))
     assert "lower --train_batch_size" in said and "error.txt" in said
-    assert f"bundle {folder.path}` makes an archive" in said
+    assert f"bundle {shlex.quote(str(folder.path))}` makes an archive" in said
