@@ -12,6 +12,10 @@ from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system.memory import prepare_card
 from unslothrl.weights import coverage
+from unslothrl.weights.base_model import read_config
+
+# What a base's own configuration may ask for, and the sampler does not have.
+DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
 
 def load(
@@ -59,16 +63,12 @@ def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
     """A checkpoint as a model of transformers' class `kind`, without a LoRA."""
     prepare_card()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    more |= {name: 0.0 for name in DROPOUTS if read_config(base).get(name)}
     model = kind.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False, **more
     )
     coverage.check(model, base)
     keep_4bit_weights_packed(model, dtype)
-    for module in model.modules():  # the base's own dropout, which the sampler does not have
-        if hasattr(module, "attention_dropout"):
-            module.attention_dropout = 0.0
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
     return model
 
 
