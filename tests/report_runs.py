@@ -127,7 +127,7 @@ def make_run(
         advantages = [[total - sum(g.totals) / candidates for total in g.totals] for g in groups]
         chosen = [[i for i in range(candidates) if i % 4 != 3] for _ in groups]
         rows = list(rollout_rows(groups, advantages, chosen))
-        folder.write_rollouts(step, rows)
+        folder.write_rows("rollouts", step, rows)
         if (step % traced_every == 0 or step == 1) and not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             write_tokens(folder, step, dict(enumerate(of_rows)))
@@ -143,7 +143,7 @@ def evaluate(
     folder: RunFolder, draw: random.Random, step: int, right: float, write: Write
 ) -> dict[str, float]:
     groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
-    folder.write_evaluation(f"step_{step:06d}", evaluation_rows({"held_out": groups}))
+    folder.write_rows("evals", step, evaluation_rows({"held_out": groups}))
     scores = [score for group in groups for score in group.scores]
     return {
         "eval/held_out/pass@1": sum(scores) / len(scores),

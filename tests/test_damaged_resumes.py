@@ -22,7 +22,8 @@ from unslothrl.files import replace_folder
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import restore
 from unslothrl.runs.run import EarlierRun
-from unslothrl.tracking.run_folder import RunFolder, read_jsonl
+from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import best
 

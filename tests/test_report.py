@@ -24,7 +24,7 @@ from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import Tokens, browser_data, write_tokens
-from unslothrl.tracking.rows import evaluation_rows, rollout_rows
+from unslothrl.tracking.rows import evaluation_rows, json_line, read_jsonl, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 
 
@@ -165,7 +165,8 @@ def test_episodes_have_charts_and_turns(tmp_path, shown):
     assert captions >= {"Turns of an episode", "Tool calls of an episode", "Lost episodes"}
     assert "Turns of an episode" not in shown.source
     every = [c for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
-    lost = [row["lost"] for i in range(1, 7) for row in folder.read_rollouts(i) if "lost" in row]
+    rows = [row for i in range(1, 7) for row in read_jsonl(folder.step_file("rollouts", i))]
+    lost = [row["lost"] for row in rows if "lost" in row]
     assert lost and [each["lost"] for each in every if "lost" in each] == lost
 
 
@@ -189,7 +190,7 @@ def test_the_turns_of_an_episode():
 def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     if number_of_steps:
         folder.log({"step": 1, "reward/mean": 0.5, "train/loss": math.nan, "timing/step_s": 2.0})
-        folder.write_rollouts(1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
+        folder.write_rows("rollouts", 1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
     folder.write_summary({"status": "finished"})
     page = page_of(folder)
     assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
@@ -292,7 +293,7 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     rows = list(
         rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
     )
-    folder.write_rollouts(3, rows)
+    folder.write_rows("rollouts", 3, rows)
     known = Tokens(["He", "llo"], [-0.5, None], [0.01234, None], left_out=4)
     write_tokens(folder, 3, {1: known})
     step = shown_step(folder, 3)
@@ -314,7 +315,7 @@ def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
         {"accuracy": (1.0,) * 40},
         (1.0,) * 40,
     )
-    folder.write_rollouts(1, rollout_rows([made]))
+    folder.write_rows("rollouts", 1, rollout_rows([made]))
     step = shown_step(folder, 1)
     assert len(json.dumps(step)) <= rollout_data.MOST_BYTES_OF_STEP
     begin, left_out, end = step["prompts"][0]["candidates"][7]["text"]
@@ -323,7 +324,7 @@ def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
 
 
 def test_of_a_large_step_some_prompts_are_shown(folder):
-    folder.write_rollouts(1, rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
+    folder.write_rows("rollouts", 1, rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
     step = shown_step(folder, 1)
     assert (step["completions"], step["shown"]) == (800, 96)
     assert [prompt["name"] for prompt in step["prompts"]][::5] == ["0", "41", "83"]
@@ -334,7 +335,7 @@ def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
     for step in range(1, 101):
         made = group("a", [1.0] * 4)
         texts = tuple(completion(3, text=f"{step} " * 2000) for _ in range(4))
-        folder.write_rollouts(step, rollout_rows([replace(made, completions=texts)]))
+        folder.write_rows("rollouts", step, rollout_rows([replace(made, completions=texts)]))
     data = browser_data(folder)["steps"]
     assert len(data) == rollout_data.MOST_STEPS and data[-1]["name"] == "100"
     assert len(json.dumps(data)) < 700_000
@@ -343,7 +344,7 @@ def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
 def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
     drawn = [group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]
     assert rollout_data.grouped(list(rollout_rows(drawn))) == [[0, 1], [2, 3], [4]]
-    path = folder.write_evaluation("step_000001", evaluation_rows({"s": drawn}))
+    path = folder.write_rows("evals", 1, evaluation_rows({"s": drawn}))
     assert rollout_data.evaluation_scores(path) == {
         "s": {"a: 7": [1.0, 0.0], "a: 7'": [0.0, 0.0], "a: 7''": [1.0]}
     }
@@ -353,7 +354,7 @@ def test_tokens_go_with_their_rollouts(tmp_path):
     folder = make_run(tmp_path / "run", 4, eval_every=2)
     assert all(step["traced"] for step in browser_data(folder)["steps"])
     folder.truncate_after(2)  # as a resumed run does
-    folder.write_rollouts(3, list(rollout_rows([group("other", [1.0])])))
+    folder.write_rows("rollouts", 3, list(rollout_rows([group("other", [1.0])])))
     data = browser_data(folder)
     assert [(step["name"], step["traced"]) for step in data["steps"]] == [
         ("1", True), ("2", True), ("3", False),
@@ -368,7 +369,7 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
     folder = make_run(tmp_path / "run", 1, eval_every=1)
     groups = {"held_out": [group("a", [1.0, 0.0])]}
     rows = [r for p in ("base", "adapter") for r in evaluation_rows(groups, policy=p)]
-    folder.write_evaluation("v000001", rows)
+    (folder.path / "evals" / "v000001.jsonl").write_bytes(b"".join(map(json_line, rows)))
     shown = browser_data(folder)["evals"][-1]
     assert [prompt["name"] for prompt in shown["prompts"]] == [
         "held_out, base: a", "held_out, adapter: a",
@@ -533,7 +534,7 @@ def evaluated(path: Path, answers: list[str]) -> RunHistory:
         for i, answer in enumerate(answers)
         for one in [group(f"eval/s/{i}", [1.0])]
     ]
-    folder.write_evaluation("step_000000", evaluation_rows({"s": groups}))
+    folder.write_rows("evals", 0, evaluation_rows({"s": groups}))
     folder.log({"step": 0, "eval/s/pass@1": 1.0, "eval/s/best_of_n": 1.0})
     return RunHistory.read(folder)
 

@@ -176,8 +176,8 @@ def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
 def test_resume_deletes_what_came_after_the_step(folder):
     for step in (9, 10, 11):
         folder.log({"step": step})
-        folder.write_rollouts(step, [])
-        folder.write_evaluation(f"step_{step:06d}", [])
+        folder.write_rows("rollouts", step, [])
+        folder.write_rows("evals", step, [])
         folder.checkpoints.write(RunState(step=step), b"")
     folder.write_summary({"status": "interrupted", "steps": 11})
     folder.truncate_after(10)
@@ -193,7 +193,7 @@ def test_resume_deletes_what_came_after_the_step(folder):
 def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
     groups = [group("a", [0.0, 1.0]), group("b", [0.5, 0.5])]
     rows = rollout_rows(groups, [[-1.0, 1.0], [0.0, 0.0]], [[1], [0, 1]])
-    path = folder.write_rollouts(10, rows)
+    path = folder.write_rows("rollouts", 10, rows)
     assert path == folder.path / "rollouts" / "step_000010.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows[1] == {

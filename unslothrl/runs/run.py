@@ -89,7 +89,10 @@ class EarlierRun:
         before = read_toml(self.folder.path / CONFIG, self.table)
         is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
         if not is_same and self.checkpoint is None:
-            self.folder.refuse_restart()
+            raise UserError(
+                f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
+                f"from: start a new run with --adapter {self.folder.path}"
+            )
         return is_same
 
     def summary(self) -> dict[str, Any]:
@@ -114,7 +117,8 @@ class EarlierRun:
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
         """Once the training is as it was: deletes what came after, writes the config."""
-        self.folder.write_config(to_toml(replace(options, resume=None), comments))
+        config = to_toml(replace(options, resume=None), comments)
+        write_whole(self.folder.path / CONFIG, config.encode())
         self.folder.truncate_after(self.step, self.logged)
         origin.record_resume(self.folder.path, self.step, self.changes)
         view.resumed(self.folder.read_metrics())

@@ -60,7 +60,7 @@ def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> 
         }
         for row, known in tokens.items()
     ]
-    folder.write_rows(folder.step_file(TOKENS, step), rows)
+    folder.write_rows(TOKENS, step, rows)
 
 
 def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
