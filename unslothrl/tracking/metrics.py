@@ -1,5 +1,4 @@
-"""Rows of metrics.jsonl as curves, and numbers as text, for the terminal and the report; the seconds
-of a step."""
+"""Rows of metrics.jsonl as curves, numbers as text for the terminal and the report, and a timer."""
 
 import contextlib
 import itertools

@@ -106,12 +106,10 @@ class Trackers:
         folder: Path = Path(),
         config: Mapping[str, Any] | None = None,
         note: Callable[[str], None] = print,
-        start: Callable[[str, TrackedRun], Tracker] | None = None,
     ):
         """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
         self.names, self.folder, self.config = wanted(names), folder, config or {}
         self.note = note
-        self.start_one = start or (lambda name, run: load(name).start(run))
         self.threads: list[TrackerThread] = []
 
     def start(self, resumed_at: int | None = None) -> None:
@@ -119,7 +117,7 @@ class Trackers:
         ids = run_ids(self.folder, self.names) if self.names else {}
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
-            self.threads.append(TrackerThread(name, partial(self.start_one, name, run)))
+            self.threads.append(TrackerThread(name, partial(load(name).start, run)))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The numbers of a row of metrics.jsonl."""
