@@ -33,14 +33,11 @@ from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
-WAYS_ON = (("resume", "resume"), ("continues", "goes_on"))  # label, key of the summary
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
-OUT_OF_MEMORY = "OutOfMemoryError"
-
 LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
 
 
@@ -325,8 +322,8 @@ class Run(abc.ABC):
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)
         message = None if known else f"{counted(steps, 'step')}, {summary['report']}"
-        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
-        self.view.failed(message, ways_on)
+        ways_on = (("resume", summary["resume"]), ("continues", summary["goes_on"]))
+        self.view.failed(message, [way for way in ways_on if way[1] and may_pass])
 
     def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
         """How a run that has not finished goes on, and from where: lines for the user."""
@@ -352,7 +349,7 @@ def unexpected(
             f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
         )
     said = causes.summary_of(error)
-    if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be here
         said += (
             f": the GPU is full: lower --train_batch_size, then --{lower_memory}, or see "
             "`unslothrl plan`"

@@ -64,7 +64,6 @@ def step_line(
     to_end: float | None = None,
     columns: Sequence[Column] = COLUMNS,
 ) -> str:
-    """A step, and when the run ends."""
     parts, groups = [], metrics.get("rollout/groups")
     for column in columns:
         value = metrics.get(column.metric)
@@ -174,7 +173,6 @@ class Phase:
 
     @property
     def drawn(self) -> int:
-        """Tokens since the first report."""
         return self.tokens - self.first_tokens
 
     @property

@@ -156,7 +156,6 @@ def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
 def prompt(
     rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
 ) -> dict[str, Any]:
-    """A prompt and its candidates."""
     first = rows[group[0]]
     return {
         "name": ": ".join(filter(None, [title_of(first), short_name(first["task"])])),
