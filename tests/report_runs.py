@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fakes import task
 
@@ -195,11 +196,12 @@ def metrics_of(
 
 
 def make_stage(
-    path: Path, command: str, number_of_steps: int = 12, eval_every: int = 4
+    path: Path, command: str, number_of_steps: int = 12, eval_every: int = 4, **given: Any
 ) -> RunFolder:
     """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
     draw = random.Random(path.name)
-    options = TABLES[command].config(model="embedded", run_name=path.name, lr=2e-4)
+    given = {"model": "embedded", "run_name": path.name, "lr": 2e-4, **given}
+    options = TABLES[command].config(**given)
     folder = RunFolder.create(path.parent, path.name, to_toml(options))
     folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
     for step in range(1, number_of_steps + 1):
