@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from few_cases import few
-from runs_compared import differences, rows
+from runs_compared import differences, rows, signal_in
 
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
@@ -61,21 +61,9 @@ def stop_in(
     patch, runs: Path, owner: type, name: str, call: int, after: bool = False, *more: str
 ) -> tuple[Path, int]:
     """Runs until a call of a method. -> its folder and exit code"""
-    real, calls = getattr(owner, name), 0
-
-    def told(*arguments, **keywords):
-        nonlocal calls
-        calls += 1
-        if calls == call and not after:
-            signal.raise_signal(signal.SIGTERM)
-        result = real(*arguments, **keywords)
-        if calls == call and after:
-            signal.raise_signal(signal.SIGTERM)
-        return result
-
-    patch.setattr(owner, name, told)
-    code = cli.main([*FLAGS, "--output_dir", str(runs), "--run_name", "x", *more])
-    patch.setattr(owner, name, real)
+    with patch.context() as inner:
+        signal_in(inner, owner, name, call, signal.SIGTERM, after)
+        code = cli.main([*FLAGS, "--output_dir", str(runs), "--run_name", "x", *more])
     return runs / "x", code
 
 

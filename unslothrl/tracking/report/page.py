@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 
 from unslothrl.algorithms.estimates import estimate, paired
 from unslothrl.files import write_whole
-from unslothrl.text import plain
+from unslothrl.text import one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
@@ -94,8 +94,8 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError):
             raise
-        said = plain(" ".join(str(error).split()))
-        note(f"the report cannot be written ({type(error).__name__}: {said}); the run continues")
+        said = f"{type(error).__name__}: {one_line(error, 100)}"
+        note(f"the report cannot be written ({said}); the run continues")
 
 
 def asset(name: str) -> str:

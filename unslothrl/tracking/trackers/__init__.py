@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from unslothrl.errors import UserError
 from unslothrl.files import read_object, write_whole
 from unslothrl.records import Group
-from unslothrl.text import redacted
+from unslothrl.text import one_line
 from unslothrl.tracking.metrics import is_number
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
@@ -174,8 +174,7 @@ class TrackerThread(threading.Thread):
             while (call := self.calls.get()) is not None:
                 call(tracker)
         except BaseException as error:  # SystemExit included: it must not end more than this thread
-            said = " ".join(redacted(str(error), guess=True).split())
-            self.failure = f"{type(error).__name__}: {said:.300}"
+            self.failure = f"{type(error).__name__}: {one_line(error)}"
 
 
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
