@@ -140,12 +140,9 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
 
 
 def damaged_metrics(folder: RunFolder) -> list[str]:
-    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError."""
+    """A note where lines of metrics.jsonl are damaged, which cost no step."""
     damaged: list[str] = []
-    try:
-        folder.read_metrics(damaged.append)
-    except ValueError as error:
-        raise UserError(f"resume {folder.path}: {error}: remove the file") from None
+    folder.read_metrics(damaged.append)
     more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
     return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []
 
