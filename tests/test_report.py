@@ -345,7 +345,7 @@ def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
     drawn = [group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]
     assert rollout_data.grouped(list(rollout_rows(drawn))) == [[0, 1], [2, 3], [4]]
     path = folder.write_rows("evals", 1, evaluation_rows({"s": drawn}))
-    assert rollout_data.evaluation_scores(path) == {
+    assert rollout_data.evaluation_scores(path, 0) == {
         "s": {"a: 7": [1.0, 0.0], "a: 7'": [0.0, 0.0], "a: 7''": [1.0]}
     }
 

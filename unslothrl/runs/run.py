@@ -26,7 +26,7 @@ from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import Layout, found_at, is_whole
+from unslothrl.tracking.step_lines import Layout, found_at
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights import starting_adapter
@@ -60,12 +60,15 @@ class EarlierRun:
         folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
         folder.checkpoints = store(folder.path, options.keep_checkpoints)
-        damaged = damaged_metrics(folder)
+        damaged: list[str] = []
+        folder.read_metrics(damaged.append)
         notes: list[str] = []
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        notes += damaged
+        if damaged:  # which costs no step
+            more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
+            notes.append(f"{damaged[0]}{more}: left out of the record of the run")
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
         return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
 
@@ -81,7 +84,7 @@ class EarlierRun:
     def has_finished(self, options: Any) -> bool:
         """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
         summary = self.summary()
-        if summary.get("status") != "finished" or not is_whole(summary):
+        if summary.get("status") != "finished":
             return False
         before = read_toml(self.folder.path / CONFIG, self.table)
         is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
@@ -137,14 +140,6 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
         return newest
     notes.append(f"{cut_off} is incomplete: step {step} is done again")
     return before
-
-
-def damaged_metrics(folder: RunFolder) -> list[str]:
-    """A note where lines of metrics.jsonl are damaged, which cost no step."""
-    damaged: list[str] = []
-    folder.read_metrics(damaged.append)
-    more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
-    return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []
 
 
 class Run(abc.ABC):

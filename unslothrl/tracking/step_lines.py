@@ -191,11 +191,6 @@ class Phase:
 # How a run ended
 
 
-def is_whole(summary: Mapping[str, Any]) -> bool:
-    """Whether it has what `summary_lines` needs."""
-    return type(summary.get("steps")) is int and is_number(summary.get("seconds"))
-
-
 def summary_lines(
     summary: Mapping[str, Any], values: Sequence[float], arrow: str, curve: str = "reward"
 ) -> list[tuple[str, str]]:

@@ -103,8 +103,8 @@ class RunHistory:
     @cached_property
     def evaluations(self) -> dict[int, Scores]:
         """By step, what the evaluations of the run itself drew."""
-        steps = self.folder.steps_of(EVALS)
-        return {step: evaluation_scores(self.folder.step_file(EVALS, step)) for step in steps}
+        files = {step: self.folder.step_file(EVALS, step) for step in self.folder.steps_of(EVALS)}
+        return {s: evaluation_scores(file, file.stat().st_mtime_ns) for s, file in files.items()}
 
     def scores(self, step: int, name: str) -> Mapping[str, Sequence[float]]:
         """Problem -> the scores of its completions in an evaluation; {} where it is not there."""

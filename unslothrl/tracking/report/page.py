@@ -29,7 +29,7 @@ from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, sh
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
-from unslothrl.tracking.report.rollout_data import NO_DATA, browser_data, encoded_json
+from unslothrl.tracking.report.rollout_data import browser_data, encoded_json
 from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
@@ -56,6 +56,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     style, script = asset("report.css"), asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     only = runs[0] if len(runs) == 1 else None
+    data = browser_data(only.folder) if only else {"steps": [], "evals": []}
     found = [
         (run.name, sign)
         for run in runs
@@ -70,7 +71,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        data=Markup(encoded_json(browser_data(only.folder) if only else NO_DATA)),
+        data=Markup(encoded_json(data)),
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},

@@ -87,8 +87,7 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        problem = getattr(load(name), "problem", None)
-        if problem is not None and (why := problem()):
+        if why := getattr(load(name), "problem", lambda: None)():
             raise UserError(f"track {name}: {why}")
 
 
