@@ -124,9 +124,10 @@ def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
 
 
 def test_a_step_says_what_failed_and_had_no_signal():
-    row = {"reward/mean": 0.5, "reward/failed": 2, "reward/zero_signal_groups": 3}
+    counts = {"reward/failed": 2, "reward/zero_signal_groups": 3, "rollout/groups": 20}
+    row = {"reward/mean": 0.5, **counts}
     line = step_line(row, 1, 9, 75.0)
-    assert "rewards failed 2, groups without signal 3" in line and line.endswith("end in 1:15")
+    assert "rewards failed 2, groups without signal 3/20" in line and line.endswith("end in 1:15")
     assert "failed" not in step_line({**row, "reward/failed": 0}, 1, 9)
 
 
