@@ -29,8 +29,8 @@ from unslothrl.tracking.rows import (
     encoded,
     is_terminated,
     json_line,
-    numbered_objects,
     plain,
+    read_jsonl,
 )
 from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
 from unslothrl.weights.starting_adapter import START
@@ -214,20 +214,8 @@ class RunFolder:
         return None
 
     def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
-        `read_jsonl`, and for a line without its step; with `left_out`, which gets what is wrong
-        with such a line, it is left out instead."""
-        path = self.path / METRICS
-        rows = []
-        for number, row in numbered_objects(path):
-            if isinstance(row, dict) and type(row.get("step")) is int:
-                rows.append(row)
-                continue
-            problem = f"{path}, line {number} {'has no step' if isinstance(row, dict) else row}"
-            if left_out is None:
-                raise ValueError(problem)
-            left_out(problem)
-        return rows
+        """All lines of metrics.jsonl, as `read_jsonl` does; what was not finite reads as None."""
+        return read_jsonl(self.path / METRICS, left_out, needs_step=True)
 
     def write_rows(self, folder: str, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
         """Writes the rollouts of a step or what the evaluation after it drew: see `rows`."""
