@@ -12,7 +12,6 @@ from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
 from unslothrl.planning import forecast, gpu_names
-from unslothrl.tracking.step_lines import step_line
 
 
 def last_line(arguments, capsys, code=2):
@@ -135,12 +134,6 @@ def test_the_data_end_before_max_steps():
         "max_steps 40 -> 12: the data end after 1 pass (--episodes): set --episodes 4 for 40 steps"
     ]
     assert forecast.ends_early(12, 12, 1) == forecast.ends_early(None, 12, 1) == []
-
-
-def test_groups_are_counted_of_those_of_the_step():
-    row = {"reward/mean": 0.5, "timing/step_s": 1.0, "reward/zero_signal_groups": 19,
-           "rollout/groups": 20}  # fmt: skip
-    assert "groups without signal 19/20" in step_line(row, 5, 5)
 
 
 def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():

@@ -72,7 +72,7 @@ def make_run(folder: Path, steps: int = 0, keep: int = 2) -> RunFolder:
 def add_step(run: RunFolder, step: int) -> None:
     """As the loop does: rollouts, a checkpoint from before its evaluation, the evaluation, metrics,
     the checkpoint again."""
-    run.write_rollouts(step, [{"step": step}])
+    run.write_rows("rollouts", step, [{"step": step}])
     learner = bytes([step]) * 100
     state = RunState(step=step, unlogged={"step": step})
     run.checkpoints.write(state, learner)

@@ -11,7 +11,7 @@ from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.rewards.scorer import FailureReport
-from unslothrl.tracking.timer import Timer
+from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import SynchronousSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream

@@ -87,7 +87,12 @@ def resolve(
     layers = layers_of(RUN, flags, fetch)
     given, notes = layers.given, layers.notes
     asked = replace(Config(), **layers.user)
-    notes += check_named(asked)
+    check_files(asked)
+    objectives.load(asked.learner)
+    rewards.choose(asked.reward)
+    environments.check(asked.environment)
+    environments.options_of(asked.environment_options)
+    notes += environments.check_tools(asked.tools)
     lora = lora_of(asked)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
@@ -128,11 +133,15 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
     if user.get("adapter") is not None:
-        user["adapter"] = newest_of_run(user["adapter"])
+        newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
+        user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
         user = over_resumed(table, user, asked)
     if "reward" in user:
-        user["reward"] = tuple(map(newest_reward, user["reward"]))
+        user["reward"] = tuple(
+            reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
+            for text in user["reward"]
+        )
     user = starting_adapter.with_base(user, notes)
     return Layers(asked, requested, user, notes)
 
@@ -232,17 +241,6 @@ def is_path(name: str) -> bool:
     return name.startswith((".", "/", "~"))
 
 
-def newest_of_run(adapter: str) -> str:
-    """The newest adapter where a run's folder is given, else what is given."""
-    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
-    return adapter if newest is None else str(newest)
-
-
-def newest_reward(text: str) -> str:
-    """The newest reward model where a run's folder is given, else what is given."""
-    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
-
-
 # What follows from other options
 
 
@@ -308,16 +306,6 @@ def named(options: AnyOptions, kind: str, notes: list[str]) -> AnyOptions:
 
 
 # Checks that need neither the machine nor a model
-
-
-def check_named(config: Config) -> list[str]:
-    """-> notes. UserError for a file or a name that is not there, or not what it must be."""
-    check_files(config)
-    objectives.load(config.learner)
-    rewards.choose(config.reward)
-    environments.check(config.environment)
-    environments.options_of(config.environment_options)
-    return environments.check_tools(config.tools)
 
 
 def check_files(options: Options) -> None:

@@ -26,21 +26,18 @@ from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import Layout, found_at, is_whole
+from unslothrl.tracking.step_lines import Layout, found_at
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
-WAYS_ON = (("resume", "resume"), ("continues", "goes_on"))  # label, key of the summary
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
-OUT_OF_MEMORY = "OutOfMemoryError"
-
 LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
 
 
@@ -63,12 +60,15 @@ class EarlierRun:
         folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
         folder.checkpoints = store(folder.path, options.keep_checkpoints)
-        damaged = damaged_metrics(folder)
+        damaged: list[str] = []
+        folder.read_metrics(damaged.append)
         notes: list[str] = []
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        notes += damaged
+        if damaged:  # which costs no step
+            more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
+            notes.append(f"{damaged[0]}{more}: left out of the record of the run")
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
         return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
 
@@ -84,12 +84,15 @@ class EarlierRun:
     def has_finished(self, options: Any) -> bool:
         """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
         summary = self.summary()
-        if summary.get("status") != "finished" or not is_whole(summary):
+        if summary.get("status") != "finished":
             return False
         before = read_toml(self.folder.path / CONFIG, self.table)
         is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
         if not is_same and self.checkpoint is None:
-            self.folder.refuse_restart()
+            raise UserError(
+                f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
+                f"from: start a new run with --adapter {self.folder.path}"
+            )
         return is_same
 
     def summary(self) -> dict[str, Any]:
@@ -114,7 +117,8 @@ class EarlierRun:
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
         """Once the training is as it was: deletes what came after, writes the config."""
-        self.folder.write_config(to_toml(replace(options, resume=None), comments))
+        config = to_toml(replace(options, resume=None), comments)
+        write_whole(self.folder.path / CONFIG, config.encode())
         self.folder.truncate_after(self.step, self.logged)
         origin.record_resume(self.folder.path, self.step, self.changes)
         view.resumed(self.folder.read_metrics())
@@ -136,17 +140,6 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
         return newest
     notes.append(f"{cut_off} is incomplete: step {step} is done again")
     return before
-
-
-def damaged_metrics(folder: RunFolder) -> list[str]:
-    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError."""
-    damaged: list[str] = []
-    try:
-        folder.read_metrics(damaged.append)
-    except ValueError as error:
-        raise UserError(f"resume {folder.path}: {error}: remove the file") from None
-    more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
-    return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []
 
 
 class Run(abc.ABC):
@@ -321,8 +314,8 @@ class Run(abc.ABC):
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)
         message = None if known else f"{counted(steps, 'step')}, {summary['report']}"
-        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
-        self.view.failed(message, ways_on)
+        ways_on = (("resume", summary["resume"]), ("continues", summary["goes_on"]))
+        self.view.failed(message, [way for way in ways_on if way[1] and may_pass])
 
     def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
         """How a run that has not finished goes on, and from where: lines for the user."""
@@ -348,7 +341,7 @@ def unexpected(
             f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
         )
     said = causes.summary_of(error)
-    if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be here
         said += (
             f": the GPU is full: lower --train_batch_size, then --{lower_memory}, or see "
             "`unslothrl plan`"

@@ -18,8 +18,8 @@ from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.rewards.scorer import FailureReport
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.metrics import Metrics, eval_metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream

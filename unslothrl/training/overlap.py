@@ -19,7 +19,7 @@ from typing import Any
 from unslothrl.checkpoints.run_state import Ahead, RunState
 from unslothrl.config.hardware import training_sampling
 from unslothrl.records import Assignment, Group, Task
-from unslothrl.tracking.timer import Timer
+from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
 

@@ -8,9 +8,9 @@ from unslothrl.cluster.base import Cluster, everyone
 from unslothrl.cluster.handles import Call, GeneratorHandle
 from unslothrl.errors import RunError
 from unslothrl.files import write_whole
+from unslothrl.tracking.metrics import PARTS
 from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import PARTS
 
 FOLDER, TABLE = "profile", "table.txt"
 WAIT_S = 120.0  # for the processes to answer

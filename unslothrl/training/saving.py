@@ -18,7 +18,7 @@ from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder, step_name
+from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
@@ -113,7 +113,7 @@ class Saving:
     ) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
         rows = [*trained, *rollout_rows(left_out)]
-        self.folder.write_rollouts(step, rows)
+        self.folder.write_rows(ROLLOUTS, step, rows)
         if trace and self.pieces:
             with noting_errors(self.note):
                 write_tokens(self.folder, step, trace.tokens(self.pieces))
@@ -129,7 +129,7 @@ class Saving:
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
-        self.background.run(self.folder.write_evaluation, step_name(step), evaluation_rows(drawn))
+        self.background.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
         self.background.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:

@@ -18,9 +18,9 @@ from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.batching import Costs

@@ -15,9 +15,9 @@ from unslothrl.cluster.handles import Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample, Update, seed_of
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.training import batching
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
