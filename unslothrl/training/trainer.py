@@ -107,7 +107,7 @@ class Trainer:
                 if self.published is None:
                     self.publish()
                 if self.boundary is None:
-                    self.mark(self.learners.save_state())
+                    self.mark(self.cluster.learners[0].save_state())
                 if self.config.eval_every and not self.state.evals and not self.state.unlogged:
                     self.first_evaluation()
                 elif self.state.unlogged is not None:  # of the step that was resumed from
@@ -196,7 +196,7 @@ class Trainer:
             state.step, state.unlogged = step, metrics
             state.samples_seen += sum(len(group.completions) for group in kept + left_out)
             state.seconds += metrics["timing/step_s"]
-            self.mark(self.learners.save_state() if trained else None)
+            self.mark(self.cluster.learners[0].save_state() if trained else None)
         self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
@@ -295,7 +295,7 @@ class Trainer:
         actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`); of the version
         before where actors load this one while they generate."""
         started = time.perf_counter()
-        self.published = self.learners.publish(self.state.policy_version)
+        self.published = self.cluster.learners[0].publish(self.state.policy_version)
         self.cluster.wait([self.published])
         put_s = time.perf_counter() - started
         before = self.loaded
