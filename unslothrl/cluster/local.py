@@ -66,20 +66,16 @@ class LocalCluster(Cluster):
     ) -> list[Any]:
         with listening_to(calls, progress):
             if len(calls) > 1 and all(call.method == "update" for call in calls):
-                return update_in_turn(calls)
+                # none of several learners can wait for another in one process
+                learners = [call.target for call in calls]
+                parts = [call.arguments[0] for call in calls]
+                return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
             return [call.result() for call in calls]
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
             for handle in (*self.learners, *self.actors):
                 stack.callback(self.gather, [handle.close()])
-
-
-def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
-    """An update of several learners, none of which can wait for another in one process."""
-    learners = [call.target for call in calls]
-    parts = [call.arguments[0] for call in calls]
-    return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
 
 
 @contextlib.contextmanager

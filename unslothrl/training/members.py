@@ -120,12 +120,6 @@ class Member:
         """Whether it may be given work; who is late goes on with what it has."""
         return self.is_ready and not self.is_leaving
 
-    def give(self, assignment: Assignment, now: float) -> None:
-        """It goes with its next `collect`."""
-        index = assignment.index
-        self.holds[index] = self.given[index] = assignment
-        self.since[index] = now
-
     def drop(self) -> list[int]:
         """Takes all from it that it was to draw. -> the groups' indices."""
         indices = list(self.holds)

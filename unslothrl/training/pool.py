@@ -51,12 +51,11 @@ class Pool:
         self.cluster, self.checks, self.note = cluster, checks, note
         self.min_actors = min_actors
         self.draws_with_learners = draws_with_learners
-        self.members: dict[str, Member] = {}
-        for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
-            self.members[handle.name] = Member(handle)
+        self.members = {handle.name: Member(handle) for handle in cluster.actors}
+        self.newest: Version | None = None
+        self.renew_learners()
         self.times = CallTimes()
         self.damaged: Counter[Member] = Counter()  # versions that have arrived so
-        self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.starts: Counter[str] = Counter()  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
@@ -99,7 +98,11 @@ class Pool:
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile
                 pending = next(p for p in member.pending if p.call is outcome.call)
-                self._end(member, pending)
+                member.pending.remove(pending)
+                member.ended.add(pending.kind)
+                member.is_late = False
+                began, member.began = member.began, time.monotonic()
+                self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
                 if outcome.error is None:
                     pending.done(outcome.value)
                 else:
@@ -107,13 +110,6 @@ class Pool:
         else:
             time.sleep(timeout_s)
         self._look_after()
-
-    def _end(self, member: Member, pending: Pending) -> None:
-        member.pending.remove(pending)
-        member.ended.add(pending.kind)
-        member.is_late = False
-        began, member.began = member.began, time.monotonic()
-        self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
         if pending.version is not None and isinstance(error, AdapterDamaged):
@@ -244,10 +240,9 @@ class Pool:
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
         loaded: list[Loaded] = []
-        of_learners: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                found = of_learners if member.is_learner else loaded
+                found = [] if member.is_learner else loaded
                 self._call_load(member, adapter, found.append)
         return loaded
 
@@ -263,7 +258,7 @@ class Pool:
         member.speed.saw(steps, tokens, seconds)
 
     def renew_learners(self) -> None:
-        """The learners have been started again, and have published nothing yet."""
+        """The learners have been started, and have published nothing yet."""
         self.newest = None
         if self.draws_with_learners:
             for handle in self.cluster.learners:

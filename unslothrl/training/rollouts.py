@@ -125,7 +125,8 @@ class RolloutStream:
         for index in indices:
             flight = self.in_flight[index]
             flight.policy_version = self.policy_version
-            member.give(flight.assignment, time.monotonic())
+            member.holds[index] = member.given[index] = flight.assignment
+            member.since[index] = time.monotonic()
 
     @property
     def poll_s(self) -> float:

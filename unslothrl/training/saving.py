@@ -106,17 +106,15 @@ class Saving:
         trace: Trace | None = None,
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.background.run(self._write_rollouts, step, selected, left_out, trace)
 
-    def _write_rollouts(
-        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None
-    ) -> None:
-        trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
-        rows = [*trained, *rollout_rows(left_out)]
-        self.folder.write_rollouts(step, rows)
-        if trace and self.pieces:
-            with noting_errors(self.note):
-                write_tokens(self.folder, step, trace.tokens(self.pieces))
+        def write() -> None:
+            trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
+            self.folder.write_rollouts(step, [*trained, *rollout_rows(left_out)])
+            if trace and self.pieces:
+                with noting_errors(self.note):
+                    write_tokens(self.folder, step, trace.tokens(self.pieces))
+
+        self.background.run(write)
 
     def report(self) -> None:
         """The page of the run so far."""

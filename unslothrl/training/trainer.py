@@ -334,12 +334,12 @@ class Trainer:
         """The version that was published last."""
         assert self.published is not None, "nothing is published before `train`"
         (adapter,) = self.cluster.gather([self.published])
-        with contextlib.suppress(AdapterDamaged):
+        try:
             adapter.verify()
-            return adapter
-        self.published = self.cluster.learners[0].publish_again()
-        (adapter,) = self.cluster.gather([self.published])
-        adapter.verify()
+        except AdapterDamaged:
+            self.published = self.cluster.learners[0].publish_again()
+            (adapter,) = self.cluster.gather([self.published])
+            adapter.verify()
         return adapter
 
     def save_last_adapter(self) -> Path:
