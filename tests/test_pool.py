@@ -424,18 +424,15 @@ def test_what_is_urgent_goes_first():
 
 
 def test_what_a_call_may_take_grows_with_what_was_seen():
-    patience = CallTimes()
-    assert patience.allowed_s("collect", is_first=False) == FIRST_S
-    patience.saw("collect", 0.5)
-    assert patience.allowed_s("collect", is_first=True) == FIRST_S
-    assert patience.allowed_s("collect", is_first=False) == FLOOR_S
-    patience.saw("collect", 4.0)
-    patience.saw("collect", 2.0)
-    assert patience.allowed_s("collect", is_first=False) == 4.0 * FACTOR
-    assert patience.late_s("collect", is_first=False) == 4.0 * LATE_FACTOR
-    assert patience.late_s("collect", is_first=True) == patience.late_s("load", False) == math.inf
-    patience.saw("load", 1.0)
-    assert patience.late_s("load", is_first=False) == LATE_S < FLOOR_S
+    times = CallTimes()
+    assert times.limits_s("collect", is_first=False) == (FIRST_S, math.inf)
+    times.saw("collect", 0.5)
+    assert times.limits_s("collect", is_first=True) == (FIRST_S, math.inf)
+    assert times.limits_s("collect", is_first=False) == (FLOOR_S, LATE_S) and LATE_S < FLOOR_S
+    times.saw("collect", 4.0)
+    times.saw("collect", 2.0)
+    assert times.limits_s("collect", is_first=False) == (4.0 * FACTOR, 4.0 * LATE_FACTOR)
+    assert times.limits_s("load", is_first=False) == (FIRST_S, math.inf)
     assert late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S  # however busy the machine
 
 

@@ -106,15 +106,6 @@ def test_who_draws_what_is_a_function_of_the_run():
     assert list(stream.in_flight) == [7]  # numbers are never used twice
 
 
-def test_the_learners_share_a_batch_and_each_gets_one_even_if_it_is_empty(tmp_path):
-    run = Run(tmp_path, learners=3, steps=1, batch_size=1, num_candidates=2, topk=2)
-    run.trainer.train()
-    parts = [learner.batches[0] for learner in run.learners.values()]
-    assert sorted(len(part.samples) for part in parts) == [0, 1, 1]
-    assert {(part.sequences, part.tokens) for part in parts} == {(2, 6)}
-    assert {learner.version for learner in run.learners.values()} == {1}
-
-
 def test_nothing_to_learn_from_publishes_nothing(tmp_path):
     run = Run(tmp_path, never)
     run.trainer.train()

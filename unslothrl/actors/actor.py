@@ -98,7 +98,6 @@ class Actor:
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
 
     def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
         with self._named():
             self.engine.canary(shape)
 
@@ -318,11 +317,9 @@ class Actor:
         return None
 
     def start_profile(self) -> None:
-        """See `Profiler.arm`."""
         self.profiler.arm()
 
     def end_profile(self) -> list[Recording]:
-        """See `Profiler.take`."""
         return self.profiler.take()
 
     def fingerprint(self) -> str:

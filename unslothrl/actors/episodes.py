@@ -167,7 +167,6 @@ class Course:
 
     @property
     def reward(self) -> float:
-        """Of all turns."""
         return TURN_REWARDS[self.rules.turn_rewards](self.rewards, self.rules.discount)
 
     def check_rewards(self) -> None:

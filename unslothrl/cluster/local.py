@@ -43,7 +43,6 @@ class LocalTransport:
         return LocalCall(self.target, method, arguments)
 
     def fetch(self, argument: Any) -> float:
-        """It is in this process already."""
         return 0.0
 
 

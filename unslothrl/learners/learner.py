@@ -13,15 +13,7 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
-from unslothrl.records import (
-    Assignment,
-    Batch,
-    Collected,
-    Measured,
-    Sample,
-    Update,
-    UpdateStats,
-)
+from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
@@ -60,10 +52,7 @@ class Learner:
 
     def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
         """Each optimiser's parameters, by its name."""
-        parameters = {
-            "lora": self.backend.parameters(),
-            "critic": self.backend.critic_parameters(),
-        }
+        parameters = {"lora": self.backend.parameters(), "critic": self.backend.critic_parameters()}
         return {name: parameters[name] for name in self.optimizers}
 
     def collect(
@@ -85,7 +74,6 @@ class Learner:
         return loaded
 
     def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
         self.backend.to_device()
         self.actor.canary(shape)
         self.make_room()
@@ -106,12 +94,10 @@ class Learner:
             yield
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """See `Passes.measure`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
-        """See `Passes.judge`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.judge(samples))
 
@@ -219,11 +205,7 @@ class Learner:
         return address
 
     def join(
-        self,
-        rank: int,
-        world_size: int,
-        address: str,
-        deadline_s: float = exchange.JOIN_S,
+        self, rank: int, world_size: int, address: str, deadline_s: float = exchange.JOIN_S
     ) -> None:
         """Makes this learner one of `world_size` that update together, at the address that learner
         0's `listen` returned. PeerLost where one does not come within `deadline_s`."""

@@ -27,8 +27,6 @@ from unslothrl.training.rollouts import RolloutStream
 
 @dataclass(frozen=True)
 class RewardModel:
-    """Of a run."""
-
     name: str
     weight: float
     is_first: bool  # so that its sign is what is reported as correct, too
@@ -178,8 +176,7 @@ class SynchronousSource(GroupSource):
                 tasks, config.num_candidates, training_sampling(config), seed
             )
             groups = self.stream.wait(
-                indices,
-                lambda done, tokens: self.view.progress("generation", done, total, tokens),
+                indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )
         timer.move(self.stream.reward_s, "generation", "reward")
         return groups

@@ -64,7 +64,6 @@ class OverlappedSource(GroupSource):
         self._note_outstanding(state)
 
     def _draw(self, state: RunState, count: int) -> list[Drawn]:
-        """Draws tasks and gives them out."""
         end = state.position
         tasks, state.position = self.tasks.draw(end, count)
         has_gaps = state.position - end > len(tasks)  # rows that cannot be used

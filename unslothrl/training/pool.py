@@ -276,7 +276,9 @@ class Pool:
         self.cluster.check_learners()
         if stall_s := self.stalls.look():
             for member in self.members.values():
-                member.put_off(stall_s)
+                member.began += stall_s
+                if member.slow_since is not None:
+                    member.slow_since += stall_s
         for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.began)
@@ -294,7 +296,7 @@ class Pool:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
         taken_s, silent_s = age_s - pending.told_s, 0.0
-        allowed_s = self.times.allowed_s(kind, is_first)
+        allowed_s, late_s = self.times.limits_s(kind, is_first)
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
         elif taken_s > limits.ASK_S:
@@ -304,9 +306,7 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > self.times.late_s(kind, is_first) or (
-            silent_s > limits.late_silence_s(self.cluster.answer_s())
-        ):
+        elif taken_s > late_s or silent_s > limits.late_silence_s(self.cluster.answer_s()):
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:

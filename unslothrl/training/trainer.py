@@ -25,12 +25,7 @@ from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.group_source import (
-    Evaluation,
-    GroupSource,
-    RewardModel,
-    SynchronousSource,
-)
+from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.profile import Profile
@@ -132,7 +127,6 @@ class Trainer:
             self.boundary = Boundary.of(self.state, self.boundary.learner, ahead)
 
     def first_evaluation(self) -> None:
-        """Of what the run begins with."""
         metrics = self.evaluate()
         with stopping.held():
             self.log(metrics)
@@ -258,7 +252,6 @@ class Trainer:
         return self.state.step - (self.state.unlogged is not None)
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
-        """Chooses candidates and gives them advantages."""
         config = self.config
         return credit.assign(
             groups,
@@ -331,7 +324,6 @@ class Trainer:
         self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
-        """The version that was published last."""
         assert self.published is not None, "nothing is published before `train`"
         (adapter,) = self.cluster.gather([self.published])
         try:
