@@ -28,21 +28,10 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).parents[1]
 DATA = ROOT.parent / "shared" / "data"
 SMALL = {
-    "batch_size": 8,
-    "num_candidates": 4,
-    "topk": 3,
-    "learner_chunk_size": 2,
-    "number_of_actors": 1,
-    "train_batch_size": 8,
-    "max_steps": 3,
-    "eval_problems": 6,
-    "eval_candidates": 2,
-    "eval_every": 2,
-    "save_every": 1,
-    "kv_cache_mb": 64,
-}
-
-
+    "batch_size": 8, "num_candidates": 4, "topk": 3, "learner_chunk_size": 2,
+    "number_of_actors": 1, "train_batch_size": 8, "max_steps": 3, "eval_problems": 6,
+    "eval_candidates": 2, "eval_every": 2, "save_every": 1, "kv_cache_mb": 64,
+}  # fmt: skip
 # One process, no vLLM, so that pytest's own process can run it in two seconds.
 ALONE = {"cluster": "local", "number_of_actors": 0, "engine": "transformers"}
 
@@ -58,13 +47,8 @@ def command(output: Path, name: str, **options) -> list[str]:
 
 def train(output: Path, name: str, *more: str, **options) -> Path:
     """Runs the command to its end and returns the run folder."""
-    done = subprocess.run(
-        [*command(output, name, **options), *more],
-        capture_output=True,
-        text=True,
-        timeout=500,
-        cwd=output,
-    )
+    arguments = [*command(output, name, **options), *more]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=500, cwd=output)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return output / name
 
@@ -148,14 +132,8 @@ def test_every_target_of_every_layer_has_been_trained(ray, make_backend):
     from unslothrl import embedded
     from unslothrl.backends import peft
 
-    initial = peft.load(
-        base_model.quantise(embedded.BASE),
-        dtype=torch.bfloat16,
-        rank=16,
-        alpha=32,
-        dropout=0.0,
-        seed=0,
-    )
+    base, options = base_model.quantise(embedded.BASE), {"rank": 16, "alpha": 32, "dropout": 0.0}
+    initial = peft.load(base, dtype=torch.bfloat16, seed=0, **options)
     before = safetensors.torch.load(bytes(initial.publish(0).weights))
     after = weights(ray / "adapters" / "v000003")
     assert before.keys() == after.keys()
@@ -165,15 +143,8 @@ def test_every_target_of_every_layer_has_been_trained(ray, make_backend):
 
 
 def test_the_run_folder_has_the_documented_files_and_metrics(ray):
-    assert {path.name for path in ray.iterdir()} >= {
-        "config.toml",
-        "metrics.jsonl",
-        "summary.json",
-        "rollouts",
-        "adapters",
-        "checkpoints",
-        "report.html",
-    }
+    documented = "config.toml metrics.jsonl summary.json rollouts adapters checkpoints report.html"
+    assert {path.name for path in ray.iterdir()} >= set(documented.split())
     assert [row["step"] for row in metrics(ray)] == [0, 1, 2, 3]  # one object a step
     assert "eval/held_out/pass@1" in metrics(ray)[0]
     assert [("eval/held_out/pass@1" in row) for row in metrics(ray)] == [True, False, True, True]
@@ -279,13 +250,8 @@ def test_a_run_that_generates_while_it_updates(partial, output):
 def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output, whole):
     """The second half in a process that knows nothing of the first."""
     half = train_here(output, "half", max_steps=2)
-    done = subprocess.run(
-        [sys.executable, "-m", "unslothrl", "--resume", str(half), "--max_steps", "4"],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        cwd=ROOT,
-    )
+    arguments = [sys.executable, "-m", "unslothrl", "--resume", str(half), "--max_steps", "4"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=300, cwd=ROOT)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "\nmax_steps = 4\n" in (half / "config.toml").read_text()
     name = "adapters/v000004/adapter_model.safetensors"
@@ -302,9 +268,7 @@ def test_a_starting_adapter_is_where_training_starts(output, ray):
     folder = train_here(output, "from", adapter=start, max_steps=1, lora_save_path=output / "copy")
     assert (output / "copy" / "adapter_config.json").is_file()
     row = metrics(folder)[1]
-    assert row["train/kl_reference"] == pytest.approx(
-        0, abs=1e-9
-    )  # the policy is still its reference
+    assert row["train/kl_reference"] == pytest.approx(0, abs=1e-9)  # the policy is its reference
     assert (folder / "adapters/v000001/adapter_model.safetensors").read_bytes() != (
         start / "adapter_model.safetensors"
     ).read_bytes()

@@ -2,7 +2,6 @@
 Ray."""
 
 import contextlib
-import functools
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,13 +82,12 @@ def listening_to(calls: Collection[LocalCall], progress: Progress | None) -> Ite
     found = [getattr(call.target, "progress", None) for call in calls] if progress else []
     meters = list(dict.fromkeys(meter for meter in found if meter is not None))
 
-    def report(before: Sequence[Any], done: int, tokens: int) -> None:
+    def report(*_: int) -> None:
         assert progress is not None
-        states = [(done, tokens), *(meter.state for meter in before)]
-        progress(sum(state[0] for state in states), sum(state[1] for state in states))
+        progress(*map(sum, zip(*(meter.state for meter in meters), strict=True)))
 
-    for index, meter in enumerate(meters):
-        meter.listener = functools.partial(report, meters[:index])
+    for meter in meters:
+        meter.state, meter.listener = (0, 0), report
     try:
         yield
     finally:

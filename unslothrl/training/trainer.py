@@ -243,13 +243,9 @@ class Trainer:
             self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
             self.boundary = None
             self.source.restore(self.state)
-        self.folder.truncate_after(self.state.step, self.logged)
+        logged = self.state.step - (self.state.unlogged is not None)  # with all its metrics
+        self.folder.truncate_after(self.state.step, logged)
         self.published, self.restart = None, []
-
-    @property
-    def logged(self) -> int:
-        """The last step whose metrics are complete."""
-        return self.state.step - (self.state.unlogged is not None)
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
         config = self.config
