@@ -97,10 +97,6 @@ class Actor:
             self.engine.load(adapter)
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
 
-    def canary(self, shape: AdapterShape) -> None:
-        with self._named():
-            self.engine.canary(shape)
-
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
         """An engine does not know whose it is."""
@@ -308,23 +304,29 @@ class Actor:
             groups.append((assignment.index, replace(group, completions=of_actor)))
         return groups
 
-    def use_level(self, level: str | None) -> str | None:
-        """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
+    def check(
+        self, level: str | None, shape: AdapterShape | None = None, base_hash: str | None = None
+    ) -> tuple[str, str]:
+        """Takes the sandbox that the run has chosen for programs; with a `shape` see
+        `Engine.canary`. -> (why the sandbox does not work here, "" where it does; a hash of the
+        packed 4-bit weights: the engine's, or `base_hash`)."""
+        refusal = ""
+        if base_hash is None:
+            base_hash = self.engine.fingerprint()
         try:
             self.scorer.use_level(level)
         except UserError as error:
-            return str(error)
-        return None
+            refusal = str(error)
+        if shape is not None:
+            with self._named():
+                self.engine.canary(shape)
+        return refusal, base_hash
 
     def start_profile(self) -> None:
         self.profiler.arm()
 
     def end_profile(self) -> list[Recording]:
         return self.profiler.take()
-
-    def fingerprint(self) -> str:
-        """A hash of the engine's packed 4-bit weights."""
-        return self.engine.fingerprint()
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""

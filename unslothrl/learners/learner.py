@@ -73,10 +73,14 @@ class Learner:
         self.make_room()
         return loaded
 
-    def canary(self, shape: AdapterShape) -> None:
-        self.backend.to_device()
-        self.actor.canary(shape)
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+        """See `Actor.check`; the hash is of the base that is trained on."""
+        base_hash = self.backend.fingerprint()
+        if shape is not None:
+            self.backend.to_device()
+        found = self.actor.check(level, shape, base_hash)
         self.make_room()
+        return found
 
     def adapter_shape(self) -> AdapterShape:
         """Of what it publishes."""
@@ -239,16 +243,10 @@ class Learner:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
         learner_state.load(self._trained(), self.optimizers, data)
 
-    def fingerprint(self) -> str:
-        return self.backend.fingerprint()
-
     # It generates too, as an actor does.
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
         self.actor.abandon(indices)
-
-    def use_level(self, level: str | None) -> str | None:
-        return self.actor.use_level(level)
 
     def start_profile(self) -> None:
         self.actor.start_profile()

@@ -200,21 +200,15 @@ class Pool:
 
     def _check(self, member: Member) -> None:
         """Before a process that has started works: is it like the others?"""
-        results: list[Any] = []
-        calls = self.checks.calls(member.handle)
 
-        def keep(value: Any) -> None:
-            results.append(value)
-            if len(results) < len(calls):
-                return
-            error = self.checks.problem(member.name, results)
+        def checked(found: tuple[str, str]) -> None:
+            error = self.checks.problem(member.name, found)
             if error is None:
                 self._load(member)
             else:
                 self.lose(member, error, elsewhere=True)
 
-        for call in calls:
-            self.call(member, "check", call, keep)
+        self.call(member, "check", self.checks.call(member.handle), checked)
 
     def _load(self, member: Member) -> None:
         """Loads the newest version, and again where a newer one comes meanwhile."""
