@@ -201,8 +201,9 @@ class Evaluation:
         self.config, self.sets, self.stream = config, sets, stream
         self.failures, self.view, self.model = failures, view, model
 
-    def draw(self) -> dict[str, list[Group]]:
-        """`eval_candidates` completions of every task. -> name of the set -> groups."""
+    def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
+        """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what
+        the display calls it."""
         config = self.config
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates
@@ -214,7 +215,7 @@ class Evaluation:
             config.learner_chunk_size if config.learner_evaluates else 0,
         )
         groups = self.stream.wait(
-            indices, lambda done, tokens: self.view.progress("eval", done, total, tokens)
+            indices, lambda done, tokens: self.view.progress(kind, done, total, tokens)
         )
         if self.model is not None:
             groups = self.model.judged(groups)

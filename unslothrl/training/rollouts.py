@@ -108,11 +108,15 @@ class RolloutStream:
         else:
             members = self.pool.ready()
             learners = sum(member.is_learner for member in members)
-            counts = task_counts(len(indices), len(members) - learners, learners, learner_chunk)
+            counts = self._counts(len(indices), learners, learner_chunk)
             rest = iter(indices)
             for member, count in zip(members, counts, strict=True):
                 self._give(member, itertools.islice(rest, count))
         return indices
+
+    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
+        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
+        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
 
     def put(self, group: Group) -> int:
         """Takes a group that an earlier process drew. -> its index."""
