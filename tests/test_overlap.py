@@ -167,16 +167,6 @@ def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overl
     assert saved.outstanding == saved.batches == []
 
 
-def test_a_dead_actor_loses_no_prompt():
-    run = Run(1)
-    seen = []
-    for step in range(STEPS):
-        if step in (1, 3):
-            run.cluster.processes[f"actor-{step // 2}"].is_dead = True
-        seen += [int(group.task.id) for group in run.step().kept]
-    assert sorted(seen) == list(range(STEPS * BATCH)) and run.stream.pool.replaced == 2
-
-
 class ShortEpisodes(FakeTasks):
     """Ten tasks an episode, so that batches of four are four, four and two."""
 

@@ -245,7 +245,6 @@ class NodeWatch:
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
 
     def remove(self, name: str) -> None:
-        """Of a process that does not start again."""
         self.waiting.discard(name)
         self.displaced.discard(name)
         self.plans.pop(name, None)

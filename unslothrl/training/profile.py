@@ -28,7 +28,6 @@ class Profile:
         self.tables: list[str] = []  # of all recordings
 
     def begin(self, step: int, total: int) -> None:
-        """Before a step of `total`."""
         if self.steps and not self.first:
             self.first = min(step + 1, total)
             self.last = min(self.first + self.steps - 1, total)
@@ -36,7 +35,6 @@ class Profile:
             self._ask(lambda process: process.start_profile())
 
     def end(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """After it."""
         if not self.first <= step <= self.last:
             return
         self.folder.mkdir(exist_ok=True)

@@ -74,7 +74,6 @@ class Background:
         self.waiting.append(self.thread.submit(function, *arguments))
 
     def wait(self) -> None:
-        """Returns when every call has finished."""
         while self.waiting:
             self.waiting.popleft().result()
 
@@ -99,11 +98,7 @@ class Saving:
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
     def rollouts(
-        self,
-        step: int,
-        selected: Selected,
-        left_out: Sequence[Group],
-        trace: Trace | None = None,
+        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None = None
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
         self.background.run(self._write_rollouts, step, selected, left_out, trace)
@@ -119,7 +114,6 @@ class Saving:
                 write_tokens(self.folder, step, trace.tokens(self.pieces))
 
     def report(self) -> None:
-        """The page of the run so far."""
 
         def write() -> None:
             with noting_errors(self.note):
@@ -153,7 +147,6 @@ class Saving:
         self.folder.saved()
 
     def wait(self) -> None:
-        """Returns when everything is written."""
         self.background.wait()
 
 
@@ -169,11 +162,9 @@ class CheckpointSchedule:
         self.last = self.noted = 1
 
     def saved(self, seconds: float) -> None:
-        """That one has taken."""
         self.saves_s.append(seconds)
 
     def stepped(self, seconds: float) -> None:
-        """That a step has taken."""
         self.steps_s.append(seconds)
         if not self.is_derived or not self.saves_s:
             return
