@@ -12,6 +12,7 @@ import functools
 import gzip
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -65,6 +66,13 @@ def read(path: Path) -> Rows:
     if not len(rows):
         raise UserError(f"dataset {path}: it is empty: give a file with at least 2 rows")
     return rows
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below it, without hidden ones."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -222,7 +222,7 @@ class TemplateDialogue:
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        return prompts.by_template(
+        return rendering.by_template(
             self.tokenizer,
             messages,
             "choose another model or environment",
