@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.data.columns import parsed
+from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
 from unslothrl.files import MOST_CODE, read_text
 from unslothrl.records import Completion, Task
@@ -63,7 +64,11 @@ class Signature:
         """Whether completion and prompt are lists of messages for it, as TRL has them where the
         data set's prompts are such."""
         is_own = bool({*self.names, self.second} & set(OWN))
-        return self.is_batch and not is_own and any(map(is_conversation, task.read.values()))
+        return (
+            self.is_batch
+            and not is_own
+            and any(is_turns(parsed(each)) for each in task.read.values())
+        )
 
     def values(self, task: Task, done: Completion) -> dict[str, Any]:
         """All that it may ask for about one completion, by name."""
@@ -101,7 +106,7 @@ class Signature:
             if any(name in each for each in values)
         }
         given[ALL] = [
-            as_messages(done.text) if self.has_messages(task) else done.text
+            [{"role": "assistant", "content": done.text}] if self.has_messages(task) else done.text
             for task, done in completed
         ]
         step = max((version for _, done in completed for version in done.versions), default=0)
@@ -109,20 +114,6 @@ class Signature:
 
 
 ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=True)
-
-
-def as_messages(text: str) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": text}]
-
-
-def is_conversation(value: Any) -> bool:
-    turns = parsed(value)
-    return (
-        isinstance(turns, list)
-        and bool(turns)
-        and isinstance(turns[0], dict)
-        and ("role" in turns[0] or "from" in turns[0])
-    )
 
 
 def signature_of(path: Path, name: str) -> Signature:
