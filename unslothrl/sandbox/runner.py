@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import json
 import marshal
 import math
@@ -38,8 +39,7 @@ def run(program: Program, limits: Limits, level: str) -> ProgramResult:
     start a sandbox in time. To be called in a process with a single thread: it forks.
     """
     with contextlib.ExitStack() as stack:
-        started = start(stack, program, limits, level)
-        return watch(started, limits)
+        return watch(start(stack, program, limits, level), limits)
 
 
 @dataclass
@@ -201,12 +201,9 @@ def read_result(reply: bytes) -> tuple[object, bool]:
 def boot() -> str:
     """A program with `remote`'s functions `serve` and `verdict`. OSError where a module's file
     cannot be read."""
-    return BOOT.format(name=link.__name__, link=source_of(link), remote=source_of(remote))
-
-
-def source_of(module: Any) -> str:
-    with open(module.__file__, encoding="utf-8") as file:
-        return file.read()
+    return BOOT.format(
+        name=link.__name__, link=inspect.getsource(link), remote=inspect.getsource(remote)
+    )
 
 
 def run_tests(text: str, tests: dict[str, Any], limits: Limits, level: str) -> ProgramResult:
@@ -269,7 +266,7 @@ def temporary_folder() -> Iterator[str]:
         yield path
     finally:
         os.fchmod(folder, stat.S_IRWXU)
-        within = f"/proc/{os.getpid()}/fd/{folder}"
+        within = f"/proc/self/fd/{folder}"
         delete = ["find", ".", "-mindepth", "1", "-delete"]
         if subprocess.run(delete, cwd=within, stderr=subprocess.DEVNULL).returncode:
             # Modes are changed of folders alone: a file may have other names.
