@@ -149,11 +149,7 @@ class TemplateDialogue:
         return reply, message, as_message(reply, "\n".join(left_over))
 
     def extended(
-        self,
-        reply_ids: tuple[int, ...],
-        new: list[Message],
-        prompt: Prompt,
-        history: History,
+        self, reply_ids: tuple[int, ...], new: list[Message], prompt: Prompt, history: History
     ) -> tuple[Extension, Prompt]:
         """What follows a reply, which is the last message of `history`. UserError if refused."""
         new = self._texts(self.markers.clean(new))
@@ -248,9 +244,7 @@ class TemplateDialogue:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.tokenizer.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
 
     def _texts(self, messages: list[Message]) -> list[Message]:
