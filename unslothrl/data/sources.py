@@ -222,9 +222,6 @@ def is_name(text: str) -> bool:
     return text.replace("-", "_").replace(".", "_").isidentifier()
 
 
-# What is held out, where the data does not say
-
-
 def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
     dataset, eval_dataset, holdout and seed; `reader` as in `problem_keys`.
@@ -280,8 +277,6 @@ def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
         raise UserError(f"dataset {first} ({unusable} of {len(rows)} rows cannot be used)")
     return keys
 
-
-# Evaluation sets that have a name of their own: where they are on the hub, and who grades them
 
 MATHS, CODE = "boxed", "code"  # rewards
 MATHS_TOO = ("accuracy", "boxed", "think_answer_tags", "search")  # compare with a gold answer too

@@ -4,16 +4,8 @@
     async def reward(completion, answer, row): ...       many at the same time
     def reward(completions, answers, **columns): ...     a list, for all completions at once
 
-The first parameter is the completion; `completions` takes all of them. A second one is the answer.
-By name a function gets `prompt`, `answer`, `row` (a dict of the row's other columns) or any column,
-as lists where it takes all completions; `**` gets every column.
-
-Functions written for TRL's GRPOTrainer run unchanged. One is known by a parameter `completions`,
-`completion_ids`, `prompts` or `trainer_state`, by taking nothing but `**`, or by being imported or
-assigned in its file. As TRL does, it passes lists of messages where the data set's prompts are
-such, and texts where they are text; such a text also reads as its one message (`functions.Text`).
-What a function logs through `log_extra` and `log_metric` is dropped. One that names `answers` or
-`rows`, which TRL has not, gets texts always.
+What each parameter gets, and which functions are called as TRL calls them, is in docs/rewards.md.
+A function that names `answers` or `rows`, which TRL has not, gets texts always.
 """
 
 import ast
