@@ -20,8 +20,7 @@ import os
 import platform
 
 from unslothrl.errors import UserError
-from unslothrl.sandbox.levels import SECURE
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.levels import SECURE, Limits, Program
 from unslothrl.sandbox.runner import run
 
 BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass, replace
 
 from unslothrl.sandbox import cell_server
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.levels import Limits, Program
 from unslothrl.sandbox.runner import start_connected, wait_for_begin
 
 CPU_S = 600.0  # of all cells together

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from unslothrl.sandbox import seccomp, view
-from unslothrl.sandbox.program import Limits
+from unslothrl.sandbox.levels import Limits
 
 # linux/sched.h
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.sandbox import levels, link, remote, view
-from unslothrl.sandbox.program import START_S, Limits, Program, ProgramResult
+from unslothrl.sandbox.levels import START_S, Limits, Program, ProgramResult
 
 BOOT = """
 import sys, types

@@ -14,7 +14,7 @@ from typing import Any
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.levels import Limits, Program
 from unslothrl.sandbox.runner import run, run_tests
 from unslothrl.text import json_or_text
 
