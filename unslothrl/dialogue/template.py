@@ -86,7 +86,8 @@ class TemplateDialogue:
     @cached_property
     def native(self) -> CallForm | TaggedForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
-        user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
+        user = PROBE[0]
+        result: Message = {"role": "tool", "content": RESULT, "name": NAME}
         result["tool_call_id"] = "call00000"
         if NAME not in self.tried([user], [PROBE_TOOL]):
             return None
@@ -94,9 +95,7 @@ class TemplateDialogue:
         calls = [{"id": "call00000", "type": "function", "function": call}]
         for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
             said = {"role": "assistant", **reply}
-            if RESULT in self.tried(
-                [user, said, result | {"tool_call_id": "call00000"}], [PROBE_TOOL]
-            ):
+            if RESULT in self.tried([user, said, result], [PROBE_TOOL]):
                 return form_of(self.tried)
         return None
 
