@@ -19,9 +19,9 @@ from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
 from unslothrl.data import files, formats, rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
+from unslothrl.data.files import TableRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
-from unslothrl.data.rows import TableRows
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
+from unslothrl.data.files import Rows, file_of, number_of
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
-from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 

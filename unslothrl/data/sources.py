@@ -19,7 +19,7 @@ import numpy as np
 
 from unslothrl.data import files
 from unslothrl.data.columns import UnusableRow, attempt, parsed
-from unslothrl.data.rows import JoinedRows, PickedRows, Rows
+from unslothrl.data.files import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out

@@ -16,9 +16,9 @@ import numpy as np
 
 from unslothrl.data import sources
 from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
-from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
