@@ -97,7 +97,7 @@ def start(level: str, limits: Limits) -> LevelStart:
     view.read_only()  # looked up now: in the child it is too late
     view.harness_text()
     seccomp.bpf_filter(threads)
-    enter = functools.partial(namespaces.enter, limits, root, threads)
+    enter = functools.partial(namespaces.enter, limits.folder_mb, limits.files, root, threads)
     return LevelStart([], [], functools.partial(or_report, enter), view.HARNESS, uid)
 
 
