@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from unslothrl.commands.adapters import find, half_here, source_of
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.records import Request, Sampling, seed_of
@@ -170,8 +170,8 @@ class Answering:
         """The answer to a conversation that ends with the user's turn, as far as it is there after
         each token; the last is all of it. Special tokens are left out. UserError where the context
         has no room for it."""
-        text = prompts.render(self.tokenizer, turns, self.use.system_prompt)
-        (ids,) = prompts.tokenise(self.tokenizer, [text])
+        text = rendering.render(self.tokenizer, turns, self.use.system_prompt)
+        (ids,) = rendering.tokenise(self.tokenizer, [text])
         most = self.use.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         context = base_model.read_config(self.base).get("max_position_embeddings")
         left = context - len(ids) if isinstance(context, int) else MOST_NEW_TOKENS

@@ -19,8 +19,8 @@ from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Reader
-from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables

@@ -19,7 +19,7 @@ from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, write_whole
-from unslothrl.records import Group
+from unslothrl.records import Group, Task
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import check_rewards
@@ -63,12 +63,12 @@ def evaluate(
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
-        data = tasks.load_evals(options, tokenizer)
+        evals, more = tasks.load_evals(options, tokenizer)
         from unslothrl.evaluation.evaluator import Policy, evaluator
 
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
-        view.header(header(config, found, data, [*notes, *data.notes]))
-        with evaluator(config, base, data.evals, policies, level, view) as drawing:
+        view.header(header(config, found, evals, [*notes, *more]))
+        with evaluator(config, base, evals, policies, level, view) as drawing:
             drawn = {}
             for policy in policies:
                 view.stage(f"generating the answers of the {policy.name}")
@@ -185,8 +185,10 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
 
-def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
-    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
+def header(
+    config: Config, found: Found, evals: dict[str, list[Task]], notes: Sequence[str]
+) -> list[str]:
+    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in evals.items())
     return [
         f"{found.folder} on {sets}",
         f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.adapters import Source, find, half_here, source_of
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
@@ -232,8 +232,8 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
     problems = arithmetic.problems("test", 0)
     texts = [next(problems)["problem"] for _ in range(COMPARED)]
     if tokenizer.chat_template:
-        texts = [prompts.render(tokenizer, text, system) for text in texts]
-    return [tuple(ids) for ids in prompts.tokenise(tokenizer, texts)]
+        texts = [rendering.render(tokenizer, text, system) for text in texts]
+    return [tuple(ids) for ids in rendering.tokenise(tokenizer, texts)]
 
 
 def write_template(source: Source, folder: Path) -> None:
