@@ -51,10 +51,10 @@ class Plan:
 
 def shape_of(model: str) -> Shape:
     """UserError where it is not known."""
-    shape = shapes.shape_of(model)
-    if shape is None:
-        raise UserError(f"model {model}: {shapes.why_unknown(model)}")
-    return shape
+    found = shapes.shape_or_reason(model)
+    if isinstance(found, str):
+        raise UserError(f"model {model}: {found}")
+    return found
 
 
 def note(shape: Shape) -> str:
