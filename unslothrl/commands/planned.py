@@ -73,13 +73,12 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
-    judging = forecast.judging_seconds(config, shape, needs.placement)
+    seconds = forecast.seconds_of(config, shape, needs.placement)
     report = {
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
-        "judging_seconds": judging,
+        **seconds,
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),
         "note": note(shape),
@@ -96,7 +95,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     step = f"{config.batch_size} x {config.num_candidates} {what}"
     if turns := forecast.turns_of(config):
         step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
-    if judging is not None:
+    if judging := seconds["judging_seconds"]:
         step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
     return Plan(report, title, step)
 

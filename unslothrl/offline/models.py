@@ -121,10 +121,9 @@ def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
     `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
     """
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
-    found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
-    if not found:
+    heads = (tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight"))
+    if (weight := next(heads, None)) is None:
         return None
-    (weight,) = found
     scores = scores_of(model, [row[key] for row in pairs for key in ("chosen_ids", "rejected_ids")])
     deviation = scores.std(correction=0) if len(scores) else torch.ones(())
     tensors = {

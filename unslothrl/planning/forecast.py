@@ -171,30 +171,18 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[float, float] | None:
-    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
-    found = _low_and_high(config, shape, placement)
-    return found and (sum(found[0]), sum(found[1]))
-
-
-def judging_seconds(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[float, float] | None:
-    """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
-    found = _low_and_high(config, shape, placement)
-    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
-
-
-def _low_and_high(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[Seconds, Seconds] | None:
+def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
+    """(low, high) of a step on the placement's smallest GPU, and of what the reward model takes of
+    it; None without GPUs, the latter also without a reward model."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
-        return None
+        return {"step_seconds": None, "judging_seconds": None}
     slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
-    turns = turns_of(config)
-    return parts(config, shape, fast, low_s, SHORT), parts(config, shape, slow, high_s, 1.0, turns)
+    low = parts(config, shape, fast, low_s, SHORT)
+    high = parts(config, shape, slow, high_s, 1.0, turns_of(config))
+    judging = (low[1], high[1]) if footprint.has_reward_model(config) else None
+    return {"step_seconds": (sum(low), sum(high)), "judging_seconds": judging}
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
