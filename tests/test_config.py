@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.config import names
-from unslothrl.config.hardware import (
+from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.parts import (
     dtype_on,
     evaluation_sampling,
     follows_newest,
@@ -18,7 +19,6 @@ from unslothrl.config.hardware import (
     versions_in_flight,
     vllm_rank,
 )
-from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
 from unslothrl.config.values import RUN, choices_of, read_value
 from unslothrl.errors import UserError

@@ -16,8 +16,7 @@ from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
 from unslothrl.planning import forecast, stages
-from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.footprint import MB
+from unslothrl.planning.footprint import MB, usable_mb
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.stages import Reference, needs

@@ -23,7 +23,7 @@ from unslothrl import embedded
 from unslothrl.engines import vllm, vllm_split
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.records import Sample, Sampling
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE

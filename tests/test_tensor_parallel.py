@@ -22,7 +22,7 @@ from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_internals import EXTENSION, options
 from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, set_variables_of
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import assign_gpus, place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.tensor_parallel import check_source, problem

@@ -13,8 +13,8 @@ import pytest
 from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
 from transformers import LlamaConfig
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.planning.engine_memory import ON_A_CARD
+from unslothrl.config.parts import vllm_rank
+from unslothrl.planning.footprint import ON_A_CARD
 from unslothrl.runs.resolve import resolve
 from unslothrl.weights import shapes
 

@@ -17,13 +17,13 @@ import pytest
 import simulated_driver
 from layouts import LAYOUTS, card, machine_of, placed, resolved
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_internals import EXTENSION, split_over
 from unslothrl.planning import footprint as planned
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens
+from unslothrl.planning.footprint import ON_A_CARD, EngineMemory, prefill_tokens
 from unslothrl.planning.tensor_parallel import problem
 from unslothrl.runs.resolve import resolve
 from unslothrl.weights import shapes

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import half_precision
+from unslothrl.config.parts import half_precision
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.system import variables

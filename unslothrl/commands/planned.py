@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.names import off
 from unslothrl.config.offline_options import (
     DpoOptions,
@@ -14,14 +13,15 @@ from unslothrl.config.offline_options import (
     SftOptions,
 )
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources

@@ -19,8 +19,8 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.parts import half_precision
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models

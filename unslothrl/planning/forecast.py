@@ -17,9 +17,9 @@ completions of full length, the slowest, and of episodes with an environment, in
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED

@@ -19,7 +19,7 @@ from dataclasses import replace
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.footprint import ON_A_CARD, EngineLimits, usable_mb, usable_share
 from unslothrl.planning.placement import (
     ACTOR,
     LEARNER,
