@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.checkpoints.store import Damaged, check, step_of
+from unslothrl.checkpoints.store import Damaged, check
 from unslothrl.offline.run import StageCheckpoints
 
 FILES = {
@@ -33,7 +33,7 @@ def checkpoints(tmp_path):
 
 def test_a_checkpoint_is_summed_and_named(checkpoints):
     folder = write(checkpoints, 3)
-    assert folder == checkpoints.folder / "step_000003" and step_of(folder) == 3
+    assert folder == checkpoints.folder / "step_000003" and checkpoints.steps() == [3]
     lines = (folder / "SHA256SUMS").read_text().splitlines()
     names = [line.partition("  ")[2] for line in lines]
     assert sorted(names) == sorted([*FILES, "trainer_state.json"])

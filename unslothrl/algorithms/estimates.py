@@ -44,16 +44,6 @@ class Difference:
     p: float  # of a difference as large, either way, if there were none
 
 
-def pass_at_k(right: int, n: int, k: int) -> float:
-    """The probability that at least one of k completions is right, where `right` of n are.
-
-    ValueError where k is not from 1 to n.
-    """
-    if not 1 <= k <= n or not 0 <= right <= n:
-        raise ValueError(f"pass@{k} of {right} right ones among {n}")
-    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
-
-
 def best_of(scores: Sequence[float], k: int) -> float:
     """The mean, over all choices of k of a problem's scores, of the best: pass@k where they are 0
     or 1. A score is the best in C(those up to it, k) - C(those below it, k) choices of C(n, k).

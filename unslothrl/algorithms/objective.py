@@ -74,12 +74,8 @@ class Objective:
 
     @property
     def has_critic(self) -> bool:
+        """Whether an advantage needs no siblings."""
         return self.advantage == "gae"
-
-    @property
-    def compares_candidates(self) -> bool:
-        """Whether an advantage needs siblings."""
-        return not self.has_critic
 
     @property
     def trains_without_advantage(self) -> bool:

@@ -229,7 +229,7 @@ class PublishedFile:
         """AdapterDamaged where the file is not what was published, OSError where it is gone."""
         with (self.folder / WEIGHTS_FILE).open("rb") as file:
             weights = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        adapter = Adapter.read(self.version, weights, self.config, self.checksum)
+        adapter = Adapter.of(self.version, weights, self.config, self.checksum)
         adapter.verify()
         return Published(adapter)
 
