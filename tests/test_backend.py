@@ -59,6 +59,13 @@ def gradients(learner: Learner) -> dict[str, torch.Tensor]:
     return {name: p.grad.clone() for name, p in learner.backend.parameters().items()}
 
 
+def check_close(found: dict, expected: dict) -> None:
+    """Of gradients by name."""
+    for name, gradient in expected.items():
+        difference = (found[name] - gradient).abs().max()
+        assert difference <= 1e-5 * max(1.0, gradient.abs().max()), name
+
+
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_gradients_do_not_depend_on_what_ran_before(kind, bases, make_backend):
     backend = make_backend(bases[kind])
@@ -103,10 +110,8 @@ def test_the_bitsandbytes_trap_is_real(bases, make_backend):
 def test_micro_batches_do_not_change_the_gradient(kind, bases, make_backend):
     backend = make_backend(bases[kind], dtype="float32")
     found = {size: gradients(learner_of(backend, bases[kind], size)) for size in (1, 3, 8)}
-    for size in (1, 3):
-        for name, expected in found[8].items():
-            difference = (found[size][name] - expected).abs().max()
-            assert difference <= 1e-5 * max(1.0, expected.abs().max()), (size, name)
+    check_close(found[1], found[8])
+    check_close(found[3], found[8])
 
 
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
@@ -122,9 +127,7 @@ def test_packed_is_padded(kind, bases, make_backend):
         assert torch.allclose(values, torch.cat(alone, dim=1), atol=1e-5)
         found[is_packed] = (values, gradients(learner_of(backend, bases[kind], 3)))
     assert torch.allclose(found[True][0], found[False][0], atol=1e-5)
-    for name, expected in found[False][1].items():
-        difference = (found[True][1][name] - expected).abs().max()
-        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
+    check_close(found[True][1], found[False][1])
 
 
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
@@ -151,9 +154,7 @@ def test_a_prompt_stands_in_a_pack_once(kind, bases, make_backend):
         found.append((values.detach(), {n: p.grad for n, p in backend.parameters().items()}))
     (together, gradients_together), (alone, gradients_alone) = found
     assert torch.allclose(together, alone, atol=1e-5)
-    for name, expected in gradients_alone.items():
-        difference = (gradients_together[name] - expected).abs().max()
-        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
+    check_close(gradients_together, gradients_alone)
 
 
 def sized(*lengths: int, prompt: int = 2) -> list[Sample]:

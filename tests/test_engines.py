@@ -58,18 +58,19 @@ def engine(request, bases, backend):
     return engine
 
 
+def gap(engine, backend, temperature: float) -> float:
+    """The mean difference of the engine's log-probabilities from the learner's."""
+    asked = requests(sampling=Sampling(temperature, 1.0, 0, 24))
+    drawn = generate(engine, asked)
+    batch = [Sample.of(r.prompt_ids, one) for r, one in zip(asked, drawn, strict=True)]
+    with torch.no_grad():
+        learner, _ = backend.token_logprobs(batch, temperature)
+    sampler = np.concatenate([one.logprobs for one in drawn])
+    return np.abs(learner.numpy() - sampler).mean()
+
+
 def test_logprobs_are_the_learners(engine, backend):
-    for temperature in (1.0, 1.3):
-        sampling = Sampling(temperature, 1.0, 0, 24)
-        drawn = generate(engine, requests(sampling=sampling))
-        batch = [
-            Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-            for request, one in zip(requests(), drawn, strict=True)
-        ]
-        with torch.no_grad():
-            learner, _ = backend.token_logprobs(batch, temperature)
-        sampler = np.concatenate([one.logprobs for one in drawn])
-        assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01 and gap(engine, backend, 1.3) < 0.01
 
 
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
@@ -201,15 +202,7 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     settings = backend.model.get_base_model().generation_config
     settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
-    drawn = generate(engine, requests())
-    batch = [
-        Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-        for request, one in zip(requests(), drawn, strict=True)
-    ]
-    with torch.no_grad():
-        learner, _ = backend.token_logprobs(batch, 1.0)
-    sampler = np.concatenate([one.logprobs for one in drawn])
-    assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01
 
 
 def test_logits_are_float32_before_the_temperature(vllm_engine, backend):

@@ -229,7 +229,7 @@ def test_another_base_in_one_worker_is_named(engine):
     engine.in_workers(partial(scale, 1.01))
     with pytest.raises(RunError, match=r"\.1\.mlp\.up_proj has other scales on card 1"):
         engine.fingerprint()
-    engine.in_workers(partial(vllm_split.take_scales, engine.base))
+    engine.in_workers(partial(vllm_split.base_problem, engine.base, True))
     assert engine.fingerprint()
 
 
