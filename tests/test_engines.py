@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import engine_contract as contract
@@ -28,7 +29,6 @@ from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import footprint
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import Held
 from unslothrl.weights.shapes import shape_of
 
 pytestmark = pytest.mark.real
@@ -131,8 +131,8 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        folder = engine.loaded[engine.newest].files.folder
-        assert [held.folder for held in engine.files.held] == [folder]
+        folder = engine.loaded[engine.newest].files
+        assert engine.files.held == [folder]
         assert [path for path in engine.files.folder.iterdir() if path.is_dir()] == [folder]
 
 
@@ -143,7 +143,7 @@ def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, bac
     assert config["lora_alpha"] != config["r"]
     vllm_engine.load(adapter)
     generate(vllm_engine, requests(1))
-    folder = vllm_engine.loaded[vllm_engine.newest].files.folder
+    folder = vllm_engine.loaded[vllm_engine.newest].files
     assert (folder / WEIGHTS_FILE).read_bytes() == adapter.weights
     assert (folder / CONFIG_FILE).read_text() == adapter.config
 
@@ -268,10 +268,10 @@ def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
 ):
     hold, folders = vllm_engine.files.hold, []
 
-    def damaged(adapter: Adapter, is_own: bool = False) -> Held:
+    def damaged(adapter: Adapter, is_own: bool = False) -> Path:
         held = hold(adapter, is_own)
-        folders.append(held.folder)
-        weights = held.folder / WEIGHTS_FILE
+        folders.append(held)
+        weights = held / WEIGHTS_FILE
         if is_own:
             return held
         content = bytearray(weights.read_bytes())

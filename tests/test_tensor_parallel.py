@@ -363,7 +363,7 @@ def test_parts_that_are_quantised_alone_have_the_values_of_the_whole():
 
 def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
     adapter = Adapter.of(7, packed(tensors()), json.dumps(SETTINGS))
-    folder = NodeFiles(tmp_path / "room").hold(adapter).folder
+    folder = NodeFiles(tmp_path / "room").hold(adapter)
     file = PublishedFile(adapter.version, folder, adapter.config, adapter.checksum)
     again = pickle.loads(pickle.dumps(file))  # as it goes to the workers
     assert len(pickle.dumps(file)) < 5_000

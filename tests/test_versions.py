@@ -226,7 +226,7 @@ def test_many_loads_leave_nothing(engine, adapters):
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
         (held,) = engine.files.held
-        assert held.folder == engine.loaded[engine.newest].files.folder
+        assert held == engine.loaded[engine.newest].files
         assert not engine.internal_ids and not engine.llm.llm_engine.has_unfinished_requests()
     else:
         assert list(engine.backend.model.peft_config) == ["default"]
