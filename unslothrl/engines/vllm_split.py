@@ -48,12 +48,7 @@ def start(
     from vllm import LLM
 
     keywords = vllm_internals.options(
-        source,
-        workers=workers,
-        takes_turns=False,
-        float32_head=on_gpu,
-        on_gpu=on_gpu,
-        **chosen,
+        source, workers=workers, takes_turns=False, float32_head=on_gpu, on_gpu=on_gpu, **chosen
     )
     set_variables_of(workers)
     return SplitVllmEngine(LLM(**keywords), base)

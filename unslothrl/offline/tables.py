@@ -196,10 +196,7 @@ def dpo_rows(writer: Writer, pair: Pair) -> list[TableRow]:
 
 def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
     prompt, chosen, rejected = writer.pair(pair)
-    row: TableRow = {
-        "chosen_ids": [*prompt, *chosen.ids],
-        "rejected_ids": [*prompt, *rejected.ids],
-    }
+    row: TableRow = {"chosen_ids": [*prompt, *chosen.ids], "rejected_ids": [*prompt, *rejected.ids]}
     return [row if pair.margin is None else {**row, "margin": pair.margin}]
 
 
