@@ -90,10 +90,7 @@ def teacher_forced(backend, asked, drawn) -> dict[str, np.ndarray]:
     found = {}
     for begin in range(0, len(asked), 50):
         part = asked[begin : begin + 50]
-        samples = [
-            Sample(r.prompt_ids, drawn[r.id].token_ids, (), np.zeros(len(drawn[r.id].token_ids)), 0)
-            for r in part
-        ]
+        samples = [Sample.of(r.prompt_ids, drawn[r.id]) for r in part]
         with torch.no_grad():
             logprobs, _ = backend.token_logprobs(samples, 1.0)
         parts = np.split(logprobs.numpy(), np.cumsum([s.tokens for s in samples])[:-1])
