@@ -197,17 +197,6 @@ def test_each_version_in_flight_has_a_slot_and_a_copy(options):
     assert planned.versions_mb(config, SEVEN, 32) * 2**20 == 3 * SEVEN.lora_weights(32) * 2
 
 
-@pytest.mark.parametrize("change", [{"max_lora_rank": 48}, {"gpu_memory_utilization": 1.5}])
-def test_a_wrong_option_would_be_found(change, options):
-    from vllm import EngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
-    with pytest.raises(ValueError):
-        EngineArgs(**{**options, **change}).create_engine_config(UsageContext.LLM_CLASS)
-    with pytest.raises(TypeError):
-        EngineArgs(**options, no_such_option=1)
-
-
 def blocks(vllm_config, shape: shapes.Shape, available_mb: float) -> tuple[int, float]:
     """-> (tokens, concurrency at the longest length) of the cache that vLLM would make."""
     import torch

@@ -35,12 +35,9 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Estimate):
     """Of two policies on the same problems."""
 
-    mean: float
-    low: float
-    high: float
     p: float  # of a difference as large, either way, if there were none
 
 
