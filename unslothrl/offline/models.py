@@ -14,11 +14,11 @@ from transformers import AutoModelForSequenceClassification
 
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
+from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
-PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier
 ROWS = 4_096  # tokens whose logits are there at the same time, in a forward without gradients
 LEAST_STD = 1e-6  # of scores: below it all are equal
