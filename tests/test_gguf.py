@@ -136,7 +136,6 @@ def small_model(kind: str):
 
 
 def write(model, path, kind: str = "f16") -> None:
-
     tokenizer = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
     special = {"eos": 2, "pad": 0}
     gguf.write(model, tokenizer, path, kind, name="x", special=special, adds_bos=False,
@@ -161,7 +160,6 @@ def test_llamas_heads_are_interleaved_by_hand():
 
 @pytest.mark.real
 def test_llama_3_1s_frequencies_by_hand():
-
     factors = gguf.rope_factors(small_model("llama").config)
     assert len(factors) == 16 and factors[0] == 1  # turns once in 6 tokens: as it is
     assert factors[-1] == 8  # in 2.7 million: divided by the factor
@@ -189,12 +187,8 @@ def test_llama_3_1s_frequencies_by_hand():
     ),
 )
 def test_a_model_that_llama_cpp_computes_otherwise_is_refused(kind, more, words):
-
     config = small_model(kind).config
-    for name, value in more.items():
-        setattr(config, name, value) if name != "model_type" else config.__dict__.update(
-            {name: value}
-        )
+    vars(config).update(more)
     with pytest.raises(UserError) as caught:
         gguf.check(config)
     assert words in str(caught.value)

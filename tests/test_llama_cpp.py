@@ -62,7 +62,6 @@ def largest_difference(model, file: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_logits_of_each_family_agree(tmp_path, kind, record_property):
-
     for stored, most in (("f16", 0.005), ("q8_0", 0.1)):
         model = small_model(kind)
         write(model, tmp_path / f"{stored}.gguf", stored)
