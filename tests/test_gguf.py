@@ -188,7 +188,10 @@ def test_llama_3_1s_frequencies_by_hand():
 )
 def test_a_model_that_llama_cpp_computes_otherwise_is_refused(kind, more, words):
     config = small_model(kind).config
-    vars(config).update(more)
+    for name, value in more.items():
+        setattr(config, name, value) if name != "model_type" else config.__dict__.update(
+            {name: value}
+        )
     with pytest.raises(UserError) as caught:
         gguf.check(config)
     assert words in str(caught.value)
