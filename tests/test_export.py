@@ -171,7 +171,7 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unslothrl.export.staging import staged
+from unslothrl.files import staged
 with staged(Path(sys.argv[1])) as at:
     (at / "half").write_text("x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -182,7 +182,7 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
     import subprocess
     import sys
 
-    from unslothrl.export.staging import staged
+    from unslothrl.files import staged
 
     target = tmp_path / "out[1]"
     subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=60)
@@ -223,7 +223,7 @@ def test_names_in_a_card_are_no_markup(tmp_path):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    from unslothrl.export.staging import staged
+    from unslothrl.files import staged
 
     target = tmp_path / "new" / "er" / "out"
     for error in (OSError("9 requested and 8 written"), KeyboardInterrupt()):

@@ -16,8 +16,7 @@ from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
 from unslothrl.planning import forecast, stages
-from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.footprint import MB
+from unslothrl.planning.footprint import MB, usable_mb
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.stages import Reference, needs
@@ -192,11 +191,15 @@ def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases)
 
     model = make_backend(bases["plain"]).model
     shape = shapes.shape_of(str(bases["plain"]))
-    options = DpoOptions()
     for pairs in (3, 10_000):
+        said: list[str] = []
         tables = SimpleNamespace(train=[None] * pairs, evaluation=[None] * 7)
-        planned = Reference.of(options, shape.lora_weights(8), pairs, 7)
-        assert training.reference_of(options, model, tables) == planned
+        run = SimpleNamespace(
+            tables=tables, checkpoint=None, view=SimpleNamespace(note=said.append)
+        )
+        planned = Reference.of(DpoOptions(), shape.lora_weights(8), pairs, 7)
+        assert training.is_reference_cached(DpoOptions(), model, run) == planned.is_cached
+        assert said == [planned.line()]
     assert Reference(1000, 499).is_cached and not Reference(1000, 500).is_cached
 
 
@@ -355,12 +358,14 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     tokens = 8 * 16 * (350 + 1200)
     resources = Resources.of_machine(config, cards(24))
     found = {c.reward: place(c, resources, shape=SEVEN) for c in (config, judged)}
-    low, high = forecast.judging_seconds(judged, SEVEN, found[judged.reward])
+    low, high = forecast.seconds_of(judged, SEVEN, found[judged.reward])["judging_seconds"]
     assert high == pytest.approx(2 * SEVEN.parameters() * tokens / (0.5 * 60e12))
     assert low == pytest.approx(2 * SEVEN.parameters() * tokens / 4 / (0.5 * 165e12))
-    steps = [forecast.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
+    steps = [
+        forecast.seconds_of(c, SEVEN, found[c.reward])["step_seconds"] for c in (config, judged)
+    ]
     assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
-    assert forecast.judging_seconds(config, SEVEN, found[config.reward]) is None
+    assert forecast.seconds_of(config, SEVEN, found[config.reward])["judging_seconds"] is None
     judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
     words = ["plan", "--model", MODEL, "--card", "24", "--reward", f"rm:{judge}"]
     assert cli.main(words) == 0

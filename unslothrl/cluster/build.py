@@ -11,15 +11,14 @@ from typing import Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
-from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight
 from unslothrl.config.options import Config
-from unslothrl.config.parts import objective_of
+from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong

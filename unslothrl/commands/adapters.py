@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import half_precision
+from unslothrl.config.parts import half_precision
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.system import variables
@@ -59,7 +59,7 @@ def base_of(found: Found, model: str | None) -> str:
     return name
 
 
-def base_under(found: Found, model: str, stage: Stage | None = None) -> Path:
+def base_under(found: Found, model: str, stage: Stage = base_model.say) -> Path:
     """The 4-bit checkpoint of `model`. UserError where an adapter does not fit on it, or was
     trained over another one. `stage`: see `base_model.prepare`."""
     adapter_check.check(str(found.folder), base_model.find(model, weights=False))

@@ -26,7 +26,7 @@ from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.joining import object_store
-from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.config.parts import FIRST_WITH_BFLOAT16
 from unslothrl.errors import UserError
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (

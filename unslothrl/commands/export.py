@@ -2,6 +2,7 @@
 GGUF; into a folder, and to the hub."""
 
 import contextlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,9 +14,8 @@ from unslothrl.data import rendering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
-from unslothrl.export import serving, staging
-from unslothrl.export.staging import staged
-from unslothrl.files import expanded, is_file
+from unslothrl.export import serving
+from unslothrl.files import existing, expanded, is_file, staged
 from unslothrl.rewards import model as judge
 from unslothrl.text import for_terminal
 from unslothrl.tracking import calling, card
@@ -53,7 +53,7 @@ def export(
         target = expanded(output) if output else Path(temporary) / Path(str(push)).name
         if target.suffix.lower() in (".gguf", ".safetensors"):
             raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
-        staging.check_target(target)
+        check_target(target)
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
                 f"output {target}: it would be an adapter of that run: name another folder"
@@ -74,6 +74,16 @@ def export(
             print(for_terminal(said, kept="\n\t"), flush=True)
         if push is not None:  # what was written stays, whatever comes of this
             print(for_terminal(f"pushed: {pushed(target, push, private)}"))
+
+
+def check_target(target: Path) -> None:
+    """UserError unless the folder can be made: not there yet or empty, below a folder."""
+    is_empty = target.is_dir() and not any(target.iterdir())
+    if target.is_symlink() or (target.exists() and not is_empty):
+        raise UserError(f"output {target}: it exists already: name a new folder")
+    parent = existing(target)
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError(f"output {target}: {parent} cannot be written: name another folder")
 
 
 def check_push(name: str) -> None:
@@ -157,11 +167,11 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
     import torch
     from transformers import AutoConfig
 
-    from unslothrl.export import gguf, gguf_tokenizer, merging
+    from unslothrl.export import gguf, merging
 
     config = AutoConfig.from_pretrained(source.base, trust_remote_code=False)
     gguf.check(config)
-    converted = gguf_tokenizer.read(source.base, config.vocab_size)
+    converted = gguf.read_tokenizer(source.base, config.vocab_size)
     tokenizer = source.tokenizer()
     special, adds_bos = special_ids(source, tokenizer)
     with_adapter, model = merged(source, stored=torch.float16)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from unslothrl.commands.planned import NOT_MEASURED, Plan, of_run, of_stage
-from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
+from unslothrl.config.parts import half_precision
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.names import off
 from unslothrl.config.offline_options import (
     DpoOptions,
@@ -14,14 +13,15 @@ from unslothrl.config.offline_options import (
     SftOptions,
 )
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
@@ -51,10 +51,10 @@ class Plan:
 
 def shape_of(model: str) -> Shape:
     """UserError where it is not known."""
-    shape = shapes.shape_of(model)
-    if shape is None:
-        raise UserError(f"model {model}: {shapes.why_unknown(model)}")
-    return shape
+    found = shapes.shape_or_reason(model)
+    if isinstance(found, str):
+        raise UserError(f"model {model}: {found}")
+    return found
 
 
 def note(shape: Shape) -> str:
@@ -73,13 +73,12 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
-    judging = forecast.judging_seconds(config, shape, needs.placement)
+    seconds = forecast.seconds_of(config, shape, needs.placement)
     report = {
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
-        "judging_seconds": judging,
+        **seconds,
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),
         "note": note(shape),
@@ -96,7 +95,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     step = f"{config.batch_size} x {config.num_candidates} {what}"
     if turns := forecast.turns_of(config):
         step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
-    if judging is not None:
+    if judging := seconds["judging_seconds"]:
         step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
     return Plan(report, title, step)
 

@@ -154,7 +154,7 @@ def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
     """How many completions there are, what they earn, and what is made of that."""
     candidates = config.num_candidates
     yield (
-        candidates < 2 and objective.compares_candidates,
+        candidates < 2 and not objective.has_critic,
         f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
         f"group), got {candidates}: set --num_candidates 8",
     )

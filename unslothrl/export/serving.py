@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import vllm_rank
+from unslothrl.config.parts import vllm_rank
 from unslothrl.data import rendering
 from unslothrl.errors import UserError
 from unslothrl.tracking import calling

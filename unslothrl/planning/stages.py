@@ -15,8 +15,7 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
-from unslothrl.planning.footprint import LOGIT, MB, TRAINED, Parts, gb
+from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Parts, gb, usable_mb
 from unslothrl.planning.forecast import Store
 from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.system.machine import Gpu, Machine

@@ -148,6 +148,7 @@ class Run(abc.ABC):
     layout: Layout = Layout()
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
+    mirror: Mirror | None = None
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -157,7 +158,7 @@ class Run(abc.ABC):
         self.resolved, self.options = resolved, resolved.options
         self.view = Terminal(self.options.eval_every, layout=self.layout)
         self.at_end = contextlib.ExitStack()
-        self.trackers, self.mirror = Trackers(), Mirror()
+        self.trackers = Trackers()
 
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
@@ -228,7 +229,8 @@ class Run(abc.ABC):
             self.earlier = earlier
             return False
         earlier.show(self.view)
-        Mirror(self.target, earlier.folder.path, self.view.note).close()
+        if self.target is not None:
+            Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
     def new_folder(
@@ -258,8 +260,9 @@ class Run(abc.ABC):
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
-        self.mirror = Mirror(self.target, folder.path, self.view.note)
-        folder.saved = self.mirror.update
+        if self.target is not None:
+            self.mirror = Mirror(self.target, folder.path, self.view.note)
+            folder.saved = self.mirror.update
         command, dataset = self.resolved.command, self.options.dataset
         own = origin.described(command, dataset, folder.path.name, learner)
         self.use = replace(use, stages=starting_adapter.stages(self.options, own))
@@ -305,9 +308,9 @@ class Run(abc.ABC):
         except OSError:
             if error is None:
                 raise
-        if self.options.mirror:
+        if self.mirror is not None:
             self.view.stage("copying to the mirror")
-        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+            self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
         if error is None:
             self.view.finish(summary)
             return

@@ -12,8 +12,8 @@ from unslothrl import rewards
 from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config.hardware import evaluation_sampling, training_sampling
 from unslothrl.config.options import Config
+from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config.hardware import training_sampling
+from unslothrl.config.parts import training_sampling
 from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource

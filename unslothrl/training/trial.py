@@ -14,7 +14,7 @@ from pathlib import Path
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
-from unslothrl.algorithms.objective import POSITIONAL, Objective, function_of
+from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
 from unslothrl.cluster.base import counted
 from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.config.options import Config
@@ -114,7 +114,7 @@ def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Pla
 def try_objective(objective: Objective, max_new_tokens: int) -> None:
     """UserError where a function of an objective's file fails on a batch of two sequences, or gives
     a loss without a gradient."""
-    if not any(callable(getattr(objective, part)) for part in POSITIONAL):
+    if not any(callable(getattr(objective, part)) for part in FUNCTIONS):
         return
     import torch
 
