@@ -355,12 +355,11 @@ def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
     tokens = 8 * 16 * (350 + 1200)
     resources = Resources.of_machine(config, cards(24))
     found = {c.reward: place(c, resources, shape=SEVEN) for c in (config, judged)}
-    low, high = forecast.judging_seconds(judged, SEVEN, found[judged.reward])
+    steps = [forecast.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
+    low, high = (each[1] for each in steps[1])
     assert high == pytest.approx(2 * SEVEN.parameters() * tokens / (0.5 * 60e12))
     assert low == pytest.approx(2 * SEVEN.parameters() * tokens / 4 / (0.5 * 165e12))
-    steps = [forecast.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
-    assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
-    assert forecast.judging_seconds(config, SEVEN, found[config.reward]) is None
+    assert [(drawn, 0.0, trained) for drawn, _, trained in steps[1]] == [*steps[0]]
     judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
     words = ["plan", "--model", MODEL, "--card", "24", "--reward", f"rm:{judge}"]
     assert cli.main(words) == 0

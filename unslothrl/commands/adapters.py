@@ -23,12 +23,9 @@ class Found:
     run: Path | None
 
     @property
-    def name(self) -> str:
-        return self.folder.name
-
-    @property
     def title(self) -> str:
-        return self.name if self.run is None else f"{self.run.resolve().name} {self.name}"
+        name = self.folder.name
+        return name if self.run is None else f"{self.run.resolve().name} {name}"
 
 
 def find(adapter: str, any_kind: bool = False) -> Found:

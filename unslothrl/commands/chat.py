@@ -47,7 +47,7 @@ def ask(
     if not question.strip():
         raise UserError(EMPTY)
     answers = load(adapter, model, max_new_tokens, temperature)
-    Conversation(answers, policies(with_base)).say(question.removesuffix("\n"))
+    Conversation(answers, with_base).say(question.removesuffix("\n"))
 
 
 def chat(
@@ -63,22 +63,18 @@ def chat(
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
     answers = load(adapter, model, max_new_tokens, temperature)
-    conversation = Conversation(answers, policies(with_base))
+    conversation = Conversation(answers, with_base)
     if sys.stdin.isatty():
         conversation.interactively()
     else:
         conversation.through_a_pipe(sys.stdin)
 
 
-def policies(with_base: bool) -> tuple[str, ...]:
-    return (BASE, ADAPTER) if with_base else (ADAPTER,)
-
-
 class Conversation:
     """With each policy: they get the same questions and remember their own answers."""
 
-    def __init__(self, answers: "Answering", policies: tuple[str, ...]):
-        self.answers, self.policies = answers, policies
+    def __init__(self, answers: "Answering", with_base: bool):
+        self.answers, self.policies = answers, (BASE, ADAPTER) if with_base else (ADAPTER,)
         self.is_single = answers.use.base == EMBEDDED
         self.turns: dict[str, list[tuple[str, str]]] = {}
         self.start_again()
@@ -155,16 +151,13 @@ def stream(parts: Iterator[str], out: TextIO) -> str:
 
 @dataclasses.dataclass
 class Answering:
-    """Generates answers under the adapter or under its base alone, as the adapter's run was
-    evaluated where nothing else is set."""
+    """Generates answers under the adapter or under its base alone."""
 
-    use: Use
+    use: Use  # its lengths and sampling are those of the answers
     base: Path
     tokenizer: Any
     engine: Any  # a TransformersEngine over the backend
     backend: Any
-    max_new_tokens: int | None = None
-    temperature: float | None = None
 
     def generate(self, policy: str, turns: Turns) -> Generator[str, None, None]:
         """The answer to a conversation that ends with the user's turn, as far as it is there after
@@ -172,7 +165,6 @@ class Answering:
         has no room for it."""
         text = prompts.render(self.tokenizer, turns, self.use.system_prompt)
         (ids,) = prompts.tokenise(self.tokenizer, [text])
-        most = self.use.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
         context = base_model.read_config(self.base).get("max_position_embeddings")
         left = context - len(ids) if isinstance(context, int) else MOST_NEW_TOKENS
         if left < 1:
@@ -180,7 +172,7 @@ class Answering:
                 f"question: it has {len(ids)} tokens with its prompt, the base's context "
                 f"{context}: shorten it"
             )
-        sampling = sampling_of(self.use, min(most, left), self.temperature)
+        sampling = sampling_of(self.use, min(self.use.max_new_tokens, left))
         request = Request("answer", tuple(ids), seed_of(*(said for _, said in turns)), sampling)
         under = contextlib.nullcontext()
         with under if policy == ADAPTER else self.backend.model.disable_adapter():
@@ -219,6 +211,8 @@ def load(
             f"template, no system prompt, top_p {use.top_p:g}"
         )
         print(for_terminal(note), file=sys.stderr)
+    chosen = {"base": source.name, "max_new_tokens": max_new_tokens, "temperature": temperature}
+    use = dataclasses.replace(use, **{k: v for k, v in chosen.items() if v is not None})
     from unslothrl.backends import peft
     from unslothrl.engines.transformers import TransformersEngine
 
@@ -226,20 +220,11 @@ def load(
         source.base, dtype=half_here(), rank=1, alpha=1, dropout=0.0, seed=0, start=found.folder
     )
     engine = TransformersEngine(backend, source.base, max_num_seqs=1, has_own_base=False)
-    return Answering(
-        dataclasses.replace(use, base=source.name),
-        source.base,
-        source.tokenizer(needs_template=True),
-        engine,
-        backend,
-        max_new_tokens,
-        temperature,
-    )
+    return Answering(use, source.base, source.tokenizer(needs_template=True), engine, backend)
 
 
-def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sampling:
-    """As the adapter's run was evaluated; temperature 0 takes the likeliest token."""
-    if temperature == 0:
+def sampling_of(use: Use, max_new_tokens: int) -> Sampling:
+    """Temperature 0 takes the likeliest token."""
+    if use.temperature == 0:
         return Sampling(1.0, 1.0, 1, max_new_tokens)
-    used = use.temperature if temperature is None else temperature
-    return Sampling(used, use.top_p, 0, max_new_tokens)
+    return Sampling(use.temperature, use.top_p, 0, max_new_tokens)

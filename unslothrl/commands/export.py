@@ -60,7 +60,10 @@ def export(
             )
         found = find(adapter, any_kind=to == ADAPTER)
         if push is not None:
-            check_push(push)
+            if push.count("/") != 1:
+                raise UserError(f"push {push!r:.60}: give user/name")
+            with hub(push) as api:
+                api.whoami()  # refused before anything is computed
         source = source_of(found, model)
         with staged(target) as folder:
             if to == GGUF:
@@ -73,24 +76,11 @@ def export(
             said = "\n".join([f"{to}: {target}", *lines])
             print(for_terminal(said, kept="\n\t"), flush=True)
         if push is not None:  # what was written stays, whatever comes of this
-            print(for_terminal(f"pushed: {pushed(target, push, private)}"))
-
-
-def check_push(name: str) -> None:
-    """UserError for what is no name on the hub; RunError where nothing can be pushed to it."""
-    if name.count("/") != 1:
-        raise UserError(f"push {name!r:.60}: give user/name")
-    with hub(name) as api:
-        api.whoami()
-
-
-def pushed(folder: Path, name: str, is_private: bool) -> str:
-    """Uploads all files of a folder in one commit. -> the address. RunError."""
-    message = "Upload with unslothrl"
-    with hub(name) as api:
-        created = api.create_repo(name, private=is_private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-    return str(created)
+            with hub(push) as api:
+                address = api.create_repo(push, private=private, exist_ok=True)
+                message = "Upload with unslothrl"
+                api.upload_folder(repo_id=push, folder_path=target, commit_message=message)
+            print(for_terminal(f"pushed: {address}"))
 
 
 @contextlib.contextmanager
@@ -129,14 +119,9 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     if scores:
         return [f"reward: {calling.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
-    is_16_bit = not is_quantised(source.name) and source.name != EMBEDDED
+    stored = base_model.read_config(base_model.find(source.name, weights=False))
+    is_16_bit = not stored.get("quantization_config") and source.name != EMBEDDED
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
-
-
-def is_quantised(name: str) -> bool:
-    """Whether a base is a 4-bit checkpoint as it stands."""
-    config = base_model.read_config(base_model.find(name, weights=False))
-    return bool(config.get("quantization_config"))
 
 
 def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:

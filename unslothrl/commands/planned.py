@@ -22,6 +22,7 @@ from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import has_reward_model
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
@@ -73,12 +74,13 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
-    judging = forecast.judging_seconds(config, shape, needs.placement)
+    seconds = forecast.step_seconds(config, shape, needs.placement)
+    judging = seconds and [each[1] for each in seconds] if has_reward_model(config) else None
     report = {
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
+        "step_seconds": seconds and [sum(each) for each in seconds],
         "judging_seconds": judging,
         "would_fit_with": trial.remedy(needs.placement),
         "settings": trial.settings(),

@@ -171,23 +171,10 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[float, float] | None:
-    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
-    found = _low_and_high(config, shape, placement)
-    return found and (sum(found[0]), sum(found[1]))
-
-
-def judging_seconds(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[float, float] | None:
-    """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
-    found = _low_and_high(config, shape, placement)
-    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
-
-
-def _low_and_high(
+def step_seconds(
     config: Config, shape: Shape, placement: Placement
 ) -> tuple[Seconds, Seconds] | None:
+    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
         return None

@@ -55,10 +55,6 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
             f"card must be GB between {LEAST_GB} and {MOST_GB} or a GPU's name, several with "
             f"commas, got {text:.60}: set e.g. --card 24,4090"
         )
-    return of_size(gb, index, capability, f"{text} ({gb:g} GB)" if bare in CARDS else "")
-
-
-def of_size(gb: float, index: int = 0, capability: tuple[int, int] = USUAL, name: str = "") -> Gpu:
+    name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
     mb = round(gb * 1024)
-    uuid = str(index) if index else ""
-    return Gpu(name or f"a GPU of {gb:g} GB", mb, mb, capability, uuid=uuid)
+    return Gpu(name, mb, mb, capability, uuid=str(index) if index else "")

@@ -38,11 +38,10 @@ from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CONFIG, free_name
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-ADAPTERS = "adapters"  # in a run's folder
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
 FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
 
@@ -128,11 +127,15 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
     if user.get("adapter") is not None:
-        user["adapter"] = newest_of_run(user["adapter"])
+        newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
+        user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
         user = over_resumed(table, user, asked)
     if "reward" in user:
-        user["reward"] = tuple(map(newest_reward, user["reward"]))
+        user["reward"] = tuple(
+            reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
+            for text in user["reward"]
+        )
     user = starting_adapter.with_base(user, notes)
     return Layers(asked, requested, user, notes)
 
@@ -230,17 +233,6 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_path(name: str) -> bool:
     return name.startswith((".", "/", "~"))
-
-
-def newest_of_run(adapter: str) -> str:
-    """The newest adapter where a run's folder is given, else what is given."""
-    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
-    return adapter if newest is None else str(newest)
-
-
-def newest_reward(text: str) -> str:
-    """The newest reward model where a run's folder is given, else what is given."""
-    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
 
 
 # What follows from other options
