@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from unslothrl.commands import cli
+from unslothrl.commands.plan import gpus_of
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
-from unslothrl.planning import forecast, gpu_names
+from unslothrl.planning import forecast
 from unslothrl.tracking.step_lines import step_line
 
 
@@ -59,7 +60,7 @@ def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default
     ],
 )  # fmt: skip
 def test_a_card_by_its_name_or_its_size(text, gb, capability):
-    (card,) = gpu_names.gpus_of(text)
+    (card,) = gpus_of(text)
     assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
 
 

@@ -283,8 +283,8 @@ def test_rows_fit_the_models_context():
     machine, short = Machine(2, 8000), options_of(model="Qwen/Qwen2.5-Math-7B", max_length=5000)
     found = stages.fit(short, frozenset(), machine)
     assert found.options.max_length == 4096 and "context is 4096" in found.notes[0]
-    refused = stages.fit(short, {"max_length"}, machine).refusal
-    assert refused.endswith("(4096 tokens): set --max_length 4096")
+    with pytest.raises(UserError, match=r"\(4096 tokens\): set --max_length 4096$"):
+        stages.fit(short, {"max_length"}, machine)
     unknown = options_of(model="google/gemma-3-4b-it")
     assert "size is not known" in stages.fit(unknown, frozenset(), cards(8)).notes[0]
 

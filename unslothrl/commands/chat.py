@@ -31,39 +31,22 @@ STDIN = "-"
 EMPTY = 'question is empty: ask something, e.g. "What is 347 + 285?"'
 
 
-def ask(
-    adapter: str,
-    question: str,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    model: str | None = None,
-    *,
-    with_base: bool = False,
-) -> None:
+def ask(adapter: str, question: str, with_base: bool, **options: Any) -> None:
     """Prints the answer as it is generated; with `with_base` that of the base before it. A question
-    "-" is read from stdin. UserError for a folder that is no adapter."""
+    "-" is read from stdin. `options`: see `load`. UserError for a folder that is no adapter."""
     if question == STDIN:
         question = sys.stdin.read()
     if not question.strip():
         raise UserError(EMPTY)
-    answers = load(adapter, model, max_new_tokens, temperature)
-    Conversation(answers, with_base).say(question.removesuffix("\n"))
+    Conversation(load(adapter, **options), with_base).say(question.removesuffix("\n"))
 
 
-def chat(
-    adapter: str,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    model: str | None = None,
-    *,
-    with_base: bool = True,
-) -> None:
+def chat(adapter: str, with_base: bool, **options: Any) -> None:
     """Answers what is typed, a conversation whose turns are remembered until /new; or what comes
     through a pipe, where every line is a question of its own. UserError.
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
-    answers = load(adapter, model, max_new_tokens, temperature)
-    conversation = Conversation(answers, with_base)
+    conversation = Conversation(load(adapter, **options), with_base)
     if sys.stdin.isatty():
         conversation.interactively()
     else:
@@ -190,10 +173,7 @@ class Answering:
 
 
 def load(
-    adapter: str,
-    model: str | None = None,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
+    adapter: str, model: str | None, max_new_tokens: int | None, temperature: float | None
 ) -> Answering:
     """The adapter in a folder of its own, or the newest of a run's. UserError for what is none.
 

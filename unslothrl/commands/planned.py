@@ -8,6 +8,7 @@ from typing import Any
 from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.names import off
 from unslothrl.config.offline_options import (
+    TABLES,
     DpoOptions,
     OfflineOptions,
     PreferenceOptions,
@@ -50,6 +51,11 @@ class Plan:
     step: str  # what a step has
 
 
+def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Plan:
+    """UserError where the run would be refused, or the model's sizes are not known."""
+    return of_stage(command, given, machine) if command in TABLES else of_run(given, machine)
+
+
 def shape_of(model: str) -> Shape:
     """UserError where it is not known."""
     shape = shapes.shape_of(model)
@@ -66,7 +72,6 @@ def note(shape: Shape) -> str:
 
 
 def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the run would be refused, or the model's sizes are not known."""
     resolved = resolve(given, machine)
     if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
         resolved = resolve({**given, "learner": RECOMMENDED}, machine)
@@ -83,7 +88,10 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
         "step_seconds": seconds and [sum(each) for each in seconds],
         "judging_seconds": judging,
         "would_fit_with": trial.remedy(needs.placement),
-        "settings": trial.settings(),
+        "settings": {
+            "largest": trial.setting(search.largest),
+            "fastest": trial.setting(search.fastest),
+        },
         "note": note(shape),
     }
     versions = versions_in_flight(config)
@@ -120,7 +128,6 @@ class Trial:
     def __init__(self, config: Config, given: frozenset[str], shape: Shape, machine: Machine):
         self.config, self.given, self.shape = config, given, shape
         self.resources = Resources.of_machine(config, machine)
-        self.has_gpu = bool(machine.gpus)
 
     def placed(self, tried: Config) -> Placement:
         tried = with_engines(tried, self.given, self.shape, self.resources)
@@ -132,12 +139,9 @@ class Trial:
     def kept(self, tried: Config) -> Config:
         return search.kept(tried, self.config, self.given)
 
-    def settings(self) -> dict[str, Any]:
-        """The largest and the fastest setting that fit: their options and their flags."""
-        return {"largest": self.setting(search.largest), "fastest": self.setting(search.fastest)}
-
     def setting(self, find: Any) -> dict[str, Any] | None:
-        if not self.has_gpu:
+        """The options and flags of the largest or the fastest setting that fits."""
+        if not self.resources.gpus:
             return None
         found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
         if found is None:
@@ -181,10 +185,8 @@ def command(name: str, options: Mapping[str, Any]) -> str:
 
 
 def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the stage would be refused, or the model's sizes are not known."""
     stage = resolve_stage(name, given, machine=machine)
     shape = shape_of(stage.options.model)
-    stages.in_context(stage.options, stage.given, shape)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
     needs = stages.needs(options, shape, gpu)

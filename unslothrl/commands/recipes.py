@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.plan import machine_with
-from unslothrl.commands.planned import of_stage, shape_of
+from unslothrl.commands.planned import plan_of
 from unslothrl.config.toml_files import RECIPES, command_of
-from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning.forecast import forecast_of
-from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 
@@ -38,7 +35,7 @@ def look(name: str, path: Path, machine: Machine) -> dict[str, Any]:
     said = {field.lower(): said for field, said in FIELD.findall(text)}
     command = command_of(str(path))
     try:
-        report = report_of(command, name, machine)
+        report = plan_of(command, {"recipe": name}, machine).report
         why_not = refusal(report, machine)
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
@@ -55,24 +52,12 @@ def look(name: str, path: Path, machine: Machine) -> dict[str, Any]:
     }
 
 
-def report_of(command: str, name: str, machine: Machine) -> dict[str, Any]:
-    """The plan of a run with a recipe, as JSON has it; of RL without the searched settings, which
-    take a while. UserError."""
-    if command != RUN.command:
-        report = of_stage(command, {"recipe": name}, machine).report
-        return {**report, "cards": [report["card"]] if report["card"] else []}
-    resolved = resolve({"recipe": name}, machine)
-    model = resolved.config.model
-    needs = forecast_of(resolved.config, shape_of(model), machine)
-    return {**needs.to_json(), "model": model, "changed_to_fit": list(resolved.notes)}
-
-
 def refusal(report: dict[str, Any], machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
     if not machine.gpus and report["model"] != EMBEDDED:
         return "no GPU"
-    for gpu in report["cards"]:
-        if not gpu["fits"]:
+    for gpu in report["cards"] if "cards" in report else [report["card"]]:
+        if gpu is not None and not gpu["fits"]:
             needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
             return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
     for store in report["stores"]:

@@ -1,10 +1,8 @@
 """Writes the report of a run, compares runs, or lists the runs in a folder."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
@@ -19,7 +17,7 @@ LONGEST_NAME = 100  # bytes of the name of a comparison's file
 WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
+def report(runs: Sequence[str], output: str | None = None) -> None:
     """See the command's help. UserError, also where a file of a run is damaged."""
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
@@ -30,7 +28,7 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
         except WRONG as error:
             said = plain(" ".join(str(error).split()), 300)
             raise UserError(f"report: a file of the run is damaged: {said}") from None
-    print("\n".join(map(for_terminal, lines)), file=out or sys.stdout)
+    print("\n".join(map(for_terminal, lines)))
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:

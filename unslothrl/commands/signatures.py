@@ -187,7 +187,8 @@ def ask(
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
     named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
-    answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
+    sampled = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    answer(named, " ".join(map(str, said)), base, model=model, **sampled)
 
 
 def chat(
@@ -202,7 +203,7 @@ def chat(
     from unslothrl.commands.chat import chat as talk
 
     named = named_adapter("chat", run, adapter)
-    talk(named, max_new_tokens, temperature, model, with_base=base)
+    talk(named, base, model=model, max_new_tokens=max_new_tokens, temperature=temperature)
 
 
 def evaluate(

@@ -87,10 +87,6 @@ class Forecast:
         on_cards = all(card.fits for card in self.placement.cards)
         return on_cards and all(store.fits for store in self.stores)
 
-    @property
-    def without_card(self) -> tuple[ProcessPlan, ...]:
-        return tuple(process for process in self.placement.processes if process.card is None)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "fits": self.fits,
@@ -104,7 +100,9 @@ class Forecast:
                 }
                 for card in self.placement.cards
             ],
-            "processes_without_a_card": [of_process(process) for process in self.without_card],
+            "processes_without_a_card": [
+                of_process(process) for process in self.placement.processes if process.card is None
+            ],
             "stores": [store.to_json() for store in self.stores],
         }
 

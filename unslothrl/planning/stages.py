@@ -176,15 +176,13 @@ def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine:
 
 
 def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
-    """The options with what was not given fitted to the model's context and to the GPU."""
+    """The options with what was not given fitted to the model's context and to the GPU. UserError
+    where the user wants rows that are over the context."""
     shape = shape_of(options.model)
     if shape is None:
         unknown = f"model {options.model}: its size is not known, so nothing was fitted"
         return Fitted(options, (unknown,) if machine.gpus else ())
-    try:
-        options, notes = in_context(options, given, shape)
-    except UserError as error:
-        return Fitted(options, refusal=str(error))
+    options, notes = in_context(options, given, shape)
     if not machine.gpus or options.fit == "off":
         return Fitted(options, notes)
     gpu = machine.gpus[0]
