@@ -78,16 +78,19 @@ def test_a_recipe_that_is_no_regular_file_is_not_opened(tmp_path):
             resolve({"recipe": str(tmp_path / name)}, CPU)
 
 
-def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
-    folder = tmp_path / "runs" / "first"
+def run_of(parent, **flags):
+    """-> (the folder of a run, its config)"""
+    config = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(parent), **flags}, CPU)
+    folder = parent / "first"
     folder.mkdir(parents=True)
-    first = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(tmp_path / "runs")}, CPU)
-    (folder / "config.toml").write_text(
-        to_toml(dataclasses.replace(first.config, run_name="first"))
-    )
+    (folder / "config.toml").write_text(to_toml(config.config))
+    return folder, config.config
+
+
+def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
+    folder, first = run_of(tmp_path / "runs")
     resumed = resolve({"resume": str(folder), "max_steps": "40"}, CPU).config
-    expected = dataclasses.replace(first.config, run_name="first", resume=str(folder), max_steps=40)
-    assert resumed == expected
+    assert resumed == dataclasses.replace(first, resume=str(folder), max_steps=40)
     for changed in ({"max_lora_rank": "8"}, {"seed": "1"}, {"learner": "ppo"}):  # it has no critic
         with pytest.raises(UserError, match=r"resumed|critic"):
             resolve({"resume": str(folder), **changed}, CPU)
@@ -96,10 +99,7 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
 
 
 def test_a_resume_names_every_option_that_changes(tmp_path):
-    folder = tmp_path / "runs" / "first"
-    folder.mkdir(parents=True)
-    first = resolve({"lr": "7e-4", "reward": ["boxed"], "max_steps": "20"}, CPU).config
-    (folder / "config.toml").write_text(to_toml(dataclasses.replace(first, run_name="first")))
+    folder, _ = run_of(tmp_path / "runs", reward=["boxed"], max_steps="20")
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()

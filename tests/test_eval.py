@@ -9,7 +9,7 @@ from fakes import completion, task
 
 from unslothrl import rewards
 from unslothrl.commands import cli
-from unslothrl.commands.adapters import Found, find
+from unslothrl.commands.adapters import Found
 from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
@@ -60,15 +60,6 @@ def test_figures_by_hand():
     row = next(each for each in compared([values, better]) if each.name == "pass@1")
     assert [each.mean for each in row.estimates] == [0.375, 0.5]
     assert row.difference.mean == 0.125
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet")]
-)
-def test_what_is_no_adapter_is_refused_in_a_line(tmp_path, name, said):
-    (tmp_path / "empty-run" / "adapters").mkdir(parents=True)
-    with pytest.raises(UserError, match=said):
-        find(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(

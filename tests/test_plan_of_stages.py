@@ -315,19 +315,15 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     assert "DOES NOT FIT" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
-        (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
-    ],
-)
-def test_what_cannot_be_planned_is_refused(words, said, capsys):
-    assert cli.main(["plan", "dpo", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_planned_is_refused(capsys):
+    flags = ["--model", "google/gemma-3-4b-it", "--dataset", "a/b"]
+    assert cli.main(["plan", "dpo", *flags]) == 2
+    assert "sizes are not known" in capsys.readouterr().err
 
 
 def test_the_embedded_run_is_planned_without_a_card(capsys):
+    assert cli.main(["plan", "dpo", "--max_length", "5000"]) == 2
+    assert "over the context of embedded (4096 tokens)" in capsys.readouterr().err
     assert cli.main(["plan", "dpo"]) == 0
     text = capsys.readouterr().out
     assert "no GPU: everything is in the host's memory" in text
