@@ -7,7 +7,7 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
@@ -101,7 +101,7 @@ class Conversation:
             if len(asked) > 1:
                 print("" if policy == self.policies[0] else "\n", policy, ":", sep="")
             with contextlib.closing(self.answers.generate(policy, turns)) as parts:
-                turns.append(("assistant", stream(parts, sys.stdout)))
+                turns.append(("assistant", stream(parts)))
         self.turns = asked
 
 
@@ -116,16 +116,15 @@ def typed() -> Iterator[str]:
     print(file=sys.stderr)
 
 
-def stream(parts: Iterator[str], out: TextIO) -> str:
+def stream(parts: Iterator[str]) -> str:
     """Writes what each part adds to the one before; on a terminal without control characters, which
     would move its cursor. -> the last part"""
     text = ""
-    visible = partial(printable, kept="\n\t") if out.isatty() else str
+    visible = partial(printable, kept="\n\t") if sys.stdout.isatty() else str
     for part in parts:
-        out.write(visible(part[len(text) :]))
-        out.flush()
+        print(visible(part[len(text) :]), end="", flush=True)
         text = part
-    out.write("\n")
+    print()
     return text
 
 

@@ -72,9 +72,9 @@ def note(shape: Shape) -> str:
 
 
 def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
+    if not given.keys() & {"learner", "recipe", "resume"}:
+        given = {**given, "learner": RECOMMENDED}
     resolved = resolve(given, machine)
-    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
-        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
     config = resolved.config
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.names import ALIASES, GONE, SECTION
+from unslothrl.config.names import ALIASES, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.values import RUN, Table, read_value, toml_value
@@ -72,8 +72,7 @@ def entries(path: Path) -> dict[str, Any]:
 
 
 def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. The config.toml of an earlier version's run may set
-    options that are gone: they are left out. Raises UserError, also for one of another command."""
+    """The options in a file: name -> value. UserError, also for one of another command."""
     found = entries(path)
     usual = RUN if path.name == RUN_FILE else table  # a run's own file names all other commands
     command = found.pop(COMMAND, usual.command)
@@ -85,8 +84,6 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
     read: dict[str, Any] = {}
     for written, value in found.items():
         name = ALIASES.get(written, written)
-        if name in GONE and path.name == RUN_FILE:
-            continue
         if isinstance(value, dict):
             raise UserError(
                 f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
