@@ -190,8 +190,9 @@ def load(
             f"template, no system prompt, top_p {use.top_p:g}"
         )
         print(for_terminal(note), file=sys.stderr)
-    chosen = {"base": source.name, "max_new_tokens": max_new_tokens, "temperature": temperature}
-    use = dataclasses.replace(use, **{k: v for k, v in chosen.items() if v is not None})
+    chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    use = dataclasses.replace(use, base=source.name, **given)
     from unslothrl.backends import peft
     from unslothrl.engines.transformers import TransformersEngine
 
