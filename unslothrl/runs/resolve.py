@@ -206,20 +206,16 @@ def whole_function(text: str) -> str:
     return whole_path(file) + separator + rest if is_a_file else text
 
 
-def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    return lambda texts: tuple(map(whole, texts))
-
-
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "adapter": whole_path,
     "lora_save_path": whole_path,
     "model": lambda text: whole_path(text) if is_path(text) else text,
     "dataset": sources.absolute,
-    "eval_dataset": each(sources.absolute_eval),
+    "eval_dataset": lambda texts: tuple(map(sources.absolute_eval, texts)),
     "learner": whole_function,
     "environment": whole_function,
-    "reward": each(whole_function),
-    "tools": each(environments.absolute_tool),
+    "reward": lambda texts: tuple(map(whole_function, texts)),
+    "tools": lambda texts: tuple(map(environments.absolute_tool, texts)),
     "environment_python": lambda text: whole_path(text) if "/" in text else text,
 }
 
