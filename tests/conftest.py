@@ -33,6 +33,30 @@ from unslothrl.records import LORA_TARGETS
 hypothesis.settings.register_profile("unslothrl", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("unslothrl-quick", max_examples=10, deadline=None)
 
+
+@pytest.fixture(autouse=True, scope="session")
+def packing_where_it_can(request):
+    """PyTorch 2.13 packs bfloat16 for attention wherever oneDNN knows AMX with float16, by a kernel
+    that it lacks below AVX-512 ("pack_vnni2 is only supported when avx512 is supported"): no
+    processor is so, but ATEN_CPU_CAPABILITY makes one. vLLM needs oneDNN, so only attention goes
+    without."""
+    lowered = os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2")
+    if not lowered or request.config.getoption("--quick"):
+        yield
+        return
+    import torch
+
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def unpacked(*arguments, **keywords):
+        with torch.backends.mkldnn.flags(enabled=False):
+            return attention(*arguments, **keywords)
+
+    torch.nn.functional.scaled_dot_product_attention = unpacked
+    yield
+    torch.nn.functional.scaled_dot_product_attention = attention
+
+
 SMALL = {
     "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add
     "hidden_size": 128,
