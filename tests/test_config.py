@@ -98,6 +98,17 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     assert (other.aggregation, other.filter_high) == ("token", 1 - 1e-6)  # dapo's, not the first's
 
 
+def test_options_of_earlier_versions_are_left_out_and_named(tmp_path):
+    folder, first = run_of(tmp_path / "runs")
+    file = folder / "config.toml"
+    file.write_text('ray_port = 6379\nrenderer = "auto"\n' + file.read_text())
+    for asked in ({"resume": str(folder)}, {"recipe": str(file)}):
+        resolved = resolve(asked, CPU)
+        assert resolved.config.lr == first.lr
+        (said,) = [note for note in resolved.notes if "ray_port" in note]
+        assert "ray_port, renderer of an earlier version: left out" in said
+
+
 def test_a_resume_names_every_option_that_changes(tmp_path):
     folder, _ = run_of(tmp_path / "runs", reward=["boxed"], max_steps="20")
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed"]}

@@ -1,4 +1,4 @@
-"""What an option is called: here, in the field, and in other systems."""
+"""What an option is called: here, in the field, in other systems, and in earlier versions."""
 
 import difflib
 import functools
@@ -17,6 +17,7 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "learning_rate": "lr",
     "gpu": "card",
 }
+GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir", "renderer")
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
 FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
 PAGE = "coming-from.md"

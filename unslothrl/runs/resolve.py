@@ -114,7 +114,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     """Recipe and flags over the run that is resumed, with whole paths. Raises UserError."""
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table, notes)
     own = {} if flags.get("recipe") in RECIPES else without_parts_of(recipe)
     usual = {name: entry.default for name, entry in table.options.items()}
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
@@ -130,7 +130,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
         user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
-        user = over_resumed(table, user, asked)
+        user = over_resumed(table, user, asked, notes)
     if "reward" in user:
         user["reward"] = tuple(
             reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
@@ -140,7 +140,9 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     return Layers(asked, requested, user, notes)
 
 
-def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def over_resumed(
+    table: Table, user: Mapping[str, Any], asked: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
     """What was asked for over the options of the run that is resumed, which keeps its folder."""
     folder = expanded(user["resume"])
     if not is_file(folder / CONFIG):
@@ -148,7 +150,7 @@ def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]
             f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
             "set --resume runs/<run_name>"
         )
-    before = read_toml(folder / CONFIG, table)
+    before = read_toml(folder / CONFIG, table, notes)
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     same = resume.as_begun(table, folder, asked) & fixed
     user = {name: value for name, value in user.items() if name not in same}
