@@ -29,7 +29,7 @@ from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights import adapter_use, base_model
+from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 BASE, ADAPTER = "base", "adapter"
@@ -98,9 +98,8 @@ def config_of(
         if "reward" not in flags:
             layers |= without_reward_model(run)
     else:
-        use = adapter_use.read(found.folder)
         layers["model"] = base_of(found, flags.get("model"))
-        if use is not None:
+        if (use := found.use) is not None:
             layers |= {
                 "system_prompt": use.system_prompt,
                 "max_new_tokens": use.max_new_tokens,

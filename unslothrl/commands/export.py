@@ -70,7 +70,7 @@ def export(
                 lines = write_gguf(source, folder, target, gguf_type)
             else:
                 lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, target)
-            text = card.card(found.title, source.use, source.name, card.history(found.run), to)
+            text = card.card(source.title, source.use, source.name, card.history(source.run), to)
             (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if output is not None:
             said = "\n".join([f"{to}: {target}", *lines])
@@ -100,7 +100,7 @@ def hub(name: str) -> Iterator[Any]:
 
 def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     """The adapter with its base's name, tokenizer and chat template. -> lines to print"""
-    adapter = source.found.folder
+    adapter = source.folder
     files = adapter_use.beside(Use(base=source.name, system_prompt=""), source.base).files
     for name, path in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -134,7 +134,7 @@ def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     for path in tokenizer_files(source.base):
         shutil.copyfile(path, folder / path.name)
     write_template(source, folder)
-    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.found.folder)]
+    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.folder)]
 
 
 def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str]:
@@ -156,7 +156,7 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
         converted,
         folder / file,
         kind,
-        name=source.found.title,
+        name=source.title,
         special=special,
         adds_bos=adds_bos,
         chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,
@@ -195,7 +195,7 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return merging.merged(source.base, source.found.folder, half_here(), device, stored)
+    return merging.merged(source.base, source.folder, half_here(), device, stored)
 
 
 def likeness_line(what: str, alike: Any) -> str:

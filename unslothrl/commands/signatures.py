@@ -5,7 +5,6 @@ from typing import Any, Literal
 import typer
 
 from unslothrl.commands.flags import given
-from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -126,8 +125,7 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
         return command
     from unslothrl.config.toml_files import command_of
 
-    found = command_of(flags["recipe"])
-    return found if found in TABLES else RL
+    return command_of(flags["recipe"])
 
 
 def recipes(card: str = CARD, json: bool = JSON) -> None:
