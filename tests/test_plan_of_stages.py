@@ -303,7 +303,9 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     assert cli.main([*flags, "--card", "12", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["would_fit_with"] is None
-    assert sum(found["parts_mb"].values()) == pytest.approx(found["card"]["needed_mb"], abs=1)
+    (card,) = found["cards"]
+    parts = card["processes"][0]["training"]
+    assert sum(parts.values()) == pytest.approx(card["needed_mb"], abs=1)
     for best in found["settings"].values():
         words = shlex.split(best["command"])
         assert command in words[:4] and "1e-05" in words
@@ -329,7 +331,7 @@ def test_the_embedded_run_is_planned_without_a_card(capsys):
     assert "no GPU: everything is in the host's memory" in text
     assert "reference: cached for fewer than" in text
     assert cli.main(["plan", "dpo", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["card"] is None
+    assert json.loads(capsys.readouterr().out)["cards"] == []
 
 
 def test_a_steps_time_by_hand():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.commands import cli, recipes
+from unslothrl.commands import cli, plan
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.toml_files import RECIPES, command_of, read_recipe
 from unslothrl.config.values import RUN
@@ -21,7 +21,7 @@ MOST_LINES = 40
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_short_and_says_what_it_is_for(name):
     assert len(RECIPES[name].read_text().splitlines()) <= MOST_LINES
-    recipe = recipes.look(name, RECIPES[name], Machine.detect())
+    recipe = plan.recipe_report(name, RECIPES[name], Machine.detect())
     assert all(recipe[field] for field in ("hardware", "task", "memory", "time", "reward"))
     assert recipe["is_measured"] or "not measured yet" in (recipe["time"], recipe["reward"])
 
@@ -59,12 +59,11 @@ def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
     (line,) = [row for row in RECIPES[name].read_text().splitlines() if row.startswith("# Memory")]
     assert line.endswith(f"({command})")
     assert cli.main([*command.split()[1:], "--json"]) == 0
-    plan = json.loads(capsys.readouterr().out)
-    is_stage = command_of(name) in TABLES
-    (on_card,) = [plan["card"]] if is_stage else plan["cards"]
+    found = json.loads(capsys.readouterr().out)
+    (on_card,) = found["cards"]
     assert on_card["fits"]
-    changed = [note.split()[0] for note in plan["changed_to_fit"]]
-    assert changed == ([] if is_stage else ["learner_gpu_usage"])
+    changed = [note.split()[0] for note in found["changed_to_fit"]]
+    assert changed == ([] if command_of(name) in TABLES else ["learner_gpu_usage"])
     needed, usable = (round(on_card[key] / 1024, 1) for key in ("needed_mb", "usable_mb"))
     assert f"planned: {needed} of {usable} GB" in line
     assert usable - needed < 0.5 * usable, "a smaller card would do: name that one"

@@ -1,17 +1,20 @@
-"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; as JSON, or
-as text for people."""
+"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; and
+`unslothrl recipes`: which recipes fit. As JSON, or as text for people."""
 
 import difflib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.planned import NOT_MEASURED, Plan, plan_of
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
+from unslothrl.config.toml_files import RECIPES, command_of
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
@@ -22,6 +25,7 @@ from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+PHASES = ("generating", "updating", "training")  # a stage has the last alone
 LEAST_GB_MB = 10  # below which a part is given in MB
 
 
@@ -55,13 +59,7 @@ def lines(plan: Plan) -> list[str]:
     """The plan for people."""
     report = plan.report
     text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
-    if "parts_mb" in report:  # a stage, which is one process
-        own = [{"name": report["command"], "": report["parts_mb"]}]
-        gpus = [{**report["card"], "processes": own}] if report["card"] else []
-        without = [] if gpus else own
-    else:
-        gpus, without = report["cards"], report["processes_without_a_card"]
-    for gpu in gpus:
+    for gpu in report["cards"]:
         verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
         of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
         text += ["", f"{gpu['name']}: {verdict}: {of}"]
@@ -69,7 +67,7 @@ def lines(plan: Plan) -> list[str]:
             flags = " ".join(f"--{name} {value}" for name, value in lower.items())
             text.append(f"would fit with {flags}")
         text += [line for process in gpu["processes"] for line in process_lines(process)]
-    if without:
+    if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
@@ -81,7 +79,8 @@ def lines(plan: Plan) -> list[str]:
                  "such GPUs)"]  # fmt: skip
     for name, best in report["settings"].items():
         if best is None:
-            found = "nothing fits with the options that are set" if gpus else "needs a GPU"
+            has_gpu = bool(report["cards"])
+            found = "nothing fits with the options that are set" if has_gpu else "needs a GPU"
             text += ["", f"{name}: {found}"]
         else:
             text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
@@ -89,8 +88,8 @@ def lines(plan: Plan) -> list[str]:
 
 
 def process_lines(process: Mapping[str, Any]) -> list[str]:
-    """A line for each part, with what it takes in each phase; a stage has one, without a name."""
-    phases = {name: process[name] for name in ("generating", "updating", "") if name in process}
+    """A line for each part, with what it takes in each phase."""
+    phases = {name: process[name] for name in PHASES if name in process}
     count = process.get("cards", 1)
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
     text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
@@ -169,6 +168,81 @@ def gb(mb: float) -> str:
 
 def size(mb: float) -> str:
     return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"
+
+
+# Recipes, and which fit
+
+FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")  # of a recipe's header
+FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
+CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
+OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
+NOT_YET = "not measured yet"
+UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
+
+
+def list_recipes(card: str | None, as_json: bool) -> None:
+    """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
+    machine = machine_with(card)
+    found = [recipe_report(name, path, machine) for name, path in RECIPES.items()]
+    as_text = "\n".join(recipe_lines(found, "here" if card is None else card))
+    print(json.dumps(found) if as_json else as_text)
+
+
+def recipe_report(name: str, path: Path, machine: Machine) -> dict[str, Any]:
+    """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
+    text = path.read_text("utf-8")
+    said = {field.lower(): said for field, said in FIELD.findall(text)}
+    command = command_of(str(path))
+    try:
+        report = plan_of(command, {"recipe": name}, machine).report
+        why_not = refusal(report, machine)
+    except UserError as error:
+        report, why_not = {"changed_to_fit": []}, str(error)
+    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+    return {
+        "name": name,
+        **{field: said.get(field, "") for field in ("hardware", "task", "memory", "time")},
+        "reward": said.get("reward") or said.get("result", ""),
+        "command": command,
+        "is_measured": UNMEASURED not in text,
+        "fits": not why_not,
+        "why_not": why_not,
+        "changes": [f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE],
+    }
+
+
+def refusal(report: dict[str, Any], machine: Machine) -> str:
+    """Why a run would not fit; "" where it does."""
+    if not machine.gpus and report["model"] != EMBEDDED:
+        return "no GPU"
+    for gpu in report["cards"]:
+        if not gpu["fits"]:
+            needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
+            return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
+    for store in report["stores"]:
+        if not store["fits"]:
+            return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB"
+    return ""
+
+
+def recipe_lines(found: list[dict[str, Any]], where: str) -> list[str]:
+    """The list for people: those that fit `where` first."""
+    written = []
+    for recipe in sorted(found, key=lambda each: not each["fits"]):
+        changes = f", with {', '.join(recipe['changes'])}" if recipe["changes"] else ""
+        fits = f"fits {where}{changes}"
+        result = f"time {recipe['time']}; result {recipe['reward']}"
+        written += [
+            f"{recipe['name']}: "
+            + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
+            f"  {recipe['task']}",
+            f"  {recipe['hardware']}",
+            f"  memory {recipe['memory']}",
+            f"  {result if recipe['is_measured'] else f'time and result {NOT_YET}'}",
+            f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
+            "",
+        ]
+    return written[:-1]
 
 
 # GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"

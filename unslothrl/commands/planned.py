@@ -192,21 +192,32 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
     needs = stages.needs(options, shape, gpu)
     stores = stages.stores_of(options, shape, needs, machine)
     fits = gpu is None or needs.needed_mb() <= usable_mb(gpu)
-    on_gpu = gpu and {
-        "name": gpu.name,
-        "usable_mb": round(usable_mb(gpu)),
-        "needed_mb": round(needs.needed_mb()),
-        "fits": fits,
+    process = {
+        "name": stage.command,
+        "training": {part: round(mb, 1) for part, mb in needs.card.items()},
+        "host": {part: round(mb, 1) for part, mb in needs.host.items()},
     }
+    cards = (
+        []
+        if gpu is None
+        else [
+            {
+                "name": gpu.name,
+                "usable_mb": round(usable_mb(gpu)),
+                "needed_mb": round(needs.needed_mb()),
+                "fits": fits,
+                "processes": [process],
+            }
+        ]
+    )
     rows = kind_of_rows(options)
     report = {
         "command": stage.command,
         **{name: getattr(options, name) for name in OF_THE_ROWS},
         "rows": rows,
         "fits": fits and all(store.fits for store in stores),
-        "card": on_gpu,
-        "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
-        "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
+        "cards": cards,
+        "processes_without_a_card": [] if cards else [process],
         "stores": [store.to_json() for store in stores],
         "reference": reference_line(options, shape),
         "changed_to_fit": list(fitted.notes),

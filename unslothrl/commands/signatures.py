@@ -130,9 +130,9 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
 
 def recipes(card: str = CARD, json: bool = JSON) -> None:
     """List the recipes, and which fit this machine."""
-    from unslothrl.commands.recipes import show
+    from unslothrl.commands.plan import list_recipes
 
-    show(card, json)
+    list_recipes(card, json)
 
 
 def score(
