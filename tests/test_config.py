@@ -209,30 +209,15 @@ def test_derived_values():
     assert Config(number_of_actors=3, number_of_learners=2).number_of_processes == 5
 
 
-@pytest.mark.parametrize(
-    ("dtype", "capability", "used"),
-    [
-        ("auto", None, "bfloat16"),
-        ("auto", (7, 5), "float16"),
-        ("auto", (8, 0), "bfloat16"),
-        ("float32", (7, 5), "float32"),
-    ],
-)
-def test_what_the_models_compute_in(dtype, capability, used):
-    assert dtype_on(Config(dtype=dtype), capability) == used
-
-
-def test_a_rank_is_rounded_up_to_one_that_vllm_takes():
+def test_what_the_models_compute_in_and_hold():
+    for capability, used in ((None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16")):
+        assert dtype_on(Config(), capability) == used
+    assert dtype_on(Config(dtype="float32"), (7, 5)) == "float32"
     assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
-
-
-@pytest.mark.parametrize(
-    ("staleness", "partial", "versions", "follows"),
-    [(0, False, 1, False), (0, True, 1, False), (2, False, 3, False), (2, True, 1, True)],
-)
-def test_versions_in_flight(staleness, partial, versions, follows):
-    config = Config(max_staleness=staleness, partial_rollouts=partial)
-    assert (versions_in_flight(config), follows_newest(config)) == (versions, follows)
+    for staleness, partial, versions in ((0, False, 1), (0, True, 1), (2, False, 3), (2, True, 1)):
+        config = Config(max_staleness=staleness, partial_rollouts=partial)
+        assert versions_in_flight(config) == versions
+        assert follows_newest(config) == (partial and staleness > 0)
 
 
 def test_how_completions_are_drawn():

@@ -118,6 +118,10 @@ def look(config: Config) -> Report:
     if config.eval_dataset or len(held_out):  # else a share of the rows that are looked at anyway
         _, not_evaluated = tasks.evals_of(data_options(config), wide, held_out)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
+    notes = []
+    if commas := [each for each in map(str.strip, answers) if DECIMAL_COMMA.fullmatch(each)]:
+        said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
+        notes.append(f"{said}: write decimals with a point")
     keys = sources.problem_keys(looked_at, renderer.reader)
     found = recognised(looked_at, renderer.reader)
     return {
@@ -132,7 +136,7 @@ def look(config: Config) -> Report:
         "max_prompt_tokens": config.max_prompt_tokens,
         "lengths": lengths,  # of every prompt, in tokens
         "repeated": len(keys) - len(np.unique(keys)),
-        "notes": notes_on(answers),
+        "notes": notes,
         "not_used": skipped.lines(config.max_prompt_tokens) + not_evaluated,
         "prompts": [
             {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
@@ -171,15 +175,6 @@ def usable(rows: Rows, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
         with contextlib.suppress(UnusableRow):
             found.append(read(row))
     return found
-
-
-def notes_on(answers: list[str]) -> list[str]:
-    """Lines on answers that no completion is likely to give."""
-    commas = [answer.strip() for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
-    if not commas:
-        return []
-    found = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
-    return [f"{found}: write decimals with a point"]
 
 
 def lines(report: Report) -> list[str]:

@@ -197,19 +197,16 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "training": {part: round(mb, 1) for part, mb in needs.card.items()},
         "host": {part: round(mb, 1) for part, mb in needs.host.items()},
     }
-    cards = (
-        []
-        if gpu is None
-        else [
-            {
-                "name": gpu.name,
-                "usable_mb": round(usable_mb(gpu)),
-                "needed_mb": round(needs.needed_mb()),
-                "fits": fits,
-                "processes": [process],
-            }
-        ]
-    )
+    cards = [
+        {
+            "name": each.name,
+            "usable_mb": round(usable_mb(each)),
+            "needed_mb": round(needs.needed_mb()),
+            "fits": fits,
+            "processes": [process],
+        }
+        for each in machine.gpus[:1]
+    ]
     rows = kind_of_rows(options)
     report = {
         "command": stage.command,
