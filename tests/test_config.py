@@ -6,8 +6,6 @@ import os
 import tomllib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unslothrl.config import names
 from unslothrl.config.hardware import (
@@ -20,7 +18,7 @@ from unslothrl.config.hardware import (
 )
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
-from unslothrl.config.values import RUN, choices_of, read_value
+from unslothrl.config.values import RUN, read_value
 from unslothrl.errors import UserError
 from unslothrl.records import Sampling
 from unslothrl.runs.resolve import resolve
@@ -141,36 +139,6 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
     assert resolve(flags, CPU).config.run_name == "mine-3"
     derived = resolve({"output_dir": str(tmp_path)}, CPU).config.run_name
     assert derived.startswith("grpo-2")
-
-
-def values(name):
-    """A strategy for every value that the option may have."""
-    limits, kind = OPTIONS[name].metadata, RUN.kind(name)
-    if choices_of(name):
-        known = st.sampled_from(choices_of(name))
-        known = st.lists(known, max_size=3).map(tuple) if kind is tuple else known
-    elif kind is bool:
-        known = st.booleans()
-    elif kind is tuple:
-        text = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
-        known = st.lists(text, max_size=3).map(tuple)
-    elif kind is str:
-        known = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
-    elif kind is int:
-        known = st.integers(limits.get("at_least", -(2**40)), limits.get("at_most", 2**40))
-    else:
-        low = limits.get("at_least", limits.get("over", 0))
-        known = st.floats(
-            low, limits.get("at_most", 1e300), exclude_min="over" in limits, allow_nan=False
-        )
-    return st.none() | known if RUN.is_optional(name) else known
-
-
-@given(st.builds(Config, **{name: values(name) for name in OPTIONS}))
-def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
-    file = tmp_path_factory.mktemp("toml") / "config.toml"
-    file.write_text(to_toml(made), encoding="utf-8")
-    assert Config(**read_toml(file)) == made
 
 
 MINE = """

@@ -31,22 +31,25 @@ STDIN = "-"
 EMPTY = 'question is empty: ask something, e.g. "What is 347 + 285?"'
 
 
-def ask(adapter: str, question: str, with_base: bool, **options: Any) -> None:
+def ask(
+    adapter: str, question: str, with_base: bool, temperature: float | None, **options: Any
+) -> None:
     """Prints the answer as it is generated; with `with_base` that of the base before it. A question
     "-" is read from stdin. `options`: see `load`. UserError for a folder that is no adapter."""
     if question == STDIN:
         question = sys.stdin.read()
     if not question.strip():
         raise UserError(EMPTY)
-    Conversation(load(adapter, **options), with_base).say(question.removesuffix("\n"))
+    answers = load(adapter, temperature, **options)
+    Conversation(answers, with_base).say(question.removesuffix("\n"))
 
 
-def chat(adapter: str, with_base: bool, **options: Any) -> None:
+def chat(adapter: str, with_base: bool, temperature: float | None, **options: Any) -> None:
     """Answers what is typed, a conversation whose turns are remembered until /new; or what comes
     through a pipe, where every line is a question of its own. UserError.
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
-    conversation = Conversation(load(adapter, **options), with_base)
+    conversation = Conversation(load(adapter, temperature, **options), with_base)
     if sys.stdin.isatty():
         conversation.interactively()
     else:
@@ -172,12 +175,12 @@ class Answering:
 
 
 def load(
-    adapter: str, model: str | None, max_new_tokens: int | None, temperature: float | None
+    adapter: str, temperature: float | None, model: str | None = None, **lengths: int
 ) -> Answering:
     """The adapter in a folder of its own, or the newest of a run's. UserError for what is none.
 
-    What is None is as in the run that trained the adapter, by the file beside its weights. Where
-    there is none, a line on stderr says what is assumed.
+    What is not given is as in the run that trained the adapter, by the file beside its weights.
+    Where there is none, a line on stderr says what is assumed. `lengths`: max_new_tokens, or none.
     """
     found = find(adapter)
     if sys.stderr.isatty():
@@ -190,9 +193,8 @@ def load(
             f"template, no system prompt, top_p {use.top_p:g}"
         )
         print(for_terminal(note), file=sys.stderr)
-    chosen: dict[str, Any] = {"max_new_tokens": max_new_tokens, "temperature": temperature}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    use = dataclasses.replace(use, base=source.name, **given)
+    chosen = use.temperature if temperature is None else temperature
+    use = dataclasses.replace(use, base=source.name, temperature=chosen, **lengths)
     from unslothrl.backends import peft
     from unslothrl.engines.transformers import TransformersEngine
 

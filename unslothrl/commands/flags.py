@@ -12,7 +12,7 @@ from unslothrl.config.names import off
 from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import RECIPES
-from unslothrl.config.values import RUN, Table, choices_of, limits_text
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
 from unslothrl.embedded import EMBEDDED
 
 EVERYDAY = (  # in the order in which they are shown
@@ -143,3 +143,8 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that are there: name -> value."""
     return {name: value for name, value in flags.items() if value not in (None, [])}
+
+
+def typed(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that are there, each in its option's own type. UserError."""
+    return {name: read_value(name, value) for name, value in given(flags).items()}
