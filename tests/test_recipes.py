@@ -133,7 +133,6 @@ SIZES = {
     "eval_problems": 4,
     "eval_candidates": 2,
 }
-IN_FULL = {"max_prompt_tokens": 1200, "max_steps": 2}  # larger than before: a token is a byte here
 
 
 def file_of(source: str, folder: Path) -> str:
@@ -163,32 +162,21 @@ SIZES_OF_STAGES = {
 }
 
 
-def replaced_of_stage(name: str, folder: Path) -> dict[str, object]:
-    """The same of a recipe of SFT, DPO or a reward model."""
-    recipe = read_recipe(name, table=TABLES[command_of(name)])
+def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
+    """The options that a test's run has instead of the recipe's own: the model, the data, the
+    steps and the sizes, and one process for what has no actors."""
     changes: dict[str, object] = {"model": EMBEDDED, "max_steps": 2}
     changes["dataset"] = file_of(recipe["dataset"], folder)
     if "eval_dataset" in recipe:
-        changes["eval_dataset"] = [file_of(text, folder) for text in recipe["eval_dataset"]]
-    return changes | {k: min(v, recipe[k]) for k, v in SIZES_OF_STAGES.items() if k in recipe}
-
-
-def replaced(name: str, folder: Path) -> dict[str, object]:
-    """The options that a test's run has instead of the recipe's own: the model, the data, the
-    steps and the sizes, and one process for what has no actors."""
-    recipe = read_recipe(name)
-    changes: dict[str, object] = {"model": EMBEDDED, "engine": "transformers", **IN_FULL}
-    changes["dataset"] = file_of(recipe["dataset"], folder)
-    changes["system_prompt"] = ""  # which the embedded base has never seen
-    if "eval_dataset" in recipe:
-        changes["eval_dataset"] = [
-            f"{text.partition('=')[0]}={file_of(text.partition('=')[2], folder)}"
-            for text in recipe["eval_dataset"]
-        ]
-    if not recipe.get("max_staleness"):
-        changes["cluster"] = "local"
-    smaller = {k: min(v, recipe[k]) for k, v in SIZES.items() if k in recipe}
-    return changes | smaller
+        parts = [text.rpartition("=") for text in recipe["eval_dataset"]]
+        changes["eval_dataset"] = [f"{of}{sign}{file_of(text, folder)}" for of, sign, text in parts]
+    if not is_stage:
+        changes |= {"engine": "transformers", "max_prompt_tokens": 1200}  # a token is a byte here
+        changes["system_prompt"] = ""  # which the embedded base has never seen
+        if not recipe.get("max_staleness"):
+            changes["cluster"] = "local"
+    sizes = SIZES_OF_STAGES if is_stage else SIZES
+    return changes | {k: min(v, recipe[k]) for k, v in sizes.items() if k in recipe}
 
 
 def read(path: Path) -> list[dict]:
@@ -203,7 +191,7 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     command = command_of(name)
     is_stage = command in TABLES
     recipe = read_recipe(name, table=TABLES.get(command, RUN))
-    changes = (replaced_of_stage if is_stage else replaced)(name, tmp_path)
+    changes = replaced(recipe, is_stage, tmp_path)
     for option, value in changes.items():
         print(f"{name}: {option} = {recipe.get(option, '(not set)')} replaced by {value}")
     flags = [
