@@ -175,7 +175,7 @@ class Answering:
 
 
 def load(
-    adapter: str, temperature: float | None, model: str | None = None, **lengths: int
+    adapter: str, temperature: float | None, model: str | None = None, **lengths: Any
 ) -> Answering:
     """The adapter in a folder of its own, or the newest of a run's. UserError for what is none.
 

@@ -175,12 +175,12 @@ def register() -> None:
         hidden(f"data {name}")(with_options(our.data(name), of_data, table))
     add()(with_options(our.score, SCORE_OPTIONS))
     own = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
-    for function, options in (
+    for command, options in (
         (our.ask, ("model", "max_new_tokens")),
         (our.chat, ("model", "max_new_tokens")),
         (our.export, ("model",)),
     ):
-        add()(with_options(function, options, defaults=own))
+        add()(with_options(command, options, defaults=own))
     for function in (our.recipes, our.report, our.doctor, our.bundle):
         add()(function)
 
