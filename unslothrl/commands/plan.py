@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl.commands.planned import NOT_MEASURED, Plan, plan_of
+from unslothrl.commands.planned import NOT_MEASURED, Report, plan_of
 from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
@@ -40,8 +40,8 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
         report = table(machine)
         text = table_lines(report)
     else:
-        plan = plan_of(command, given, machine)
-        report, text = plan.report, lines(plan)
+        report = plan_of(command, given, machine)
+        text = lines(report)
     print(json.dumps(report) if as_json else "\n".join(text))
 
 
@@ -55,10 +55,9 @@ def machine_with(cards: str | None) -> Machine:
     return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(report: Report) -> list[str]:
     """The plan for people."""
-    report = plan.report
-    text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
+    text = [f"{report['title']} ({report['note']})", *report["changed_to_fit"]]
     for gpu in report["cards"]:
         verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
         of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
@@ -75,8 +74,8 @@ def lines(plan: Plan) -> list[str]:
         text += ["", report["reference"]]
     if report["step_seconds"]:
         low, high = map(duration, report["step_seconds"])
-        text += ["", f"a step of {plan.step}: {low} to {high} (a rough estimate from the speed of "
-                 "such GPUs)"]  # fmt: skip
+        of = f"a step of {report['step']}: {low} to {high}"
+        text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
             has_gpu = bool(report["cards"])
@@ -112,7 +111,7 @@ def store_line(store: Mapping[str, Any]) -> str:
 # Known models
 
 
-def table(machine: Machine) -> dict[str, Any]:
+def table(machine: Machine) -> Report:
     """GB that known models need by context on this machine's smallest GPU; None: does not fit.
     UserError where there is none."""
     if not machine.gpus:
@@ -141,7 +140,7 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     return round(found.needed_mb() / 1024, 1) if found.fits else None
 
 
-def table_lines(models: dict[str, Any]) -> list[str]:
+def table_lines(models: Report) -> list[str]:
     """The table for people."""
     text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f" {tokens:>8}" for tokens in CONTEXTS))
@@ -188,13 +187,13 @@ def list_recipes(card: str | None, as_json: bool) -> None:
     print(json.dumps(found) if as_json else as_text)
 
 
-def recipe_report(name: str, path: Path, machine: Machine) -> dict[str, Any]:
+def recipe_report(name: str, path: Path, machine: Machine) -> Report:
     """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
     text = path.read_text("utf-8")
     said = {field.lower(): said for field, said in FIELD.findall(text)}
     command = command_of(str(path))
     try:
-        report = plan_of(command, {"recipe": name}, machine).report
+        report = plan_of(command, {"recipe": name}, machine)
         why_not = refusal(report, machine)
     except UserError as error:
         report, why_not = {"changed_to_fit": []}, str(error)
@@ -211,7 +210,7 @@ def recipe_report(name: str, path: Path, machine: Machine) -> dict[str, Any]:
     }
 
 
-def refusal(report: dict[str, Any], machine: Machine) -> str:
+def refusal(report: Report, machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
     if not machine.gpus and report["model"] != EMBEDDED:
         return "no GPU"
@@ -225,7 +224,7 @@ def refusal(report: dict[str, Any], machine: Machine) -> str:
     return ""
 
 
-def recipe_lines(found: list[dict[str, Any]], where: str) -> list[str]:
+def recipe_lines(found: list[Report], where: str) -> list[str]:
     """The list for people: those that fit `where` first."""
     written = []
     for recipe in sorted(found, key=lambda each: not each["fits"]):

@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from unslothrl.config.hardware import versions_in_flight
@@ -42,17 +42,11 @@ OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # 
 NOT_MEASURED = "an estimate, not measured on a GPU yet"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run takes: its report, as JSON has it, and what the text says besides."""
-
-    report: dict[str, Any]
-    title: str
-    step: str  # what a step has
+Report = dict[str, Any]  # as JSON has it
 
 
-def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the run would be refused, or the model's sizes are not known."""
+def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Report:
+    """What a run takes. UserError where it would be refused, or the model's sizes are not known."""
     return of_stage(command, given, machine) if command in TABLES else of_run(given, machine)
 
 
@@ -71,7 +65,7 @@ def note(shape: Shape) -> str:
 # Reinforcement learning
 
 
-def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
+def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     if not given.keys() & {"learner", "recipe", "resume"}:
         given = {**given, "learner": RECOMMENDED}
     resolved = resolve(given, machine)
@@ -81,19 +75,6 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     trial = Trial(config, resolved.given, shape, machine)
     seconds = forecast.step_seconds(config, shape, needs.placement)
     judging = seconds and [each[1] for each in seconds] if has_reward_model(config) else None
-    report = {
-        "model": config.model,
-        **needs.to_json(),
-        "changed_to_fit": list(resolved.notes),
-        "step_seconds": seconds and [sum(each) for each in seconds],
-        "judging_seconds": judging,
-        "would_fit_with": trial.remedy(needs.placement),
-        "settings": {
-            "largest": trial.setting(search.largest),
-            "fastest": trial.setting(search.fastest),
-        },
-        "note": note(shape),
-    }
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
     title = (
@@ -108,7 +89,21 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
         step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
     if judging is not None:
         step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
-    return Plan(report, title, step)
+    return {
+        "title": title,
+        "step": step,
+        "model": config.model,
+        **needs.to_json(),
+        "changed_to_fit": list(resolved.notes),
+        "step_seconds": seconds and [sum(each) for each in seconds],
+        "judging_seconds": judging,
+        "would_fit_with": trial.remedy(needs.placement),
+        "settings": {
+            "largest": trial.setting(search.largest),
+            "fastest": trial.setting(search.fastest),
+        },
+        "note": note(shape),
+    }
 
 
 def lengths(config: Config) -> str:
@@ -184,7 +179,7 @@ def command(name: str, options: Mapping[str, Any]) -> str:
 # SFT, DPO and reward models
 
 
-def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
+def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     stage = resolve_stage(name, given, machine=machine)
     shape = shape_of(stage.options.model)
     fitted = stages.fit(stage.options, stage.given, machine)
@@ -208,7 +203,13 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         for each in machine.gpus[:1]
     ]
     rows = kind_of_rows(options)
-    report = {
+    title = (
+        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
+        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
+    )
+    return {
+        "title": title,
+        "step": f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}",
         "command": stage.command,
         **{name: getattr(options, name) for name in OF_THE_ROWS},
         "rows": rows,
@@ -223,11 +224,6 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }
-    title = (
-        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
-        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
-    )
-    return Plan(report, title, f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}")
 
 
 def kind_of_rows(options: OfflineOptions) -> str:
