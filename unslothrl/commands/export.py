@@ -17,7 +17,7 @@ from unslothrl.export import serving, staging
 from unslothrl.export.staging import staged
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import model as judge
-from unslothrl.text import for_terminal
+from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use, base_model
@@ -91,10 +91,9 @@ def hub(name: str) -> Iterator[Any]:
     try:
         yield HfApi(library_name="unslothrl")
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks
-        said = " ".join(str(error).split()) or type(error).__name__
         raise RunError(
-            f"push {name}: not uploaded ({said:.160}): log in with `hf auth login`, or set "
-            "HF_TOKEN, and check the network and the name"
+            f"push {name}: not uploaded ({one_line(error, 160)}): log in with `hf auth login`, or "
+            "set HF_TOKEN, and check the network and the name"
         ) from None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
-from unslothrl.text import for_terminal, plain
+from unslothrl.text import for_terminal, one_line, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
@@ -26,8 +26,7 @@ def report(runs: Sequence[str], output: str | None = None) -> None:
         try:
             lines = [str(written(folders, output))]
         except WRONG as error:
-            said = plain(" ".join(str(error).split()), 300)
-            raise UserError(f"report: a file of the run is damaged: {said}") from None
+            raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
     print("\n".join(map(for_terminal, lines)))
 
 
