@@ -76,17 +76,17 @@ def test_a_recipe_that_is_no_regular_file_is_not_opened(tmp_path):
             resolve({"recipe": str(tmp_path / name)}, CPU)
 
 
-def begun(folder, **flags):
-    """A run's folder as far as a resume reads it. -> (the folder, its options)."""
-    config = resolve({**flags, "run_name": "first", "output_dir": str(folder)}, CPU).config
-    run = folder / "first"
-    run.mkdir()
-    (run / "config.toml").write_text(to_toml(config))
-    return run, config
+def run_of(parent, **flags):
+    """-> (the folder of a run, its config)"""
+    config = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(parent), **flags}, CPU)
+    folder = parent / "first"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(to_toml(config.config))
+    return folder, config.config
 
 
 def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
-    folder, first = begun(tmp_path, lr="7e-4")
+    folder, first = run_of(tmp_path / "runs")
     resumed = resolve({"resume": str(folder), "max_steps": "40"}, CPU).config
     assert resumed == dataclasses.replace(first, resume=str(folder), max_steps=40)
     for changed in ({"max_lora_rank": "8"}, {"seed": "1"}, {"learner": "ppo"}):  # it has no critic
@@ -96,8 +96,19 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     assert (other.aggregation, other.filter_high) == ("token", 1 - 1e-6)  # dapo's, not the first's
 
 
+def test_options_of_earlier_versions_are_left_out_and_named(tmp_path):
+    folder, first = run_of(tmp_path / "runs")
+    file = folder / "config.toml"
+    file.write_text('ray_port = 6379\nrenderer = "auto"\n' + file.read_text())
+    for asked in ({"resume": str(folder)}, {"recipe": str(file)}):
+        resolved = resolve(asked, CPU)
+        assert resolved.config.lr == first.lr
+        (said,) = [note for note in resolved.notes if "ray_port" in note]
+        assert "ray_port, renderer of an earlier version: left out" in said
+
+
 def test_a_resume_names_every_option_that_changes(tmp_path):
-    folder, _ = begun(tmp_path, lr="7e-4", reward=["boxed"], max_steps="20")
+    folder, _ = run_of(tmp_path / "runs", reward=["boxed"], max_steps="20")
     same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed"]}
     assert resolve({"resume": str(folder)}, CPU).notes == ()
     assert resolve(same, CPU).notes == ()
@@ -166,30 +177,15 @@ def test_derived_values():
     assert Config(number_of_actors=3, number_of_learners=2).number_of_processes == 5
 
 
-@pytest.mark.parametrize(
-    ("dtype", "capability", "used"),
-    [
-        ("auto", None, "bfloat16"),
-        ("auto", (7, 5), "float16"),
-        ("auto", (8, 0), "bfloat16"),
-        ("float32", (7, 5), "float32"),
-    ],
-)
-def test_what_the_models_compute_in(dtype, capability, used):
-    assert dtype_on(Config(dtype=dtype), capability) == used
-
-
-def test_a_rank_is_rounded_up_to_one_that_vllm_takes():
+def test_what_the_models_compute_in_and_hold():
+    for capability, used in ((None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16")):
+        assert dtype_on(Config(), capability) == used
+    assert dtype_on(Config(dtype="float32"), (7, 5)) == "float32"
     assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
-
-
-@pytest.mark.parametrize(
-    ("staleness", "partial", "versions", "follows"),
-    [(0, False, 1, False), (0, True, 1, False), (2, False, 3, False), (2, True, 1, True)],
-)
-def test_versions_in_flight(staleness, partial, versions, follows):
-    config = Config(max_staleness=staleness, partial_rollouts=partial)
-    assert (versions_in_flight(config), follows_newest(config)) == (versions, follows)
+    for staleness, partial, versions in ((0, False, 1), (0, True, 1), (2, False, 3), (2, True, 1)):
+        config = Config(max_staleness=staleness, partial_rollouts=partial)
+        assert versions_in_flight(config) == versions
+        assert follows_newest(config) == (partial and staleness > 0)
 
 
 def test_how_completions_are_drawn():

@@ -398,12 +398,11 @@ def test_temperature_0_takes_the_likeliest_token():
     from unslothrl.weights.adapter_use import Use
 
     use = Use(base="embedded", system_prompt="")
-    greedy = sampling_of(use, 8, 0.0)
+    greedy = sampling_of(replace(use, temperature=0.0), 8)
     assert keep_likely(torch.tensor([[1.0, 3.0, 2.0]]), greedy).isfinite().tolist() == [
         [False, True, False]
     ]
-    assert sampling_of(use, 8, 0.5).temperature == 0.5
-    assert sampling_of(use, 8, None) == Sampling(use.temperature, use.top_p, 0, 8)
+    assert sampling_of(use, 8) == Sampling(use.temperature, use.top_p, 0, 8)
 
 
 class Kept:

@@ -2,6 +2,7 @@
 
 Nothing here needs a network, a card or a second environment."""
 
+import copy
 import os
 import stat
 import subprocess
@@ -270,16 +271,16 @@ def test_both_locks_agree_on_what_this_project_imports():
 
 def test_a_stale_lock_is_named(tmp_path):
     plan = PLANS["cpu"]
-    copy = type(plan).__new__(type(plan))
-    copy.__dict__.update(plan.__dict__, file=tmp_path / "requirements-cpu.txt")
-    assert lock.faults(copy) == ["requirements-cpu.txt: missing: run `make lock`"]
+    changed = copy.copy(plan)
+    changed.file = tmp_path / "requirements-cpu.txt"
+    assert lock.faults(changed) == ["requirements-cpu.txt: missing: run `make lock`"]
     text = plan.file.read_text().replace("transformers==5.17.0", "transformers==5.16.0")
     text = text.replace("rich==", "poor==") + "triton==3.9.0\n"
-    copy.file.write_text(text)
-    assert lock.faults(copy) == [
+    changed.file.write_text(text)
+    assert lock.faults(changed) == [
         "requirements-cpu.txt: rich is missing: run `make lock`",
         "requirements-cpu.txt: transformers==5.16.0 does not satisfy ==5.17.0",
         "requirements-cpu.txt: triton is excluded by pyproject.toml",
     ]
-    copy.wanted = [*plan.wanted, "new-dependency"]
-    assert "older than pyproject.toml" in lock.faults(copy)[0]
+    changed.wanted = [*plan.wanted, "new-dependency"]
+    assert "older than pyproject.toml" in lock.faults(changed)[0]

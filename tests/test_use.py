@@ -168,7 +168,7 @@ def test_a_conversation_is_remembered_until_new(base, answers, end, monkeypatch,
         raise end
 
     monkeypatch.setattr("builtins.input", read)
-    chat.Conversation(Parrot(base), ("adapter",)).interactively()
+    chat.Conversation(Parrot(base), with_base=False).interactively()
     out, said = capsys.readouterr()
     assert out.split() == answers.split()
     assert said.count(chat.COMMANDS) == 1 and said.count("a new conversation") == 1

@@ -29,7 +29,7 @@ from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights import adapter_use, base_model
+from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 BASE, ADAPTER = "base", "adapter"
@@ -98,14 +98,14 @@ def config_of(
         if "reward" not in flags:
             layers |= without_reward_model(run)
     else:
-        use = adapter_use.read(found.folder)
         layers["model"] = base_of(found, flags.get("model"))
-        if use is not None:
-            layers["system_prompt"], layers["max_new_tokens"] = (
-                use.system_prompt,
-                use.max_new_tokens,
-            )
-            layers["eval_temperature"], layers["eval_top_p"] = use.temperature, use.top_p
+        if (use := found.use) is not None:
+            layers |= {
+                "system_prompt": use.system_prompt,
+                "max_new_tokens": use.max_new_tokens,
+                "eval_temperature": use.temperature,
+                "eval_top_p": use.top_p,
+            }
         if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
             raise UserError(
                 f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
@@ -268,7 +268,7 @@ def written_to(found: Found, output: str | None) -> Path | None:
     that is there; OSError where there can be none: before anything is generated."""
     if output is None and found.run is None:
         return None
-    own = (found.run or Path()) / EVALS / f"{found.name}.jsonl"
+    own = (found.run or Path()) / EVALS / f"{found.folder.name}.jsonl"
     path = own if output is None else expanded(output)
     if output is not None and (is_folder(path) or (is_file(path) and path.stat().st_size)):
         raise UserError(f"output {plain(output)} exists already: remove it, or set another")

@@ -38,11 +38,10 @@ from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CONFIG, free_name
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-ADAPTERS = "adapters"  # in a run's folder
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
 FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
 
@@ -120,7 +119,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     """Recipe and flags over the run that is resumed, with whole paths. Raises UserError."""
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table, notes)
     own = {} if flags.get("recipe") in RECIPES else without_parts_of(recipe)
     usual = {name: entry.default for name, entry in table.options.items()}
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
@@ -136,7 +135,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
         user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
-        user = over_resumed(table, user, asked)
+        user = over_resumed(table, user, asked, notes)
     if "reward" in user:
         user["reward"] = tuple(
             reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
@@ -146,7 +145,9 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     return Layers(asked, requested, user, notes)
 
 
-def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def over_resumed(
+    table: Table, user: Mapping[str, Any], asked: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
     """What was asked for over the options of the run that is resumed, which keeps its folder."""
     folder = expanded(user["resume"])
     if not is_file(folder / CONFIG):
@@ -154,7 +155,7 @@ def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]
             f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
             "set --resume runs/<run_name>"
         )
-    before = read_toml(folder / CONFIG, table)
+    before = read_toml(folder / CONFIG, table, notes)
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     same = resume.as_begun(table, folder, asked) & fixed
     user = {name: value for name, value in user.items() if name not in same}
@@ -212,20 +213,16 @@ def whole_function(text: str) -> str:
     return whole_path(file) + separator + rest if is_a_file else text
 
 
-def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    return lambda texts: tuple(map(whole, texts))
-
-
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "adapter": whole_path,
     "lora_save_path": whole_path,
     "model": lambda text: whole_path(text) if is_path(text) else text,
     "dataset": sources.absolute,
-    "eval_dataset": each(sources.absolute_eval),
+    "eval_dataset": lambda texts: tuple(map(sources.absolute_eval, texts)),
     "learner": whole_function,
     "environment": whole_function,
-    "reward": each(whole_function),
-    "tools": each(environments.absolute_tool),
+    "reward": lambda texts: tuple(map(whole_function, texts)),
+    "tools": lambda texts: tuple(map(environments.absolute_tool, texts)),
     "environment_python": lambda text: whole_path(text) if "/" in text else text,
 }
 
