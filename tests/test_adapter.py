@@ -101,8 +101,9 @@ def test_a_run_looks_at_the_weights_before_it_starts_anything(tmp_path, capsys, 
     monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("started"))
     bad = packed({**tensors(), Q0: ("BF16", [4, 128], NOT_A_NUMBER * 512)})
     folder = write(tmp_path / "a", weights=bad)
-    flags = ["--adapter", str(folder), "--output_dir", str(tmp_path / "r"), "--cluster", "local"]
-    assert cli.main([*["--model", "embedded", "--dataset", "embedded"], *flags]) == 2
+    flags = ["--model", "embedded", "--dataset", "embedded", "--cluster", "local"]
+    folders = ["--adapter", str(folder), "--output_dir", str(tmp_path / "r")]
+    assert cli.main([*flags, *folders]) == 2
     assert f"tensor {Q0} holds nan" in capsys.readouterr().err
     assert cli.main(["ask", "--adapter", str(folder), "What is 1 + 1?"]) == 2
     assert f"tensor {Q0} holds nan" in capsys.readouterr().err

@@ -96,9 +96,7 @@ CHANGES = {  # what -> (the change, the parts that it is called by)
     "a special token": (
         change_json("tokenizer_config.json", lambda t: t.update(eos_token="0")), "tokenizer"
     ),
-    "a template for tools": (
-        add_template("tool_use.jinja", "{{ tools }}"), "chat template"
-    ),
+    "a template for tools": (add_template("tool_use.jinja", "{{ tools }}"), "chat template"),
     "the template": (append("chat_template.jinja", " "), "chat template"),
     "the stop tokens": (
         change_json("generation_config.json", lambda t: t.update(eos_token_id=[7])), "stop tokens"

@@ -300,8 +300,8 @@ def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
 
 
 def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None:
-    """Inequalities in one variable: "or" is a union, "and" an intersection, and a
-    comma too where there is one."""
+    """Inequalities in one variable: "or" is a union, "and" an intersection, a comma the
+    latter where there is one."""
     parts = [part for part in labelled(answers) if isinstance(part, Region) and part.intervals]
     names = {part.variable for part in parts} - {None}
     is_list = not names and len(parts) > 1 and connectives == {","}
