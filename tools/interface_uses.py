@@ -45,7 +45,7 @@ PUBLIC = (  # members of transformers, peft, accelerate and torch, and of Ray's 
     " support_avx512bf16_for_cpu tie_weights train_dataset unexpected_keys r target_modules"
     " task_type use_rslora layer_types logit_scale logits_scaling attn_logit_softcapping"
     " final_logit_softcapping sliding_window use_sliding_window base_layer lora_B actor_id is_dead"
-    " eos_token_id pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits"
+    " eos_token_id from_pretrained pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits"
 )
 OF_PYTHON = "callback enter_context fileno filename hexdigest lineno setLevel setter suspend"
 # Strings of ours that are names in a library: our file and constant -> where they are.
