@@ -29,9 +29,10 @@ import pytest
 
 from unslothrl.records import LORA_TARGETS
 
-# No deadline: how long an example takes is the machine's doing.
-hypothesis.settings.register_profile("unslothrl", max_examples=50, deadline=None)
-hypothesis.settings.register_profile("unslothrl-quick", max_examples=10, deadline=None)
+# The same examples everywhere, and no deadline: how long one takes is the machine's doing.
+USUAL = {"deadline": None, "derandomize": True}
+hypothesis.settings.register_profile("unslothrl", max_examples=50, **USUAL)
+hypothesis.settings.register_profile("unslothrl-quick", max_examples=10, **USUAL)
 
 
 @pytest.fixture(autouse=True, scope="session")
