@@ -218,14 +218,9 @@ class FakeGenerator:
         self.submitted = []
         return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
 
-    def canary(self, shape: AdapterShape) -> None:
-        self.calls.append("canary")
-
-    def use_level(self, level: str | None) -> str | None:
-        return None
-
-    def fingerprint(self) -> str:
-        return "base"
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+        self.calls += ["canary"] * (shape is not None)
+        return "", "base"
 
     def close(self) -> None:
         self.calls.append("close")

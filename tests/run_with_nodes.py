@@ -36,6 +36,7 @@ from unslothrl.cluster.base import Builders
 from unslothrl.data.tasks import Data
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
+from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import rollouts
 from unslothrl.training.trainer import Trainer
@@ -212,7 +213,8 @@ class Told(FakeView):
 
 def consumed(folder: RunFolder) -> Counter:
     """(task, candidate) -> how often it was consumed: trained on, filtered or without signal."""
-    rows = (row for step in folder.steps_of("rollouts") for row in folder.read_rollouts(step))
+    files = [folder.step_file("rollouts", step) for step in folder.steps_of("rollouts")]
+    rows = (row for file in files for row in read_jsonl(file))
     return Counter((row["task"], row["candidate"]) for row in rows)
 
 

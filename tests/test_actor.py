@@ -119,15 +119,6 @@ def test_failures_come_with_their_rollout(tmp_path):
     assert groups[1].failures == tuple(failures)
 
 
-def test_an_error_in_scoring_is_raised():
-    class Broken(Scorer):
-        def score(self, completed):
-            raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        rolled([0, 1], Broken(rewards.choose(("accuracy",))), tasks=1)
-
-
 def test_ctrl_c_ends_what_is_being_scored(tmp_path):
     """At once, though the reward would take for ever; its processes are gone."""
     file, began = tmp_path / "mine.py", tmp_path / "began"

@@ -33,22 +33,6 @@ def test_an_error_is_raised_and_what_came_after_it_is_done():
     assert done == [1]
 
 
-def doubled(work):
-    return [2 * item for item in work]
-
-
-def test_what_was_added_is_scored():
-    scoring = BackgroundScoring(doubled, at_the_end=False)
-    for item in (1, 2, 3):
-        scoring.add(item)
-    scoring.finish()
-    assert sorted(scoring.take()) == [2, 4, 6] and scoring.take() == []
-    scoring.add(4)
-    scoring.finish()
-    assert scoring.take() == [8]
-    scoring.close()
-
-
 def test_what_waits_meanwhile_goes_into_one_call():
     calls, begun, go_on = [], threading.Event(), threading.Event()
 
@@ -66,17 +50,6 @@ def test_what_waits_meanwhile_goes_into_one_call():
     go_on.set()
     scoring.finish()
     assert calls == [[1], [2, 3]] and scoring.take() == [1, 2, 3]
-    scoring.close()
-
-
-def test_at_the_end_nothing_is_scored_before_finish():
-    calls = []
-    scoring = BackgroundScoring(lambda work: calls.append(list(work)) or work, at_the_end=True)
-    for item in range(5):
-        scoring.add(item)
-        assert scoring.take() == []
-    scoring.finish()
-    assert calls == [[0, 1, 2, 3, 4]] and scoring.take() == [0, 1, 2, 3, 4]
     scoring.close()
 
 

@@ -10,7 +10,7 @@ from layouts import GB, LAYOUTS, ONE_ACTOR, card, machine_of, placed, resolved
 
 from unslothrl.cluster import build, on_node
 from unslothrl.errors import UserError
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory
+from unslothrl.planning.footprint import ON_A_CARD, EngineMemory
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.runs.resolve import resolve

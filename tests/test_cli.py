@@ -59,8 +59,6 @@ BAD = [
     ("--reward acuracy", ["reward", "'acuracy'", "set --reward accuracy"]),
     ("trian --lr 1e-3", ["'trian'", "Did you mean 'train'"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--no_shuffle_rewards"]),
-    ("--learner grpo \u2014lr 1e-5", ["two hyphens"]),
-    ("--reward boxed format", ["format", "repeat"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl", "folder"]),
     ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
     ("chat x What is 1", ["What is 1", "between quotes"]),

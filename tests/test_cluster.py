@@ -74,7 +74,7 @@ def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ProcessLost, match="learner-0 does not answer"):
-            ray_cluster.wait([learner.fingerprint()])
+            ray_cluster.wait([learner.check(None)])
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -119,7 +119,7 @@ def test_a_process_that_dies_is_named(ray_cluster, capfd):
     pid = ray_cluster.ray.get(actor.transport.host.pid.remote())
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RunError) as error:
-        ray_cluster.gather([actor.fingerprint()])
+        ray_cluster.gather([actor.check(None)])
     said = str(error.value)
     assert said.startswith(f"actor-1 (process {pid}) died: ") and "\n" not in said
     assert "memory" in said and Path(said.rpartition("its log is ")[2]).is_file()

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
-from stopped_run import MACHINE, VALID, Resumed, as_flags, template
+from stopped_run import MACHINE, Resumed, template
 
 from unslothrl.checkpoints import learner_state
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoints, sum_of
-from unslothrl.commands import cli
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import restore
 from unslothrl.runs.run import EarlierRun
-from unslothrl.tracking.run_folder import RunFolder, read_jsonl
+from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.saving import best
 
@@ -156,28 +156,3 @@ def test_the_best_evaluation_of_a_run_that_went_on_with_other_sets():
              {"step": 4, "eval/b/pass@1": 0.3}]  # fmt: skip
     assert best(evals) is evals[1]
     assert best([{"step": 0}, {"step": 2}])["step"] == 2
-
-
-# The whole command
-
-
-@pytest.mark.slow
-def test_a_real_run_goes_on_past_a_damaged_line(tmp_path, capfd):
-    options = {
-        **VALID, "batch_size": 2, "max_new_tokens": 8, "eval_every": 0,
-        "checkpoint_every": 1, "run_name": "x", "output_dir": tmp_path,
-    }  # fmt: skip
-    assert cli.main(as_flags(options)) == 0
-    path = tmp_path / "x" / "metrics.jsonl"
-    first, second = path.read_text().splitlines()
-    path.write_text(f"{first[:40]}\n{second}\n")
-    capfd.readouterr()
-    assert cli.main(["--resume", str(tmp_path / "x"), "--max_steps", "3"]) == 0
-    out, _ = capfd.readouterr()
-    assert "metrics.jsonl, line 1 is not JSON" in " ".join(out.split())
-    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [2, 3]
-    rewritten(tmp_path / "x", {"lora/a": torch.zeros(3)})
-    config = (tmp_path / "x" / "config.toml").read_bytes()
-    assert cli.main(["--resume", str(tmp_path / "x"), "--max_steps", "9"]) == 2
-    assert "step_000003: the checkpoint holds a different LoRA" in capfd.readouterr().err
-    assert (tmp_path / "x" / "config.toml").read_bytes() == config

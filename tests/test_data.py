@@ -17,11 +17,11 @@ from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, tasks
+from unslothrl.data import files, formats, rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
+from unslothrl.data.files import TableRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
-from unslothrl.data.rows import TableRows
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
@@ -163,11 +163,11 @@ def test_turns_keep_their_roles(tokenizer):
     record = formats.read(row)
     assert list(record.messages) == turns and record.problem == "And 2+2?"
     whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
-    own = prompts.render(tokenizer, record.messages, "Another one.")
+    own = rendering.render(tokenizer, record.messages, "Another one.")
     assert own == whole + "<|im_start|>assistant\n"  # the data's system turn stays
-    replaced = prompts.render(tokenizer, record.messages, "Mine.", replaces=True)
+    replaced = rendering.render(tokenizer, record.messages, "Mine.", replaces=True)
     assert replaced == own.replace("Be brief.", "Mine.")
-    assert "system" not in prompts.render(tokenizer, record.messages, "", replaces=True)
+    assert "system" not in rendering.render(tokenizer, record.messages, "", replaces=True)
 
 
 def test_columns_can_be_chosen():
@@ -491,7 +491,7 @@ def test_a_template_that_refuses_or_writes_nothing_is_told():
 
     for system_prompt in ("Be brief.", ""):
         with pytest.raises(UserError, match="refuses a conversation of"):
-            prompts.render(Refuses(), "1+1?", system_prompt)
+            rendering.render(Refuses(), "1+1?", system_prompt)
 
 
 @pytest.mark.real
@@ -535,7 +535,7 @@ LOOPS = (
 @pytest.mark.parametrize("template", few(LOOPS))
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
-    monkeypatch.setattr(prompts, "LONGEST_S", 0.2)
+    monkeypatch.setattr(rendering, "LONGEST_S", 0.2)
     loops = base_model.load_tokenizer(embedded.BASE)
     loops.chat_template = template
     with (
@@ -543,10 +543,10 @@ def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
         ThreadPoolExecutor(1) as threads,
     ):
         if in_a_thread:
-            threads.submit(prompts.render, loops, "1 + 1?", "").result()
-        prompts.render(loops, "1 + 1?", "")
+            threads.submit(rendering.render, loops, "1 + 1?", "").result()
+        rendering.render(loops, "1 + 1?", "")
     loops.chat_template = "{{ messages[0].content }}"
-    assert prompts.render(loops, "1 + 1?", "") == "1 + 1?"
+    assert rendering.render(loops, "1 + 1?", "") == "1 + 1?"
 
 
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):

@@ -177,11 +177,7 @@ def test_trls_documented_environment(seed, tmp_path):
     """The same class in TRL's tool loop and here, from one seed."""
     file = written(tmp_path, OWNS_DATA)
     target = random.Random(seed).randint(1, 6)
-    replies = [
-        call("increment", step=target - 1) + call("look"),
-        call("increment", step=1),
-        "done",
-    ]
+    replies = [call("increment", step=target - 1) + call("look"), call("increment", step=1), "done"]
     theirs = imported(file).Increment()
     messages = [{"role": "user", "content": "Count."}]
     random.seed(seed)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl import embedded
-from unslothrl.data.prompts import render
+from unslothrl.data.rendering import render
 from unslothrl.embedded import task
 from unslothrl.weights import base_model
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import engine_contract as contract
@@ -28,7 +29,6 @@ from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import footprint
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import Held
 from unslothrl.weights.shapes import shape_of
 
 pytestmark = pytest.mark.real
@@ -58,18 +58,19 @@ def engine(request, bases, backend):
     return engine
 
 
+def gap(engine, backend, temperature: float) -> float:
+    """The mean difference of the engine's log-probabilities from the learner's."""
+    asked = requests(sampling=Sampling(temperature, 1.0, 0, 24))
+    drawn = generate(engine, asked)
+    batch = [Sample.of(r.prompt_ids, one) for r, one in zip(asked, drawn, strict=True)]
+    with torch.no_grad():
+        learner, _ = backend.token_logprobs(batch, temperature)
+    sampler = np.concatenate([one.logprobs for one in drawn])
+    return np.abs(learner.numpy() - sampler).mean()
+
+
 def test_logprobs_are_the_learners(engine, backend):
-    for temperature in (1.0, 1.3):
-        sampling = Sampling(temperature, 1.0, 0, 24)
-        drawn = generate(engine, requests(sampling=sampling))
-        batch = [
-            Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-            for request, one in zip(requests(), drawn, strict=True)
-        ]
-        with torch.no_grad():
-            learner, _ = backend.token_logprobs(batch, temperature)
-        sampler = np.concatenate([one.logprobs for one in drawn])
-        assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01 and gap(engine, backend, 1.3) < 0.01
 
 
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
@@ -130,8 +131,8 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        folder = engine.loaded[engine.newest].files.folder
-        assert [held.folder for held in engine.files.held] == [folder]
+        folder = engine.loaded[engine.newest].files
+        assert engine.files.held == [folder]
         assert [path for path in engine.files.folder.iterdir() if path.is_dir()] == [folder]
 
 
@@ -142,7 +143,7 @@ def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, bac
     assert config["lora_alpha"] != config["r"]
     vllm_engine.load(adapter)
     generate(vllm_engine, requests(1))
-    folder = vllm_engine.loaded[vllm_engine.newest].files.folder
+    folder = vllm_engine.loaded[vllm_engine.newest].files
     assert (folder / WEIGHTS_FILE).read_bytes() == adapter.weights
     assert (folder / CONFIG_FILE).read_text() == adapter.config
 
@@ -201,15 +202,7 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     settings = backend.model.get_base_model().generation_config
     settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
-    drawn = generate(engine, requests())
-    batch = [
-        Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-        for request, one in zip(requests(), drawn, strict=True)
-    ]
-    with torch.no_grad():
-        learner, _ = backend.token_logprobs(batch, 1.0)
-    sampler = np.concatenate([one.logprobs for one in drawn])
-    assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01
 
 
 def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
@@ -275,10 +268,10 @@ def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
 ):
     hold, folders = vllm_engine.files.hold, []
 
-    def damaged(adapter: Adapter, is_own: bool = False) -> Held:
+    def damaged(adapter: Adapter, is_own: bool = False) -> Path:
         held = hold(adapter, is_own)
-        folders.append(held.folder)
-        weights = held.folder / WEIGHTS_FILE
+        folders.append(held)
+        weights = held / WEIGHTS_FILE
         if is_own:
             return held
         content = bytearray(weights.read_bytes())
@@ -405,12 +398,11 @@ def test_temperature_0_takes_the_likeliest_token():
     from unslothrl.weights.adapter_use import Use
 
     use = Use(base="embedded", system_prompt="")
-    greedy = sampling_of(use, 8, 0.0)
+    greedy = sampling_of(replace(use, temperature=0.0), 8)
     assert keep_likely(torch.tensor([[1.0, 3.0, 2.0]]), greedy).isfinite().tolist() == [
         [False, True, False]
     ]
-    assert sampling_of(use, 8, 0.5).temperature == 0.5
-    assert sampling_of(use, 8, None) == Sampling(use.temperature, use.top_p, 0, 8)
+    assert sampling_of(use, 8) == Sampling(use.temperature, use.top_p, 0, 8)
 
 
 class Kept:

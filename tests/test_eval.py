@@ -9,7 +9,7 @@ from fakes import completion, task
 
 from unslothrl import rewards
 from unslothrl.commands import cli
-from unslothrl.commands.adapters import Found, find
+from unslothrl.commands.adapters import Found
 from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
@@ -60,15 +60,6 @@ def test_figures_by_hand():
     row = next(each for each in compared([values, better]) if each.name == "pass@1")
     assert [each.mean for each in row.estimates] == [0.375, 0.5]
     assert row.difference.mean == 0.125
-
-
-@pytest.mark.parametrize(
-    ("name", "said"), [("nowhere", "nowhere"), ("empty-run", "this run has saved none yet")]
-)
-def test_what_is_no_adapter_is_refused_in_a_line(tmp_path, name, said):
-    (tmp_path / "empty-run" / "adapters").mkdir(parents=True)
-    with pytest.raises(UserError, match=said):
-        find(str(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -132,14 +123,14 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, mon
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
-    found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run")
+    found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run", None)
     with pytest.raises(UserError, match="output folder exists already"):
         written_to(found, "folder")
     with pytest.raises(OSError, match="file"):
         written_to(found, "file/x.jsonl")
     assert written_to(found, "new/x.jsonl") == Path("new/x.jsonl")
     assert written_to(found, None) == tmp_path / "run" / "evals" / "v000001.jsonl"
-    assert written_to(Found(tmp_path / "adapter", None), None) is None
+    assert written_to(Found(tmp_path / "adapter", None, None), None) is None
 
 
 def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, capsys):
@@ -158,7 +149,7 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
             assert "dataset is not set" in line and line.endswith("set --dataset")
     assert sorted(path.name for path in run.iterdir()) == ["adapters", "config.toml"]
     (run / "config.toml").write_text('command = "sft"\ndataset = "embedded"\n')
-    config, _ = config_of(Found(folder, run), (), {})
+    config, _ = config_of(Found(folder, run, None), (), {})
     assert config.eval_dataset == ("embedded",) and config.model == "embedded"
 
 

@@ -165,11 +165,13 @@ def test_a_run_goes_on_into_the_mirror_that_it_came_from(away, tmp_path):
     assert resolve({**here, "mirror": "none"}, CPU).config.mirror is None
 
 
-@pytest.mark.parametrize("option", ["resume", "mirror"])
-def test_a_password_reaches_neither_config_nor_message(option):
-    with pytest.raises(UserError, match="come from the environment") as caught:
-        resolve(embedded(**{option: "sftp://me:s3cret@host/run"}), CPU, fetch=pytest.fail)
-    assert "s3cret" not in str(caught.value)
+@pytest.mark.parametrize("url", ["sftp://me:s3cret@host/x", "sftp://me:s3/cret@host:22/x",
+                                 "s3://s3cret@bucket/x", "az://box/x?sig=s3cret"])  # fmt: skip
+def test_a_password_reaches_neither_config_nor_message(url):
+    for option in ("resume", "mirror"):
+        with pytest.raises(UserError, match="come from the environment") as caught:
+            resolve(embedded(**{option: url}), CPU, fetch=pytest.fail)
+        assert "cret" not in str(caught.value)
 
 
 def test_a_relative_mirror_is_kept_in_full(tmp_path, monkeypatch):

@@ -12,6 +12,7 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from few_cases import few
+from unsloth_stages_on_cpu import capture
 
 from unslothrl import embedded
 from unslothrl.backends import lora, patches
@@ -42,24 +43,9 @@ PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 @pytest.fixture
 def captured(monkeypatch):
     """-> run(command, *options): (the batches of the step, its gradients by name)."""
-    kept = {"batches": [], "gradients": {}}
-    for options, trainer in list(training.TRAINERS.items()):
-
-        class Capturing(trainer):
-            def training_step(self, model, inputs, *rest):
-                batch = {k: v.clone() for k, v in inputs.items() if torch.is_tensor(v)}
-                kept["batches"].append(batch)
-                return super().training_step(model, inputs, *rest)
-
-            def _get_grad_norm(self, model, grad_norm=None):
-                kept["gradients"] = {
-                    name: parameter.grad.clone()
-                    for name, parameter in model.named_parameters()
-                    if parameter.grad is not None
-                }
-                return super()._get_grad_norm(model, grad_norm)
-
-        monkeypatch.setitem(training.TRAINERS, options, Capturing)
+    kept = {"batches": [], "losses": [], "gradients": {}}
+    monkeypatch.setattr(training, "TRAINERS", dict(training.TRAINERS))
+    capture(kept)
 
     def one_step(command, folder, *flags, rows=ROWS):
         kept["batches"].clear()

@@ -15,8 +15,8 @@ from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError
-from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import (
     ACTOR,

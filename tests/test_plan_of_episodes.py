@@ -45,8 +45,10 @@ def test_a_step_of_episodes_by_hand():
     alone = sum(forecast.parts(single, SEVEN, **options))
     again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
     assert found == pytest.approx(alone + 2 * (again + 5))
-    low, high = forecast.step_seconds(config, SEVEN, placed(config, cards(24)))
-    longer = forecast.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
+    low, high = forecast.seconds_of(config, SEVEN, placed(config, cards(24)))["step_seconds"]
+    longer = forecast.seconds_of(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))[
+        "step_seconds"
+    ]
     assert longer[0] == low and longer[1] > high
     assert forecast.turns_of(config) == 10 and forecast.turns_of(MAIN) == 0
 

@@ -24,7 +24,7 @@ from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import Tokens, browser_data, write_tokens
-from unslothrl.tracking.rows import evaluation_rows, rollout_rows
+from unslothrl.tracking.rows import evaluation_rows, json_line, read_jsonl, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 
 
@@ -165,7 +165,8 @@ def test_episodes_have_charts_and_turns(tmp_path, shown):
     assert captions >= {"Turns of an episode", "Tool calls of an episode", "Lost episodes"}
     assert "Turns of an episode" not in shown.source
     every = [c for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
-    lost = [row["lost"] for i in range(1, 7) for row in folder.read_rollouts(i) if "lost" in row]
+    rows = [row for i in range(1, 7) for row in read_jsonl(folder.step_file("rollouts", i))]
+    lost = [row["lost"] for row in rows if "lost" in row]
     assert lost and [each["lost"] for each in every if "lost" in each] == lost
 
 
@@ -189,7 +190,7 @@ def test_the_turns_of_an_episode():
 def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     if number_of_steps:
         folder.log({"step": 1, "reward/mean": 0.5, "train/loss": math.nan, "timing/step_s": 2.0})
-        folder.write_rollouts(1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
+        folder.write_rows("rollouts", 1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
     folder.write_summary({"status": "finished"})
     page = page_of(folder)
     assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
@@ -272,7 +273,7 @@ def test_a_sign_is_seen(title):
 
 
 def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
-    assert set(FOUND) == {rule.title for rule in signs.rules_of("train")}
+    assert set(FOUND) == {rule.title for rule in signs.RULES if "train" in rule.kinds}
     assert signs.found(RunHistory.read(run)) == []
     assert [sign.rule.title for sign in signs.found(RunHistory(()))] == ["Too early to say"]
 
@@ -292,7 +293,7 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     rows = list(
         rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
     )
-    folder.write_rollouts(3, rows)
+    folder.write_rows("rollouts", 3, rows)
     known = Tokens(["He", "llo"], [-0.5, None], [0.01234, None], left_out=4)
     write_tokens(folder, 3, {1: known})
     step = shown_step(folder, 3)
@@ -314,7 +315,7 @@ def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
         {"accuracy": (1.0,) * 40},
         (1.0,) * 40,
     )
-    folder.write_rollouts(1, rollout_rows([made]))
+    folder.write_rows("rollouts", 1, rollout_rows([made]))
     step = shown_step(folder, 1)
     assert len(json.dumps(step)) <= rollout_data.MOST_BYTES_OF_STEP
     begin, left_out, end = step["prompts"][0]["candidates"][7]["text"]
@@ -323,7 +324,7 @@ def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
 
 
 def test_of_a_large_step_some_prompts_are_shown(folder):
-    folder.write_rollouts(1, rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
+    folder.write_rows("rollouts", 1, rollout_rows([group(str(i), [1.0] * 8) for i in range(100)]))
     step = shown_step(folder, 1)
     assert (step["completions"], step["shown"]) == (800, 96)
     assert [prompt["name"] for prompt in step["prompts"]][::5] == ["0", "41", "83"]
@@ -334,7 +335,7 @@ def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
     for step in range(1, 101):
         made = group("a", [1.0] * 4)
         texts = tuple(completion(3, text=f"{step} " * 2000) for _ in range(4))
-        folder.write_rollouts(step, rollout_rows([replace(made, completions=texts)]))
+        folder.write_rows("rollouts", step, rollout_rows([replace(made, completions=texts)]))
     data = browser_data(folder)["steps"]
     assert len(data) == rollout_data.MOST_STEPS and data[-1]["name"] == "100"
     assert len(json.dumps(data)) < 700_000
@@ -343,8 +344,8 @@ def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
 def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
     drawn = [group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]
     assert rollout_data.grouped(list(rollout_rows(drawn))) == [[0, 1], [2, 3], [4]]
-    path = folder.write_evaluation("step_000001", evaluation_rows({"s": drawn}))
-    assert rollout_data.evaluation_scores(path) == {
+    path = folder.write_rows("evals", 1, evaluation_rows({"s": drawn}))
+    assert rollout_data.evaluation_scores(path, 0) == {
         "s": {"a: 7": [1.0, 0.0], "a: 7'": [0.0, 0.0], "a: 7''": [1.0]}
     }
 
@@ -353,7 +354,7 @@ def test_tokens_go_with_their_rollouts(tmp_path):
     folder = make_run(tmp_path / "run", 4, eval_every=2)
     assert all(step["traced"] for step in browser_data(folder)["steps"])
     folder.truncate_after(2)  # as a resumed run does
-    folder.write_rollouts(3, list(rollout_rows([group("other", [1.0])])))
+    folder.write_rows("rollouts", 3, list(rollout_rows([group("other", [1.0])])))
     data = browser_data(folder)
     assert [(step["name"], step["traced"]) for step in data["steps"]] == [
         ("1", True), ("2", True), ("3", False),
@@ -368,7 +369,7 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
     folder = make_run(tmp_path / "run", 1, eval_every=1)
     groups = {"held_out": [group("a", [1.0, 0.0])]}
     rows = [r for p in ("base", "adapter") for r in evaluation_rows(groups, policy=p)]
-    folder.write_evaluation("v000001", rows)
+    (folder.path / "evals" / "v000001.jsonl").write_bytes(b"".join(map(json_line, rows)))
     shown = browser_data(folder)["evals"][-1]
     assert [prompt["name"] for prompt in shown["prompts"]] == [
         "held_out, base: a", "held_out, adapter: a",
@@ -486,21 +487,20 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["empty"], "no run there"),
         (["run", "empty"], "empty is no run"),
         (["run", "--output", "x.html"], "output is for comparisons"),
-        (["run", "broken"], "broken/metrics.jsonl, line 1 is not JSON"),
         (["rows"], "a file of the run is damaged"),
-        (["run", "other", "--output", "empty"], "exists and is no page"),
+        (["run", "other", "--output", "run/metrics.jsonl"], "exists and is no page"),
     ],
 )
 def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
     monkeypatch.chdir(tmp_path)
-    for name in ("run", "other", "broken", "rows"):
+    for name in ("run", "other", "rows"):
         make_run(tmp_path / name, 1)
-    (tmp_path / "broken" / "metrics.jsonl").write_text("rubbish\n{}\n")
     (tmp_path / "rows" / "rollouts" / "step_000001.jsonl").write_text('{"task": 1}\n')
     (tmp_path / "empty").mkdir()
     assert cli.main(["report", *arguments]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("unslothrl: ") and message in line
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().startswith('{"step": 0')
 
 
 def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
@@ -517,10 +517,7 @@ def test_the_difference_of_evaluations_by_hand():
     more = {name: scores * 2 for name, scores in after.items()}
     assert plain_difference(before, more, "best_of_n") == ""  # the best of more completions
     assert plain_difference(before, after, "loss") == ""
-
-
-def test_problems_are_paired_by_name_in_whatever_order():
-    scores = {str(i): [float(i % 2)] for i in range(6)}
+    scores = {str(i): [float(i % 2)] for i in range(6)}  # paired by name, in whatever order
     turned = dict(reversed(scores.items()))
     assert plain_difference(scores, turned) == "+0.000 (+0.000 to +0.000), p = 1.000"
 
@@ -533,7 +530,7 @@ def evaluated(path: Path, answers: list[str]) -> RunHistory:
         for i, answer in enumerate(answers)
         for one in [group(f"eval/s/{i}", [1.0])]
     ]
-    folder.write_evaluation("step_000000", evaluation_rows({"s": groups}))
+    folder.write_rows("evals", 0, evaluation_rows({"s": groups}))
     folder.log({"step": 0, "eval/s/pass@1": 1.0, "eval/s/best_of_n": 1.0})
     return RunHistory.read(folder)
 

@@ -13,6 +13,7 @@ from report_runs import HOSTILE, make_run
 
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.rows import read_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +86,7 @@ def wait_for_step(browser, name: str) -> None:
 
 
 def rows(folder, step: int) -> list[dict]:
-    return folder.read_rollouts(step)
+    return read_jsonl(folder.step_file("rollouts", step))
 
 
 DRAWN = (

@@ -51,7 +51,7 @@ def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(
     for index in range(4):
         assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
         stream.in_flight[index] = Flight(assignment, 0)
-        busy.give(assignment, begun)
+        busy.holds[index], busy.since[index] = assignment, begun
     stream.sent = 4
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
     given_out = [holder(stream, index) for index in range(4, 12)]

@@ -183,10 +183,7 @@ def test_one_async_call_that_hangs_spoils_no_other(own):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [
-        ("def g(completion): pass", "no function 'f'; it has g"),
-        ("def f(", "it is not Python"),
-    ],
+    [("def g(completion): pass", "no function 'f'; it has g"), ("def f(", "it is not Python")],
 )
 def test_a_file_without_such_a_function_is_told_before_a_run(text, said, tmp_path):
     (tmp_path / "mine.py").write_text(text)

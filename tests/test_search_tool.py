@@ -19,11 +19,7 @@ from unslothrl.environments.tools import search
 from unslothrl.errors import UserError
 
 CATS, DOGS, FISH = "The cat sat on the mat", "A dog and a cat, a cat", "Fish swim"
-ROWS = [
-    {"title": "Cats", "text": CATS},
-    {"id": 7, "text": DOGS},
-    {"text": FISH, "url": "x"},
-]
+ROWS = [{"title": "Cats", "text": CATS}, {"id": 7, "text": DOGS}, {"text": FISH, "url": "x"}]
 
 
 def rows_in(folder: Path, rows: list[dict], name: str = "corpus.jsonl") -> str:
@@ -45,11 +41,7 @@ def test_scores_are_those_worked_out_by_hand(tmp_path):
     index = search.Index(Corpus(rows_in(tmp_path, ROWS)))
     scores = index.bm25.get_scores(["cat", "mat", "the"])
     assert scores.tolist() == pytest.approx(
-        [
-            by_hand(1, 2, 7) + by_hand(1, 1, 7) + by_hand(2, 1, 7),
-            by_hand(2, 2, 7),
-            0,
-        ]
+        [by_hand(1, 2, 7) + by_hand(1, 1, 7) + by_hand(2, 1, 7), by_hand(2, 2, 7), 0]
     )
     assert [each.name for each in index.best("cat", 3)] == ["7", "Cats"]
     assert by_hand(2, 2, 7) > by_hand(1, 2, 7)

@@ -23,7 +23,7 @@ from unslothrl import embedded
 from unslothrl.engines import vllm, vllm_split
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.records import Sample, Sampling
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
@@ -229,7 +229,7 @@ def test_another_base_in_one_worker_is_named(engine):
     engine.in_workers(partial(scale, 1.01))
     with pytest.raises(RunError, match=r"\.1\.mlp\.up_proj has other scales on card 1"):
         engine.fingerprint()
-    engine.in_workers(partial(vllm_split.take_scales, engine.base))
+    engine.in_workers(partial(vllm_split.base_problem, engine.base, True))
     assert engine.fingerprint()
 
 

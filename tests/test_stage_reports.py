@@ -1,7 +1,6 @@
 """The report of SFT, DPO and reward models: what it says of a stage, and what it must not."""
 
 import html
-import io
 import re
 
 import pytest
@@ -60,19 +59,19 @@ def test_a_page_is_of_its_stage(command, tmp_path):
     assert "class=up" in page
 
 
-def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path):
+def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path, capsys):
     folders = [make_stage(tmp_path / name, name).path for name in STAGES]
-    out = io.StringIO()
-    run_report([str(tmp_path)], out=out)
-    head, *lines = out.getvalue().splitlines()
+    run_report([str(tmp_path)])
+    out = capsys.readouterr().out
+    head, *lines = out.splitlines()
     assert "method" in head.split() and "pass@1" not in head and len(lines) == 3
-    assert "0.700 -> 0.250" in out.getvalue() and "0.400 -> 0.760" in out.getvalue()
-    run_report(list(map(str, folders)), str(tmp_path / "all.html"), io.StringIO())
+    assert "0.700 -> 0.250" in out and "0.400 -> 0.760" in out
+    run_report(list(map(str, folders)), str(tmp_path / "all.html"))
     page = (tmp_path / "all.html").read_text()
     assert not [word for word in RL_WORDS if word in visible(page).lower()]
     assert {"Loss: loss", "Loss: held_out loss", f"{RIGHT}: held_out accuracy"} <= set(titles(page))
     of_rl = make_run(tmp_path / "rl", 6)
-    run_report([str(folders[0]), str(of_rl.path)], str(tmp_path / "two.html"), io.StringIO())
+    run_report([str(folders[0]), str(of_rl.path)], str(tmp_path / "two.html"))
     both = visible((tmp_path / "two.html").read_text())
     assert "pass@1" in both and "held-out loss" in both
 

@@ -22,7 +22,7 @@ from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_internals import EXTENSION, options
 from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, set_variables_of
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import assign_gpus, place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.tensor_parallel import check_source, problem
@@ -363,7 +363,7 @@ def test_parts_that_are_quantised_alone_have_the_values_of_the_whole():
 
 def test_a_file_that_is_not_what_was_published_is_named(tmp_path):
     adapter = Adapter.of(7, packed(tensors()), json.dumps(SETTINGS))
-    folder = NodeFiles(tmp_path / "room").hold(adapter).folder
+    folder = NodeFiles(tmp_path / "room").hold(adapter)
     file = PublishedFile(adapter.version, folder, adapter.config, adapter.checksum)
     again = pickle.loads(pickle.dumps(file))  # as it goes to the workers
     assert len(pickle.dumps(file)) < 5_000

@@ -8,20 +8,15 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from fakes import completed
 from rich.cells import cell_len
 from rich.console import Console
 
-from unslothrl.checkpoints.run_state import RunState
 from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
-from unslothrl.errors import RunError
 from unslothrl.records import Group, Transcript, Turn
-from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.rl import RlRun
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.step_lines import (
@@ -129,9 +124,10 @@ def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
 
 
 def test_a_step_says_what_failed_and_had_no_signal():
-    row = {"reward/mean": 0.5, "reward/failed": 2, "reward/zero_signal_groups": 3}
+    counts = {"reward/failed": 2, "reward/zero_signal_groups": 3, "rollout/groups": 20}
+    row = {"reward/mean": 0.5, **counts}
     line = step_line(row, 1, 9, 75.0)
-    assert "rewards failed 2, groups without signal 3" in line and line.endswith("end in 1:15")
+    assert "rewards failed 2, groups without signal 3/20" in line and line.endswith("end in 1:15")
     assert "failed" not in step_line({**row, "reward/failed": 0}, 1, 9)
 
 
@@ -366,41 +362,6 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
         "reward: 1 x accuracy + 0.1 x format + 0.2 x tags",
         "data: problems without end to train on, 0 to evaluate on (test), 1 to evaluate on (hard)",
     ]
-
-
-class Ended:
-    """A trainer after some steps, with no adapter."""
-
-    published = None
-
-    def __init__(self, step: int):
-        self.tasks, self.state = SimpleNamespace(close=lambda: None), RunState(step=step)
-
-    def save_boundary(self) -> bool:
-        return False
-
-
-@pytest.mark.parametrize(
-    ("step", "checkpoint", "error", "said"),
-    [
-        (12, 10, None, "continues: after step 10, 2 steps will be repeated\n"),
-        (10, 10, RunError("it died"), "continues: after step 10\n"),
-        (3, None, None, "continues: from its start, 3 steps will be repeated\n"),
-        (0, None, None, "continues: from its start\n"),
-    ],
-)
-def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said, tmp_path):
-    folder = RunFolder.create(tmp_path, "my run", "")
-    if checkpoint is not None:
-        folder.checkpoints.write(RunState(step=checkpoint), b"")
-    terminal, clock, written = view(live=False)
-    clock.now = 75
-    run = RlRun(Resolved(Config(), frozenset(), ()))
-    run.view, run.folder, run.trainer, run.has_results = terminal, folder, Ended(step), True
-    run.close("failed" if error else "interrupted", error)
-    assert folder.read_summary()["wall_seconds"] == 75
-    assert said in written() and f"--resume {shlex.quote(f'{tmp_path}/my run')}\n" in written()
-    assert error or f"interrupted: {step} steps in 0 s; 1:15 with start and end\n" in written()
 
 
 # A real run on a terminal

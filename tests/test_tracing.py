@@ -10,7 +10,7 @@ from few_cases import few
 
 from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.records import Batch, Measured, UpdateStats
-from unslothrl.training import batching, tracing
+from unslothrl.training import tracing
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace, is_traced
 
@@ -87,16 +87,6 @@ def test_the_steps_that_are_traced(total):
     traced = [step for step in range(1, total + 1) if is_traced(step, total)]
     assert traced[0] == 1 and len(traced) <= tracing.MOST_STEPS + 1
     assert total > 200 or len(traced) == total
-
-
-@pytest.mark.parametrize("learners", [1, 2, 3])
-def test_what_is_asked_for_goes_to_the_learner_that_has_it(learners):
-    of_group = samples_of(group("a", [1.0] * 6, lengths=[5, 1, 4, 2, 6, 3]))
-    samples = [sample for (sample,) in of_group]
-    samples[1], samples[4] = replace(samples[1], trace=70), replace(samples[4], trace=71)
-    parts = batching.split_batch(Batch(tuple(samples), 6, 21), learners)
-    asked = {s.trace: s for part in parts for s in part.samples if s.trace >= 0}
-    assert asked == {70: samples[1], 71: samples[4]}
 
 
 # The texts of tokens

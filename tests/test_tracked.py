@@ -6,7 +6,9 @@ import json
 import re
 import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import completion, group
@@ -50,9 +52,16 @@ class Started:
         self.notes: list[str] = []
         self.made: dict[str, Kept] = {}
         self.kinds = kinds
-        self.trackers = Trackers(tuple(kinds), folder, {"lr": 0.1}, self.notes.append, self.start)
+        self.trackers = Trackers(tuple(kinds), folder, {"lr": 0.1}, self.notes.append)
 
-    def start(self, name, run):
+    def start(self, resumed_at: int | None = None) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(
+                trackers, "load", lambda name: SimpleNamespace(start=partial(self.make, name))
+            )
+            self.trackers.start(resumed_at)
+
+    def make(self, name, run):
         self.made[name] = self.kinds[name](run)
         return self.made[name]
 
@@ -65,7 +74,7 @@ def folder(tmp_path):
 
 def test_a_tracker_is_told_everything_in_order(folder):
     run = Started(folder, one=Kept)
-    run.trackers.start()
+    run.start()
     run.trackers.samples(0, {"held_out": [group("a", [1.0]), group("b", [0.0])]})
     run.trackers.log(0, {"step": 0, "eval/held_out/pass@1": 0.5, "train/loss": None})
     run.trackers.log(1, {"step": 1, "reward/mean": 1.0, "train/loss": float("nan"), "x": "text"})
@@ -86,7 +95,7 @@ def test_a_tracker_is_told_everything_in_order(folder):
 )
 def test_one_that_fails_costs_a_note_and_no_other_tracker(folder, kind, why):
     run = Started(folder, bad=kind, good=Kept)
-    run.trackers.start()
+    run.start()
     for step in range(3):
         run.trackers.log(step, {"reward/mean": 1.0})
     run.trackers.close("finished")
@@ -103,7 +112,7 @@ def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
             never.wait(60)
 
     run = Started(folder, hangs=Hangs, good=Kept)
-    run.trackers.start()
+    run.start()
     run.trackers.log(1, {"reward/mean": 1.0})
     run.trackers.close("finished", within_s=0.2)
     never.set()
@@ -115,13 +124,13 @@ def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
 
 def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
     first = Started(folder, one=Kept, two=Kept)
-    first.trackers.start()
+    first.start()
     first.trackers.close("interrupted")
     ids = {name: tracker.run.id for name, tracker in first.made.items()}
     assert json.loads((folder / "trackers.json").read_text()) == ids
     assert ids["one"] != ids["two"]
     again = Started(folder, one=Kept, three=Kept)
-    again.trackers.start(resumed_at=4)
+    again.start(4)
     again.trackers.close("finished")
     assert again.made["one"].run.id == ids["one"] and again.made["one"].run.resumed_at == 4
     assert json.loads((folder / "trackers.json").read_text()).keys() == {"one", "two", "three"}

@@ -90,10 +90,7 @@ def teacher_forced(backend, asked, drawn) -> dict[str, np.ndarray]:
     found = {}
     for begin in range(0, len(asked), 50):
         part = asked[begin : begin + 50]
-        samples = [
-            Sample(r.prompt_ids, drawn[r.id].token_ids, (), np.zeros(len(drawn[r.id].token_ids)), 0)
-            for r in part
-        ]
+        samples = [Sample.of(r.prompt_ids, drawn[r.id]) for r in part]
         with torch.no_grad():
             logprobs, _ = backend.token_logprobs(samples, 1.0)
         parts = np.split(logprobs.numpy(), np.cumsum([s.tokens for s in samples])[:-1])
@@ -226,7 +223,7 @@ def test_many_loads_leave_nothing(engine, adapters):
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
         (held,) = engine.files.held
-        assert held.folder == engine.loaded[engine.newest].files.folder
+        assert held == engine.loaded[engine.newest].files
         assert not engine.internal_ids and not engine.llm.llm_engine.has_unfinished_requests()
     else:
         assert list(engine.backend.model.peft_config) == ["default"]

@@ -3,12 +3,15 @@
 import pytest
 
 from unslothrl.algorithms import objectives
+from unslothrl.config.options import Config
 from unslothrl.config.toml_files import read_recipe
+from unslothrl.config.values import RUN
 from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.rewards import choose, functions
 from unslothrl.rewards.custom import signature_of
-from unslothrl.tracking.run_folder import SUMMARY, RunFolder
+from unslothrl.runs.run import EarlierRun
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import base_model
 
 DATACLASS = """
@@ -85,11 +88,12 @@ def test_an_objective_imports_what_lies_beside_it(tmp_path):
 
 @pytest.mark.parametrize("status", ["finished", "interrupted"])
 def test_a_finished_run_without_checkpoints_is_not_begun_again(status, tmp_path):
-    folder = RunFolder.create(str(tmp_path), "a", "", lambda path: None)
-    (folder.path / SUMMARY).write_text(f'{{"status": "{status}"}}')
+    folder = RunFolder.create(str(tmp_path), "a", "")
+    folder.write_summary({"status": status, "steps": 1, "seconds": 1.0})
+    earlier = EarlierRun(folder, None, RUN, (), ())
     if status == "finished":
         with pytest.raises(UserError, match="start a new run with --adapter"):
-            folder.refuse_restart()
-    else:
-        folder.refuse_restart()  # it has done a few steps that can be done again
+            earlier.has_finished(Config(max_steps=9))
+    else:  # it has done a few steps that can be done again
+        assert not earlier.has_finished(Config(max_steps=9))
     folder.close()

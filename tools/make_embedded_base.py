@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils import parametrize
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from unslothrl.data.prompts import render
+from unslothrl.data.rendering import render
 from unslothrl.embedded import BASE, task
 
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +79,26 @@ def replace_folder(source: Path, target: Path) -> None:
         target.rename(aside)
     source.rename(target)
     remove(aside)
+
+
+def existing(target: Path) -> Path:
+    """The nearest folder above, or file, that is there."""
+    return next(each for each in target.absolute().parents if each.exists())
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A temporary folder, which becomes `target` when the block ends without an error."""
+    temporary = existing(target) / f".{target.name}.exporting"
+    remove(temporary)  # of an export that was killed
+    temporary.mkdir()
+    try:
+        yield temporary
+        flush_tree(temporary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.rename(target)  # which may be an empty folder
+    finally:
+        remove(temporary)
 
 
 def remove(path: Path) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from unslothrl import rewards
-from unslothrl.actors.episodes import Played, Rules, Talking, complete, of_one_prompt, play
+from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
@@ -65,7 +66,7 @@ class Actor:
         """`overlaps`: a reward that takes all completions of a rollout gets those of the groups
         that are complete by then. UserError where the environment cannot be loaded."""
         self.name, self.engine = name, engine
-        self.talking = Talking(tokenizer)
+        self.dialogue = TemplateDialogue(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.host = None if environment is None else Host(environment)
@@ -95,11 +96,6 @@ class Actor:
         with self._named():
             self.engine.load(adapter)
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
-
-    def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
-        with self._named():
-            self.engine.canary(shape)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -250,7 +246,13 @@ class Actor:
             assignment.sampling,
             self.follows_newest,
         )
-        played = await self._played(task, first, seed_of(*seed, task.id))
+        if self.host is None:
+            played = await complete(first, self._draw, self.dialogue)
+        else:
+            group_seed = seed_of(*seed, task.id)
+            played = await play(
+                task, first, group_seed, self.host, self._draw, self.dialogue, self.rules
+            )
         self.done += 1
         of_group = self.played[assignment.index]
         of_group[candidate] = played
@@ -258,11 +260,6 @@ class Actor:
             del self.played[assignment.index]
             whole = of_one_prompt([of_group[i] for i in range(assignment.candidates)])
             self.scoring.add((assignment, whole))
-
-    async def _played(self, task: Task, first: Request, group_seed: int) -> Played:
-        if self.host is None:
-            return await complete(first, self._draw, self.talking.text)
-        return await play(task, first, group_seed, self.host, self._draw, self.talking, self.rules)
 
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()
@@ -307,25 +304,29 @@ class Actor:
             groups.append((assignment.index, replace(group, completions=of_actor)))
         return groups
 
-    def use_level(self, level: str | None) -> str | None:
-        """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
+    def check(
+        self, level: str | None, shape: AdapterShape | None = None, base_hash: str | None = None
+    ) -> tuple[str, str]:
+        """Takes the sandbox that the run has chosen for programs; with a `shape` see
+        `Engine.canary`. -> (why the sandbox does not work here, "" where it does; a hash of the
+        packed 4-bit weights: the engine's, or `base_hash`)."""
+        refusal = ""
+        if base_hash is None:
+            base_hash = self.engine.fingerprint()
         try:
             self.scorer.use_level(level)
         except UserError as error:
-            return str(error)
-        return None
+            refusal = str(error)
+        if shape is not None:
+            with self._named():
+                self.engine.canary(shape)
+        return refusal, base_hash
 
     def start_profile(self) -> None:
-        """See `Profiler.arm`."""
         self.profiler.arm()
 
     def end_profile(self) -> list[Recording]:
-        """See `Profiler.take`."""
         return self.profiler.take()
-
-    def fingerprint(self) -> str:
-        """A hash of the engine's packed 4-bit weights."""
-        return self.engine.fingerprint()
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""

@@ -69,10 +69,10 @@ class Played(NamedTuple):
         return transcript.earlier[0][0] if transcript.earlier else transcript.prompt_ids
 
 
-async def complete(request: Request, draw: Draw, text: Callable[[Any], str]) -> Played:
+async def complete(request: Request, draw: Draw, dialogue: TemplateDialogue) -> Played:
     """A single turn, without an environment."""
     completion = await draw(request)
-    said = text(completion.token_ids.tolist())
+    said = dialogue.decode(completion.token_ids.tolist(), skip_special_tokens=True)
     return Played(replace(completion, text=said), (said,))
 
 
@@ -82,7 +82,7 @@ async def play(
     group_seed: int,
     host: Host,
     draw: Draw,
-    talking: "Talking",
+    dialogue: TemplateDialogue,
     rules: Rules,
 ) -> Played:
     """Turn by turn until the environment, which may fail, the turns or the tokens end it: what was
@@ -91,7 +91,7 @@ async def play(
     course = Course(task, first, rules)
     try:
         async with host.open() as session:
-            await course.begin(session, talking, group_seed)
+            await course.begin(session, dialogue, group_seed)
             await course.run(session, draw)
             course.check_rewards()
     except Lost as lost:
@@ -115,7 +115,7 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: Session, talking: "Talking", group_seed: int) -> None:
+    async def begin(self, session: Session, dialogue: TemplateDialogue, group_seed: int) -> None:
         task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
@@ -125,7 +125,7 @@ class Course:
         opened = await session.call("reset", task=given, seed=group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
         with of_the_environment(gave_prompt):
-            self.talk = talking.begin(task, opened)
+            self.talk = begun(dialogue, task, opened)
         self.prompt_ids = self.talk.prompt_ids
         most = self.rules.max_prompt_tokens
         if most and len(self.prompt_ids) > most and self.prompt_ids != task.prompt_ids:
@@ -167,7 +167,6 @@ class Course:
 
     @property
     def reward(self) -> float:
-        """Of all turns."""
         return TURN_REWARDS[self.rules.turn_rewards](self.rewards, self.rules.discount)
 
     def check_rewards(self) -> None:
@@ -332,51 +331,38 @@ class Talk:
 class TalkOfTexts(Talk):
     """Texts as they are, as RL2 has them."""
 
-    def __init__(self, task: Task, talking: "Talking"):
-        self.prompt, self.question, self.talking = "", "", talking
+    def __init__(self, dialogue: TemplateDialogue, task: Task):
+        self.prompt, self.question, self.dialogue = "", "", dialogue
         self.prompt_ids = task.prompt_ids
 
     def reply(self, token_ids: Sequence[int]) -> Reply:
-        text = self.talking.text(token_ids)
+        text = self.dialogue.decode(token_ids, skip_special_tokens=True)
         return Reply(text, text)
 
     def add(self, answer: dict[str, Any]) -> tuple[str, Extension]:
         raw = answer["raw"]
-        return raw["text"], Extension(self.talking.ids(raw["text"]), raw["continues"])
+        return raw["text"], Extension(self.dialogue.tokens(raw["text"]), raw["continues"])
 
 
-class Talking:
-    """Begins them."""
-
-    def __init__(self, tokenizer):
-        self.dialogue = TemplateDialogue(tokenizer)
-
-    def text(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self.dialogue.decode(token_ids, skip_special_tokens)
-
-    def ids(self, text: str) -> tuple[int, ...]:
-        return self.dialogue.tokens(text)
-
-    def begin(self, task: Task, opened: dict[str, Any]) -> Talk:
-        """`opened` is the environment's answer to `reset`. UserError."""
-        if opened.get("wants_text"):
-            return TalkOfTexts(task, self)
-        own = [{"role": role, "content": content} for role, content in task.messages]
-        messages, tools = first_messages(own, opened), opened["tools"]
-        if messages != own:
-            checked_prompt(messages)
-        is_own = not tools and messages == own
-        prompt_ids = task.prompt_ids if is_own else None
-        cleaned = [
-            message if message in own else self.dialogue.markers.clean([message])[0]
-            for message in messages
-        ]
-        conversation = Conversation(self.dialogue, cleaned, tools, prompt_ids)
-        prompt = "" if is_own else self.text(conversation.prompt_ids, False)
-        if messages == own:
-            return Talk(conversation, prompt, "")
-        asked = [message["content"] for message in messages if message["role"] == "user"]
-        return Talk(conversation, prompt, asked[0] if asked else messages[-1]["content"])
+def begun(dialogue: TemplateDialogue, task: Task, opened: dict[str, Any]) -> Talk:
+    """`opened` is the environment's answer to `reset`. UserError."""
+    if opened.get("wants_text"):
+        return TalkOfTexts(dialogue, task)
+    own = [{"role": role, "content": content} for role, content in task.messages]
+    messages, tools = first_messages(own, opened), opened["tools"]
+    if messages != own:
+        checked_prompt(messages)
+    is_own = not tools and messages == own
+    prompt_ids = task.prompt_ids if is_own else None
+    cleaned = [
+        message if message in own else dialogue.markers.clean([message])[0] for message in messages
+    ]
+    conversation = Conversation(dialogue, cleaned, tools, prompt_ids)
+    prompt = "" if is_own else dialogue.decode(conversation.prompt_ids)
+    if messages == own:
+        return Talk(conversation, prompt, "")
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    return Talk(conversation, prompt, asked[0] if asked else messages[-1]["content"])
 
 
 def first_messages(own: Sequence[Message], opened: dict[str, Any]) -> list[Message]:

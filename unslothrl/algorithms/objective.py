@@ -34,14 +34,7 @@ from unslothrl.system import variables
 from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
 
-TOKENS = ("lengths", "logprobs", "entropies", "advantages", "sampler", "old", "reference")
-POSITIONAL = {"advantage": 1, "ratio": 2, "clip": 4, "aggregation": 3}  # arguments
-BY_NAME: dict[str, tuple[str, ...]] = {
-    "advantage": ("ddof", "epsilon"),
-    "ratio": TOKENS,
-    "clip": TOKENS,
-    "aggregation": (),
-}
+FUNCTIONS = ("advantage", "ratio", "clip", "aggregation")  # parts that may be one
 PLAIN = (str, bool, int, float, type(None))
 
 
@@ -74,12 +67,8 @@ class Objective:
 
     @property
     def has_critic(self) -> bool:
+        """Whether an advantage needs no siblings."""
         return self.advantage == "gae"
-
-    @property
-    def compares_candidates(self) -> bool:
-        """Whether an advantage needs siblings."""
-        return not self.has_critic
 
     @property
     def trains_without_advantage(self) -> bool:
@@ -96,7 +85,7 @@ class Part:
     """
 
     learner: str  # the objective's name or file, as `--learner` has it
-    part: str  # a key of BY_NAME
+    part: str  # one of `FUNCTIONS`
     name: str  # the function's
     line: int  # where it is defined; 0: unknown
     path: Path
@@ -143,22 +132,15 @@ def asked_for(
     function: Callable[..., Any], positional: int, named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Those of `named` that a function takes beside its first `positional` arguments."""
-    taken, others = _parameters(function, positional)
+    parameters = list(inspect.signature(function).parameters.values())
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
+    others = [parameter for parameter in parameters if parameter not in taken]
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in others):
         names = named.keys() - {parameter.name for parameter in taken}
     else:
         names = {parameter.name for parameter in others}
     return {name: value for name, value in named.items() if name in names}
-
-
-def _parameters(
-    function: Callable[..., Any], positional: int
-) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """-> (those that the first `positional` arguments go to, the others)."""
-    parameters = list(inspect.signature(function).parameters.values())
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
-    return taken, [parameter for parameter in parameters if parameter not in taken]
 
 
 def shown(value: Any) -> str:
@@ -237,31 +219,15 @@ def _executed(learner: str, path: Path, text: str) -> Objective:
 
 
 def _parts(learner: str, path: Path, text: str) -> dict[str, Any]:
-    """The parts, each function as a `Part`; what no part can be as it is shown. Raises UserError
-    where a function asks for something that does not exist."""
+    """The parts, each function as a `Part`; what no part can be as it is shown. UserError."""
     objective = _executed(learner, path, text)
     found: dict[str, Any] = {}
     for part in (entry.name for entry in fields(Objective)):
         value = getattr(objective, part)
-        if callable(value) and part in BY_NAME and not isinstance(value, Part):
+        if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
             code = getattr(value, "__code__", None)
             name = getattr(value, "__name__", type(value).__name__)
             value = Part(learner, part, name, code.co_firstlineno if code else 0, path, text)
-            _check_names(value, getattr(objective, part))
         is_known = type(value) in PLAIN or isinstance(value, Part)
         found[part] = value if is_known else shown_text(value)
     return found
-
-
-def _check_names(part: Part, function: Callable[..., Any]) -> None:
-    """UserError for a parameter without a default that nothing is passed to."""
-    known = BY_NAME[part.part]
-    for parameter in _parameters(function, POSITIONAL[part.part])[1]:
-        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and not variable and parameter.name not in known:
-            advice = f"one of {', '.join(known)}" if known else "none"
-            raise UserError(
-                f"learner {part.learner}, line {part.line}, {part.part} {part.name}: nothing "
-                f"called {parameter.name} is passed to it: take {advice} by name, or give it a "
-                "default"
-            )

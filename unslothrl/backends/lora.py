@@ -107,11 +107,8 @@ class LoraBackend:
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
-        with measuring(decoder), self._precision():
+        with measuring(decoder), lora_precision(self.device.type, self.loaded.dtype):
             return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
-
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        return lora_precision(self.device.type, self.loaded.dtype)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The policy's LoRA parameters by PEFT's adapter name, in a fixed order."""

@@ -188,12 +188,7 @@ def call_as_transformers(decoder: Any) -> None:
 
 
 def load_base(
-    base: Path,
-    dtype: torch.dtype,
-    context: int,
-    four_bit: bool,
-    seed: int,
-    loading: dict[str, Any],
+    base: Path, dtype: torch.dtype, context: int, four_bit: bool, seed: int, loading: dict[str, Any]
 ) -> tuple[Any, Any]:
     """-> (the model without a LoRA, the vLLM over its weights or None); `loading`: see `load`."""
     with kept("VLLM_LOGGING_LEVEL"):

@@ -73,8 +73,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """After which there is one, ascending."""
-        folders = (path for path in self.folder.glob("step_*") if path.is_dir())
-        return sorted(step_of(path) for path in folders if OF_STEP.fullmatch(path.name))
+        names = (path.name for path in self.folder.glob("step_*") if path.is_dir())
+        return sorted(int(found[1]) for name in names if (found := OF_STEP.fullmatch(name)))
 
     def of_step(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
@@ -161,10 +161,6 @@ class Checkpoints(CheckpointStore):
         has_groups = AHEAD in sums_in(folder)
         text = (folder / AHEAD).read_bytes() if has_groups else b""
         return Checkpoint(folder, state, run_state.from_jsonl(text))
-
-
-def step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_"))
 
 
 def check(folder: Path) -> None:

@@ -11,15 +11,14 @@ from typing import Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
-from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight
 from unslothrl.config.options import Config
-from unslothrl.config.parts import objective_of
+from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong
@@ -37,8 +36,19 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     if config.engine != "vllm":
         prepare_card()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
-    elif config.actor_tensor_parallel > 1:
-        engine = split_engine(config, base, plan)
+    elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
+        from unslothrl.engines import vllm_split
+
+        gpu, free_mb = smallest_card()
+        engine = vllm_split.start(
+            base,
+            base_model.find(config.model),
+            config.actor_tensor_parallel,
+            **vllm_options(config),
+            on_gpu=gpu is not None,
+            dtype=dtype_on(config, gpu.capability if gpu else None),
+            memory=plan.engine(gpu, free_mb),
+        )
     else:
         from unslothrl.engines import vllm
 
@@ -52,22 +62,6 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             sleep_lock=plan.sleep_lock,
         )
     return actor_of(plan.name, engine, config, base)
-
-
-def split_engine(config: Config, base: Path, plan: ProcessPlan):
-    """-> an engine over several GPUs, which its workers use: this process does not."""
-    from unslothrl.engines import vllm_split
-
-    gpu, free_mb = smallest_card()
-    return vllm_split.start(
-        base,
-        base_model.find(config.model),
-        config.actor_tensor_parallel,
-        **vllm_options(config),
-        on_gpu=gpu is not None,
-        dtype=dtype_on(config, gpu.capability if gpu else None),
-        memory=plan.engine(gpu, free_mb),
-    )
 
 
 def vllm_options(config: Config) -> dict[str, Any]:

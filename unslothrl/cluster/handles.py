@@ -51,20 +51,14 @@ class GeneratorHandle:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
-    def canary(self, shape: AdapterShape) -> Call[None]:
-        return self.transport.call("canary", shape)
-
-    def use_level(self, level: str | None) -> Call[str | None]:
-        return self.transport.call("use_level", level)
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> Call[tuple[str, str]]:
+        return self.transport.call("check", level, shape)
 
     def start_profile(self) -> Call[None]:
         return self.transport.call("start_profile")
 
     def end_profile(self) -> Call[list[Recording]]:
         return self.transport.call("end_profile")
-
-    def fingerprint(self) -> Call[str]:
-        return self.transport.call("fingerprint")
 
     def close(self) -> Call[None]:
         return self.transport.call("close")

@@ -2,7 +2,6 @@
 Ray."""
 
 import contextlib
-import functools
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +42,6 @@ class LocalTransport:
         return LocalCall(self.target, method, arguments)
 
     def fetch(self, argument: Any) -> float:
-        """It is in this process already."""
         return 0.0
 
 
@@ -66,7 +64,10 @@ class LocalCluster(Cluster):
     ) -> list[Any]:
         with listening_to(calls, progress):
             if len(calls) > 1 and all(call.method == "update" for call in calls):
-                return update_in_turn(calls)
+                # none of several learners can wait for another in one process
+                learners = [call.target for call in calls]
+                parts = [call.arguments[0] for call in calls]
+                return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
             return [call.result() for call in calls]
 
     def close(self) -> None:
@@ -75,26 +76,18 @@ class LocalCluster(Cluster):
                 stack.callback(self.gather, [handle.close()])
 
 
-def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
-    """An update of several learners, none of which can wait for another in one process."""
-    learners = [call.target for call in calls]
-    parts = [call.arguments[0] for call in calls]
-    return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
-
-
 @contextlib.contextmanager
 def listening_to(calls: Collection[LocalCall], progress: Progress | None) -> Iterator[None]:
     """Inside it `progress` gets the sums of what the calls' objects count, in their order."""
     found = [getattr(call.target, "progress", None) for call in calls] if progress else []
     meters = list(dict.fromkeys(meter for meter in found if meter is not None))
 
-    def report(before: Sequence[Any], done: int, tokens: int) -> None:
+    def report(*_: int) -> None:
         assert progress is not None
-        states = [(done, tokens), *(meter.state for meter in before)]
-        progress(sum(state[0] for state in states), sum(state[1] for state in states))
+        progress(*map(sum, zip(*(meter.state for meter in meters), strict=True)))
 
-    for index, meter in enumerate(meters):
-        meter.listener = functools.partial(report, meters[:index])
+    for meter in meters:
+        meter.state, meter.listener = (0, 0), report
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from typing import Any
 from unslothrl.cluster.base import Changes
 from unslothrl.cluster.nodes import REMOVE_S, Card, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_memory import usable_mb
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.place import Cards, best_node, groups_of, place_alone, process_mb
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan
 
@@ -245,7 +245,6 @@ class NodeWatch:
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
 
     def remove(self, name: str) -> None:
-        """Of a process that does not start again."""
         self.waiting.discard(name)
         self.displaced.discard(name)
         self.plans.pop(name, None)

@@ -300,7 +300,6 @@ class RayCluster(Cluster):
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
         if not self._has_head():
             raise RunError("Ray's head does not answer")
-        self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
@@ -320,7 +319,6 @@ class RayCluster(Cluster):
         self._enter_actor(name)
 
     def remove_actor(self, name: str) -> None:
-        self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.remove(name)
@@ -352,6 +350,7 @@ class RayCluster(Cluster):
         return self.node_watch.changes()
 
     def _end(self, name: str) -> None:
+        self.actors = [actor for actor in self.actors if actor.name != name]
         host = self.hosts.pop(name, None)
         if host is not None:
             self.watches.pop(host, None)

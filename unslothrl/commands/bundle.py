@@ -10,7 +10,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from unslothrl.commands.doctor import Check, examine
@@ -51,7 +51,8 @@ def bundle(run: str, output: str | None = None) -> None:
 
 def texts(run: Path, checks: Iterable[Check]) -> dict[str, str]:
     """Name in the archive -> text, redacted."""
-    listed = list(files(run))
+    # not a folder; a link to one is not entered
+    listed = [path for path in sorted(run.rglob("*")) if path.is_symlink() or not path.is_dir()]
     found = {
         "doctor.txt": "".join(f"{check.line()}\n" for check in checks),
         "files.txt": "".join(file_line(path, run) for path in listed[:MOST_LISTED]),
@@ -71,14 +72,6 @@ def clean(text: str) -> str:
     for home in {os.path.expanduser("~"), os.path.realpath(os.path.expanduser("~"))} - {"/"}:
         text = re.sub(rf"{re.escape(home)}(?![\w.-])", "~", text)
     return text
-
-
-def files(folder: Path) -> Iterator[Path]:
-    """Everything below that is no folder, in order; a link to a folder is not entered."""
-    for parent, folders, names in os.walk(folder, followlinks=False):
-        folders.sort()
-        links = [name for name in folders if os.path.islink(Path(parent) / name)]
-        yield from (Path(parent) / name for name in sorted([*names, *links]))
 
 
 def file_line(path: Path, run: Path) -> str:

@@ -48,6 +48,7 @@ DATA_OPTIONS = (
     "model", "recipe", "reward", "system_prompt", "max_prompt_tokens", "prompt_column",
     "answer_column",
 )  # fmt: skip
+SCORE_OPTIONS = ("reward_timeout", "prompt_column", "answer_column", "allow_unsandboxed_code")
 STAGE_DATA_OPTIONS = ("model", "adapter", "recipe", "seed", "assistant_only_loss")
 
 app = typer.Typer(
@@ -172,9 +173,15 @@ def register() -> None:
         add(name)(with_options(our.stage(name), options, table))
         hidden(f"plan {name}")(with_options(our.plan(name), options, table))
         hidden(f"data {name}")(with_options(our.data(name), of_data, table))
-    for function in (
-        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.doctor, our.bundle,
-    ):  # fmt: skip
+    add()(with_options(our.score, SCORE_OPTIONS))
+    own = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
+    for command, options in (
+        (our.ask, ("model", "max_new_tokens")),
+        (our.chat, ("model", "max_new_tokens")),
+        (our.export, ("model",)),
+    ):
+        add()(with_options(command, options, defaults=own))
+    for function in (our.recipes, our.report, our.doctor, our.bundle):
         add()(function)
 
 

@@ -8,19 +8,17 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from unslothrl.cluster.build import data_options
 from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Reader
-from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
@@ -30,7 +28,6 @@ from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.records import Task
 from unslothrl.runs.resolve import resolve
 from unslothrl.text import for_terminal
-from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import base_model
 
 SHOWN, SHOWN_OF_STAGE = 5, 3  # prompts; rows of a stage
@@ -41,28 +38,18 @@ LONG_ANSWER = 200  # characters
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})")  # 3,5 and 12,75, but not 1,000
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
-Tell = Callable[[str], None]  # what is being done
 Report = dict[str, Any]  # as JSON has it
 
 
 def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
     """Prints what the data set is to a run of `command`. Raises UserError where a run would."""
     if command in TABLES:
-        report = shown_while(partial(look_for_stage, resolve_stage(command, flags)))
+        report = look_for_stage(resolve_stage(command, flags))
         text = stage_lines(report)
     else:
-        report = shown_while(partial(look, resolve(flags).config))
+        report = look(resolve(flags).config)
         text = lines(report)
     print(json.dumps(report) if as_json else for_terminal("\n".join(text), kept="\n\t"))
-
-
-def shown_while(looking: Callable[[Tell], Report]) -> Report:
-    """What `looking` finds; on a terminal it says meanwhile what it does."""
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        return looking(lambda name: None)
-    with Terminal(console=console) as view:
-        return looking(view.stage)
 
 
 def sampled(rows: Rows) -> Rows:
@@ -110,14 +97,11 @@ def histogram(lengths: list[int]) -> list[str]:
 # Reinforcement learning
 
 
-def look(config: Config, tell: Tell = lambda name: None) -> Report:
+def look(config: Config) -> Report:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
-    tell(f"reading the tokenizer of {config.model}")
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
     renderer = tasks.renderer_of(data_options(config), tokenizer)
-    tell(f"reading {config.dataset}")
     rows, held_out, by_split = open_rows(config)
-    tell("rendering its prompts")
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
@@ -134,6 +118,10 @@ def look(config: Config, tell: Tell = lambda name: None) -> Report:
     if config.eval_dataset or len(held_out):  # else a share of the rows that are looked at anyway
         _, not_evaluated = tasks.evals_of(data_options(config), wide, held_out)
     skipped.too_long = [length for length in lengths if length > config.max_prompt_tokens]
+    notes = []
+    if commas := [each for each in map(str.strip, answers) if DECIMAL_COMMA.fullmatch(each)]:
+        said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
+        notes.append(f"{said}: write decimals with a point")
     keys = sources.problem_keys(looked_at, renderer.reader)
     found = recognised(looked_at, renderer.reader)
     return {
@@ -148,7 +136,7 @@ def look(config: Config, tell: Tell = lambda name: None) -> Report:
         "max_prompt_tokens": config.max_prompt_tokens,
         "lengths": lengths,  # of every prompt, in tokens
         "repeated": len(keys) - len(np.unique(keys)),
-        "notes": notes_on(answers),
+        "notes": notes,
         "not_used": skipped.lines(config.max_prompt_tokens) + not_evaluated,
         "prompts": [
             {"prompt": task.prompt, "tokens": len(task.prompt_ids), "answer": task.answer}
@@ -189,15 +177,6 @@ def usable(rows: Rows, read: Callable[[Mapping[str, Any]], Any]) -> list[Any]:
     return found
 
 
-def notes_on(answers: list[str]) -> list[str]:
-    """Lines on answers that no completion is likely to give."""
-    commas = [answer.strip() for answer in answers if DECIMAL_COMMA.fullmatch(answer.strip())]
-    if not commas:
-        return []
-    found = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
-    return [f"{found}: write decimals with a point"]
-
-
 def lines(report: Report) -> list[str]:
     """The description for people."""
     text = [
@@ -235,17 +214,14 @@ def system_prompts(report: Report) -> str:
 # SFT, DPO and reward models
 
 
-def look_for_stage(stage: Stage, tell: Tell = lambda name: None) -> Report:
+def look_for_stage(stage: Stage) -> Report:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
     options = stage.options
-    tell(f"reading the tokenizer of {options.model}")
     base = base_model.find(options.model, weights=False)
     tokenizer = base_model.load_tokenizer(base, needs_template=False)
     writer, form = tables.writer_and_form(options, tokenizer)
-    tell(f"reading {options.dataset}")
     train, evaluation, name = tables.rows_of(options, form)
     looked_at = sampled(train)
-    tell("rendering its rows")
     found, skipped, _ = tables.table(looked_at, options, form, writer)
     held_out, missing, _ = tables.table(sampled(evaluation), options, form, writer)
     not_used, refused = [], []

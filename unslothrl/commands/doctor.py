@@ -26,7 +26,7 @@ from packaging.version import Version
 
 from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.joining import object_store
-from unslothrl.config.hardware import FIRST_WITH_BFLOAT16
+from unslothrl.config.parts import FIRST_WITH_BFLOAT16
 from unslothrl.errors import UserError
 from unslothrl.system import cuda_compat
 from unslothrl.system.machine import (
@@ -107,7 +107,7 @@ def doctor(self_test: bool, as_json: bool) -> int:
     return int(statuses[-1] == PROBLEM)
 
 
-def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
+def examine(self_test: bool) -> Iterator[Check]:
     """Every check in turn, as it is made; the self-test last."""
     machine = Machine.detect()
     yield from gpus(machine)
@@ -119,7 +119,7 @@ def examine(self_test: bool, output_dir: str = "runs") -> Iterator[Check]:
     yield shared_memory(machine)
     yield disk("disk: 4-bit", cache_folder(), CACHE_MB, "XDG_CACHE_HOME")
     yield disk("disk: hub", Path(HF_HOME), CACHE_MB, "HF_HOME")
-    yield disk("disk: runs", Path(output_dir), RUNS_MB, "--output_dir")
+    yield disk("disk: runs", Path("runs"), RUNS_MB, "--output_dir")
     yield open_files()
     yield sandbox()
     yield hub()

@@ -19,7 +19,7 @@ from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, write_whole
-from unslothrl.records import Group
+from unslothrl.records import Group, Task
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import check_rewards
@@ -29,7 +29,7 @@ from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights import adapter_use, base_model
+from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 BASE, ADAPTER = "base", "adapter"
@@ -63,12 +63,12 @@ def evaluate(
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
-        data = tasks.load_evals(options, tokenizer)
+        evals, more = tasks.load_evals(options, tokenizer)
         from unslothrl.evaluation.evaluator import Policy, evaluator
 
         policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
-        view.header(header(config, found, data, [*notes, *data.notes]))
-        with evaluator(config, base, data.evals, policies, level, view) as drawing:
+        view.header(header(config, found, evals, [*notes, *more]))
+        with evaluator(config, base, evals, policies, level, view) as drawing:
             drawn = {}
             for policy in policies:
                 view.stage(f"generating the answers of the {policy.name}")
@@ -98,14 +98,14 @@ def config_of(
         if "reward" not in flags:
             layers |= without_reward_model(run)
     else:
-        use = adapter_use.read(found.folder)
         layers["model"] = base_of(found, flags.get("model"))
-        if use is not None:
-            layers["system_prompt"], layers["max_new_tokens"] = (
-                use.system_prompt,
-                use.max_new_tokens,
-            )
-            layers["eval_temperature"], layers["eval_top_p"] = use.temperature, use.top_p
+        if (use := found.use) is not None:
+            layers |= {
+                "system_prompt": use.system_prompt,
+                "max_new_tokens": use.max_new_tokens,
+                "eval_temperature": use.temperature,
+                "eval_top_p": use.top_p,
+            }
         if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
             raise UserError(
                 f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
@@ -185,8 +185,10 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
 
-def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
-    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
+def header(
+    config: Config, found: Found, evals: dict[str, list[Task]], notes: Sequence[str]
+) -> list[str]:
+    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in evals.items())
     return [
         f"{found.folder} on {sets}",
         f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "
@@ -266,7 +268,7 @@ def written_to(found: Found, output: str | None) -> Path | None:
     that is there; OSError where there can be none: before anything is generated."""
     if output is None and found.run is None:
         return None
-    own = (found.run or Path()) / EVALS / f"{found.name}.jsonl"
+    own = (found.run or Path()) / EVALS / f"{found.folder.name}.jsonl"
     path = own if output is None else expanded(output)
     if output is not None and (is_folder(path) or (is_file(path) and path.stat().st_size)):
         raise UserError(f"output {plain(output)} exists already: remove it, or set another")

@@ -3,7 +3,7 @@ all of them, under the names of their groups."""
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
@@ -12,7 +12,7 @@ from unslothrl.config.names import off
 from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import RECIPES
-from unslothrl.config.values import RUN, Table, choices_of, limits_text
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
 from unslothrl.embedded import EMBEDDED
 
 EVERYDAY = (  # in the order in which they are shown
@@ -105,6 +105,11 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
     spelled = [f"--{each}" for each in table.spellings(name)]
     if kind is bool:
         spelled[0] += f"/--{off(spelled[0].lstrip('-'))}"
+    known = choices or KNOWN.get(name, ())
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in known if value.startswith(incomplete)]
+
     info = typer.Option(
         None,
         *spelled,
@@ -112,15 +117,10 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
         metavar="NAME" if choices else METAVARS[kind],
         show_default=False,
         rich_help_panel=table.options[name].metadata["group"],
-        autocompletion=completing(choices or KNOWN.get(name, ())),
+        autocompletion=complete if known else None,  # None: files
     )
     types: dict[Any, Any] = {tuple: list[str], bool: bool}
     return keyword(name, info, types.get(kind, str))
-
-
-def completing(values: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """What a shell completes a value with; None: files."""
-    return (lambda incomplete: [v for v in values if v.startswith(incomplete)]) if values else None
 
 
 def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
@@ -143,3 +143,8 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
 def given(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags that are there: name -> value."""
     return {name: value for name, value in flags.items() if value not in (None, [])}
+
+
+def typed(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags that are there, each in its option's own type. UserError."""
+    return {name: read_value(name, value) for name, value in given(flags).items()}

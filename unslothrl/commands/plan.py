@@ -1,26 +1,31 @@
-"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; as JSON, or
-as text for people."""
+"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; and
+`unslothrl recipes`: which recipes fit. As JSON, or as text for people."""
 
+import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from unslothrl.commands.planned import NOT_MEASURED, Plan, of_run, of_stage
-from unslothrl.config.hardware import half_precision
+from unslothrl.commands.planned import NOT_MEASURED, Report, plan_of
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
+from unslothrl.config.parts import half_precision
+from unslothrl.config.toml_files import RECIPES, command_of
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
-from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.system.machine import Machine
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+PHASES = ("generating", "updating", "training")  # a stage has the last alone
 LEAST_GB_MB = 10  # below which a part is given in MB
 
 
@@ -35,9 +40,8 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
         report = table(machine)
         text = table_lines(report)
     else:
-        is_stage = command in TABLES
-        plan = of_stage(command, given, machine) if is_stage else of_run(given, machine)
-        report, text = plan.report, lines(plan)
+        report = plan_of(command, given, machine)
+        text = lines(report)
     print(json.dumps(report) if as_json else "\n".join(text))
 
 
@@ -51,17 +55,10 @@ def machine_with(cards: str | None) -> Machine:
     return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(report: Report) -> list[str]:
     """The plan for people."""
-    report = plan.report
-    text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
-    if "parts_mb" in report:  # a stage, which is one process
-        own = [{"name": report["command"], "": report["parts_mb"]}]
-        gpus = [{**report["card"], "processes": own}] if report["card"] else []
-        without = [] if gpus else own
-    else:
-        gpus, without = report["cards"], report["processes_without_a_card"]
-    for gpu in gpus:
+    text = [f"{report['title']} ({report['note']})", *report["changed_to_fit"]]
+    for gpu in report["cards"]:
         verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
         of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
         text += ["", f"{gpu['name']}: {verdict}: {of}"]
@@ -69,7 +66,7 @@ def lines(plan: Plan) -> list[str]:
             flags = " ".join(f"--{name} {value}" for name, value in lower.items())
             text.append(f"would fit with {flags}")
         text += [line for process in gpu["processes"] for line in process_lines(process)]
-    if without:
+    if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
@@ -77,11 +74,12 @@ def lines(plan: Plan) -> list[str]:
         text += ["", report["reference"]]
     if report["step_seconds"]:
         low, high = map(duration, report["step_seconds"])
-        text += ["", f"a step of {plan.step}: {low} to {high} (a rough estimate from the speed of "
-                 "such GPUs)"]  # fmt: skip
+        of = f"a step of {report['step']}: {low} to {high}"
+        text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
-            found = "nothing fits with the options that are set" if gpus else "needs a GPU"
+            has_gpu = bool(report["cards"])
+            found = "nothing fits with the options that are set" if has_gpu else "needs a GPU"
             text += ["", f"{name}: {found}"]
         else:
             text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
@@ -89,8 +87,8 @@ def lines(plan: Plan) -> list[str]:
 
 
 def process_lines(process: Mapping[str, Any]) -> list[str]:
-    """A line for each part, with what it takes in each phase; a stage has one, without a name."""
-    phases = {name: process[name] for name in ("generating", "updating", "") if name in process}
+    """A line for each part, with what it takes in each phase."""
+    phases = {name: process[name] for name in PHASES if name in process}
     count = process.get("cards", 1)
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
     text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
@@ -113,7 +111,7 @@ def store_line(store: Mapping[str, Any]) -> str:
 # Known models
 
 
-def table(machine: Machine) -> dict[str, Any]:
+def table(machine: Machine) -> Report:
     """GB that known models need by context on this machine's smallest GPU; None: does not fit.
     UserError where there is none."""
     if not machine.gpus:
@@ -142,7 +140,7 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     return round(found.needed_mb() / 1024, 1) if found.fits else None
 
 
-def table_lines(models: dict[str, Any]) -> list[str]:
+def table_lines(models: Report) -> list[str]:
     """The table for people."""
     text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f" {tokens:>8}" for tokens in CONTEXTS))
@@ -169,3 +167,134 @@ def gb(mb: float) -> str:
 
 def size(mb: float) -> str:
     return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"
+
+
+# Recipes, and which fit
+
+FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")  # of a recipe's header
+FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
+CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
+OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
+NOT_YET = "not measured yet"
+UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
+
+
+def list_recipes(card: str | None, as_json: bool) -> None:
+    """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
+    machine = machine_with(card)
+    found = [recipe_report(name, path, machine) for name, path in RECIPES.items()]
+    as_text = "\n".join(recipe_lines(found, "here" if card is None else card))
+    print(json.dumps(found) if as_json else as_text)
+
+
+def recipe_report(name: str, path: Path, machine: Machine) -> Report:
+    """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
+    text = path.read_text("utf-8")
+    said = {field.lower(): said for field, said in FIELD.findall(text)}
+    command = command_of(str(path))
+    try:
+        report = plan_of(command, {"recipe": name}, machine)
+        why_not = refusal(report, machine)
+    except UserError as error:
+        report, why_not = {"changed_to_fit": []}, str(error)
+    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+    return {
+        "name": name,
+        **{field: said.get(field, "") for field in ("hardware", "task", "memory", "time")},
+        "reward": said.get("reward") or said.get("result", ""),
+        "command": command,
+        "is_measured": UNMEASURED not in text,
+        "fits": not why_not,
+        "why_not": why_not,
+        "changes": [f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE],
+    }
+
+
+def refusal(report: Report, machine: Machine) -> str:
+    """Why a run would not fit; "" where it does."""
+    if not machine.gpus and report["model"] != EMBEDDED:
+        return "no GPU"
+    for gpu in report["cards"]:
+        if not gpu["fits"]:
+            needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
+            return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
+    for store in report["stores"]:
+        if not store["fits"]:
+            return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB"
+    return ""
+
+
+def recipe_lines(found: list[Report], where: str) -> list[str]:
+    """The list for people: those that fit `where` first."""
+    written = []
+    for recipe in sorted(found, key=lambda each: not each["fits"]):
+        changes = f", with {', '.join(recipe['changes'])}" if recipe["changes"] else ""
+        fits = f"fits {where}{changes}"
+        result = f"time {recipe['time']}; result {recipe['reward']}"
+        written += [
+            f"{recipe['name']}: "
+            + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
+            f"  {recipe['task']}",
+            f"  {recipe['hardware']}",
+            f"  memory {recipe['memory']}",
+            f"  {result if recipe['is_measured'] else f'time and result {NOT_YET}'}",
+            f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
+            "",
+        ]
+    return written[:-1]
+
+
+# GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"
+
+LEAST_GB, MOST_GB = 1, 512
+USUAL = (8, 6)  # the capability of a GPU that is given by its size
+
+KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
+    (6, 0): "P100:16",
+    (6, 1): "1060:6 1070:8 1080:8 1080TI:11 P40:24",
+    (7, 0): "V100:16 TITANV:12",
+    (7, 5): "1650:4 1660:6 1660TI:6 2060:6 2060SUPER:8 2070:8 2070SUPER:8 2080:8 2080SUPER:8 "
+    "2080TI:11 TITANRTX:24 T4:15 T1000:8",
+    (8, 0): "A100:80 A30:24",
+    (8, 6): "3050:8 3060:12 3060TI:8 3070:8 3070TI:8 3080:10 3080TI:12 3090:24 3090TI:24 A2:16 "
+    "A10:24 A10G:24 A16:16 A40:48 A2000:12 A4000:16 A4500:20 A5000:24 A5500:24 A6000:48",
+    (8, 9): "4050:6 4060:8 4060TI:8 4070:12 4070SUPER:12 4070TI:12 4070TISUPER:16 4080:16 "
+    "4080SUPER:16 4090:24 L4:24 L40:48 L40S:48 6000ADA:48 5000ADA:32 4000ADA:20 2000ADA:16",
+    (9, 0): "H100:80 H200:141 GH200:96",
+    (10, 0): "B200:180 B100:180",
+    (12, 0): "5050:8 5060:8 5060TI:8 5070:12 5070TI:16 5080:16 5090:32 PRO6000:96",
+}
+CARDS = {
+    name: (float(gb), capability)
+    for capability, names in KNOWN.items()
+    for name, gb in (each.split(":") for each in names.split())
+}
+MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE|[\s_-]")
+SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
+
+
+def gpus_of(text: str) -> list[Gpu]:
+    """The GPUs of `--card 24,4090`. Raises UserError."""
+    return [gpu_of(part.strip(), index) for index, part in enumerate(text.split(","))]
+
+
+def gpu_of(text: str, index: int = 0) -> Gpu:
+    """A number that is a GPU's name is that GPU, any other its GB."""
+    sized = SIZE.fullmatch(text)
+    bare = MAKERS.sub("", (sized[1] if sized else text).upper())
+    gb, capability = CARDS.get(bare, (0.0, USUAL))
+    if bare not in CARDS and re.fullmatch(r"\d+(\.\d+)?", text):
+        gb = float(text)
+    elif bare and bare not in CARDS:
+        near = difflib.get_close_matches(bare, CARDS, 1)
+        hint = f"did you mean {near[0]}, or give its GB" if near else "give its GB"
+        raise UserError(f"card {text:.60} is not a known GPU: {hint}: set e.g. --card 24")
+    gb = float(sized[2]) if sized else gb
+    if not LEAST_GB <= gb <= MOST_GB:
+        raise UserError(
+            f"card must be GB between {LEAST_GB} and {MOST_GB} or a GPU's name, several with "
+            f"commas, got {text:.60}: set e.g. --card 24,4090"
+        )
+    name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
+    mb = round(gb * 1024)
+    return Gpu(name, mb, mb, capability, uuid=str(index) if index else "")

@@ -2,26 +2,27 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.names import off
 from unslothrl.config.offline_options import (
+    TABLES,
     DpoOptions,
     OfflineOptions,
     PreferenceOptions,
     SftOptions,
 )
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.engine_memory import usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
@@ -40,21 +41,20 @@ OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # 
 NOT_MEASURED = "an estimate, not measured on a GPU yet"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run takes: its report, as JSON has it, and what the text says besides."""
+Report = dict[str, Any]  # as JSON has it
 
-    report: dict[str, Any]
-    title: str
-    step: str  # what a step has
+
+def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Report:
+    """What a run takes. UserError where it would be refused, or the model's sizes are not known."""
+    return of_stage(command, given, machine) if command in TABLES else of_run(given, machine)
 
 
 def shape_of(model: str) -> Shape:
     """UserError where it is not known."""
-    shape = shapes.shape_of(model)
-    if shape is None:
-        raise UserError(f"model {model}: {shapes.why_unknown(model)}")
-    return shape
+    found = shapes.shape_or_reason(model)
+    if isinstance(found, str):
+        raise UserError(f"model {model}: {found}")
+    return found
 
 
 def note(shape: Shape) -> str:
@@ -64,26 +64,15 @@ def note(shape: Shape) -> str:
 # Reinforcement learning
 
 
-def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the run would be refused, or the model's sizes are not known."""
+def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
+    if not given.keys() & {"learner", "recipe", "resume"}:
+        given = {**given, "learner": RECOMMENDED}
     resolved = resolve(given, machine)
-    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
-        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
     config = resolved.config
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
     trial = Trial(config, resolved.given, shape, machine)
-    judging = forecast.judging_seconds(config, shape, needs.placement)
-    report = {
-        "model": config.model,
-        **needs.to_json(),
-        "changed_to_fit": list(resolved.notes),
-        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
-        "judging_seconds": judging,
-        "would_fit_with": trial.remedy(needs.placement),
-        "settings": trial.settings(),
-        "note": note(shape),
-    }
+    seconds = forecast.seconds_of(config, shape, needs.placement)
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
     title = (
@@ -96,9 +85,22 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
     step = f"{config.batch_size} x {config.num_candidates} {what}"
     if turns := forecast.turns_of(config):
         step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
-    if judging is not None:
+    if judging := seconds["judging_seconds"]:
         step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
-    return Plan(report, title, step)
+    return {
+        "title": title,
+        "step": step,
+        "model": config.model,
+        **needs.to_json(),
+        "changed_to_fit": list(resolved.notes),
+        **seconds,
+        "would_fit_with": trial.remedy(needs.placement),
+        "settings": {
+            "largest": trial.setting(search.largest),
+            "fastest": trial.setting(search.fastest),
+        },
+        "note": note(shape),
+    }
 
 
 def lengths(config: Config) -> str:
@@ -118,7 +120,6 @@ class Trial:
     def __init__(self, config: Config, given: frozenset[str], shape: Shape, machine: Machine):
         self.config, self.given, self.shape = config, given, shape
         self.resources = Resources.of_machine(config, machine)
-        self.has_gpu = bool(machine.gpus)
 
     def placed(self, tried: Config) -> Placement:
         tried = with_engines(tried, self.given, self.shape, self.resources)
@@ -130,12 +131,9 @@ class Trial:
     def kept(self, tried: Config) -> Config:
         return search.kept(tried, self.config, self.given)
 
-    def settings(self) -> dict[str, Any]:
-        """The largest and the fastest setting that fit: their options and their flags."""
-        return {"largest": self.setting(search.largest), "fastest": self.setting(search.fastest)}
-
     def setting(self, find: Any) -> dict[str, Any] | None:
-        if not self.has_gpu:
+        """The options and flags of the largest or the fastest setting that fits."""
+        if not self.resources.gpus:
             return None
         found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
         if found is None:
@@ -178,31 +176,43 @@ def command(name: str, options: Mapping[str, Any]) -> str:
 # SFT, DPO and reward models
 
 
-def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the stage would be refused, or the model's sizes are not known."""
+def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     stage = resolve_stage(name, given, machine=machine)
     shape = shape_of(stage.options.model)
-    stages.in_context(stage.options, stage.given, shape)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
     needs = stages.needs(options, shape, gpu)
     stores = stages.stores_of(options, shape, needs, machine)
     fits = gpu is None or needs.needed_mb() <= usable_mb(gpu)
-    on_gpu = gpu and {
-        "name": gpu.name,
-        "usable_mb": round(usable_mb(gpu)),
-        "needed_mb": round(needs.needed_mb()),
-        "fits": fits,
+    process = {
+        "name": stage.command,
+        "training": {part: round(mb, 1) for part, mb in needs.card.items()},
+        "host": {part: round(mb, 1) for part, mb in needs.host.items()},
     }
+    cards = [
+        {
+            "name": each.name,
+            "usable_mb": round(usable_mb(each)),
+            "needed_mb": round(needs.needed_mb()),
+            "fits": fits,
+            "processes": [process],
+        }
+        for each in machine.gpus[:1]
+    ]
     rows = kind_of_rows(options)
-    report = {
+    title = (
+        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
+        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
+    )
+    return {
+        "title": title,
+        "step": f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}",
         "command": stage.command,
         **{name: getattr(options, name) for name in OF_THE_ROWS},
         "rows": rows,
         "fits": fits and all(store.fits for store in stores),
-        "card": on_gpu,
-        "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
-        "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
+        "cards": cards,
+        "processes_without_a_card": [] if cards else [process],
         "stores": [store.to_json() for store in stores],
         "reference": reference_line(options, shape),
         "changed_to_fit": list(fitted.notes),
@@ -211,11 +221,6 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }
-    title = (
-        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
-        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
-    )
-    return Plan(report, title, f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}")
 
 
 def kind_of_rows(options: OfflineOptions) -> str:

@@ -1,14 +1,12 @@
 """Writes the report of a run, compares runs, or lists the runs in a folder."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
-from unslothrl.text import for_terminal, plain
+from unslothrl.text import for_terminal, one_line, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
@@ -19,7 +17,7 @@ LONGEST_NAME = 100  # bytes of the name of a comparison's file
 WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
+def report(runs: Sequence[str], output: str | None = None) -> None:
     """See the command's help. UserError, also where a file of a run is damaged."""
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
@@ -28,9 +26,8 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
         try:
             lines = [str(written(folders, output))]
         except WRONG as error:
-            said = plain(" ".join(str(error).split()), 300)
-            raise UserError(f"report: a file of the run is damaged: {said}") from None
-    print("\n".join(map(for_terminal, lines)), file=out or sys.stdout)
+            raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
+    print("\n".join(map(for_terminal, lines)))
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:

@@ -4,8 +4,7 @@ from typing import Any, Literal
 
 import typer
 
-from unslothrl.commands.flags import given
-from unslothrl.config.offline_options import TABLES
+from unslothrl.commands.flags import given, typed
 from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -23,16 +22,6 @@ SOURCE = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000
 RUN_FOLDER = typer.Argument(None, metavar="[RUN]", help="Run's folder; the same as --adapter.")
 ADAPTER = typer.Option(
     None, "--adapter", help="Adapter folder, or a run's folder for its newest adapter."
-)
-BASE_MODEL = typer.Option(
-    None, "--model", help="Base model: hub id, folder, or embedded; default: the adapter's own."
-)
-MAX_NEW_TOKENS = typer.Option(
-    None,
-    "--max_new_tokens",
-    min=1,
-    max=2**20,
-    help="Longest answer (tokens); default: as in its run.",
 )
 TEMPERATURE = typer.Option(
     None,
@@ -126,15 +115,14 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
         return command
     from unslothrl.config.toml_files import command_of
 
-    found = command_of(flags["recipe"])
-    return found if found in TABLES else RL
+    return command_of(flags["recipe"])
 
 
 def recipes(card: str = CARD, json: bool = JSON) -> None:
     """List the recipes, and which fit this machine."""
-    from unslothrl.commands.recipes import show
+    from unslothrl.commands.plan import list_recipes
 
-    show(card, json)
+    list_recipes(card, json)
 
 
 def score(
@@ -142,21 +130,12 @@ def score(
     reward: list[str] = typer.Option(
         help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
     ),
-    reward_timeout: float = typer.Option(
-        5.0, "--reward_timeout", min=0.01, max=3600, help="Seconds a completion."
-    ),
-    prompt_column: str = typer.Option(None, "--prompt_column", help="Column of the problem."),
-    answer_column: str = typer.Option(None, "--answer_column", help="Column of the gold answer."),
-    allow_unsandboxed_code: bool = typer.Option(
-        False, "--allow_unsandboxed_code", help="Run code with limits only, if not sandboxed."
-    ),
+    **flags: Any,
 ) -> None:
     """Score a file of completions with a reward, without a model."""
     from unslothrl.commands.score import score as run
-    from unslothrl.data.formats import Columns
 
-    columns = Columns(prompt_column, answer_column)
-    run(source, reward, reward_timeout, columns, allow_unsandboxed_code)
+    run(source, typed({"reward": reward, **flags}))
 
 
 def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
@@ -178,31 +157,29 @@ def ask(
     ),
     adapter: str = ADAPTER,
     base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
-    max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.chat import ask as answer
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
     named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
-    answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
+    answer(named, " ".join(map(str, said)), base, temperature, **typed(flags))
 
 
 def chat(
     run: str = RUN_FOLDER,
     adapter: str = ADAPTER,
     base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
-    max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Chat with an adapter and its base, or answer questions from a pipe, one a line."""
     from unslothrl.commands.chat import chat as talk
 
     named = named_adapter("chat", run, adapter)
-    talk(named, max_new_tokens, temperature, model, with_base=base)
+    talk(named, base, temperature, **typed(flags))
 
 
 def evaluate(
@@ -245,12 +222,13 @@ def export(
     ),
     push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
     private: bool = typer.Option(False, "--private", help="Create the repository as private."),
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    write(named_adapter("export", run, adapter), to, output, model, gguf_type, push, private)
+    named, chosen = named_adapter("export", run, adapter), typed(flags)
+    write(named, to, output, chosen.get("model"), gguf_type, push, private)
 
 
 def report(

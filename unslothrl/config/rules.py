@@ -133,7 +133,8 @@ def declared(config: Config) -> Iterator[Check]:
     for name, entry in OPTIONS.items():
         value, limit = getattr(config, name), entry.metadata.get("no_more_than")
         flag = in_full(name, entry.metadata["group"])
-        if limit is not None and value is not None and not is_off(name, run):
+        is_off = any(holds(condition, run) for condition in entry.metadata["unused"])
+        if limit is not None and value is not None and not is_off:
             most, other = getattr(config, limit), in_full(limit, OPTIONS[limit].metadata["group"])
             yield (
                 most is not None and value > most,
@@ -146,15 +147,11 @@ def declared(config: Config) -> Iterator[Check]:
                 yield holds(condition, run), f"{name} {value} is not possible {condition}: {remedy}"
 
 
-def is_off(name: str, run: Facts) -> bool:
-    return any(holds(condition, run) for condition in OPTIONS[name].metadata["unused"])
-
-
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
     """How many completions there are, what they earn, and what is made of that."""
     candidates = config.num_candidates
     yield (
-        candidates < 2 and objective.compares_candidates,
+        candidates < 2 and not objective.has_critic,
         f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
         f"group), got {candidates}: set --num_candidates 8",
     )

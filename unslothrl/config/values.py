@@ -52,7 +52,8 @@ class Table:
 
     def spellings(self, name: str) -> list[str]:
         """What an option may be called on the command line, its own name first."""
-        return names.spellings(name, self.options[name].metadata["group"])
+        own = names.in_full(name, self.options[name].metadata["group"])
+        return [own, *(alias for alias, of in names.ALIASES.items() if of == name)]
 
     @property
     def flags(self) -> list[str]:

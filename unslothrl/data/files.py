@@ -1,31 +1,33 @@
-"""Local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
+"""Rows, and local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
 
 A text file is read through once, so that every fault is found before a run begins; of each row only
 its position is kept. The `datasets` library would read such files differently: it makes dates of
 answers like "2020-01-01" and numbers of "007", and adds nulls for keys that a row does not have.
 """
 
+import bisect
 import codecs
 import contextlib
 import csv
 import functools
 import gzip
 import io
+import itertools
 import json
+import os
 import re
 import shlex
 import shutil
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from unslothrl.data.columns import parsed
-from unslothrl.data.rows import Row, Rows, TableRows, TextRows
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, is_file
 from unslothrl.text import MOST_NESTED, is_too_deep, one_line, shown
@@ -40,6 +42,90 @@ FAULTS = (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Er
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
 SNIFFED, SNIFFED_BYTES = 200, 1 << 18  # lines and bytes from which a delimiter is recognised
 BEFORE_OBJECT, AFTER_OBJECTS = re.compile(r"\s*([\[,]?)\s*(?=\{)"), re.compile(r"\s*\[?\s*(\]?)\s*")
+Row = dict[str, Any]
+
+
+class Rows(Protocol):
+    """Rows in order, of which only those that are asked for are held in memory: a list, or a data
+    set of the `datasets` library, is one too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+class TextRows:
+    """Rows of a text file, read when asked for. `starts` has their first bytes and the byte after
+    the last, int64 [rows + 1]; `parse` takes a row's text with whatever stands before the next."""
+
+    def __init__(self, path: Path, starts: np.ndarray, parse: Callable[[str], Row]):
+        self.starts, self.parse, self.file = starts, parse, path.open("rb")
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: int) -> Row:
+        begin, end = int(self.starts[index]), int(self.starts[index + 1])
+        self.file.seek(begin)
+        return self.parse(self.file.read(end - begin).decode("utf-8"))
+
+
+class TableRows:
+    """Rows of an Arrow table."""
+
+    def __init__(self, table: Any):
+        self.table = table
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __getitem__(self, index: int) -> Row:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+
+class JoinedRows:
+    """The rows of several files, one after the other."""
+
+    def __init__(self, parts: Mapping[Path, Rows]):
+        self.paths, self.parts = list(parts), list(parts.values())
+        self.ends = list(itertools.accumulate(map(len, self.parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        which = bisect.bisect_right(self.ends, index)
+        return self.parts[which][index - (self.ends[which] - len(self.parts[which]))]
+
+
+class PickedRows:
+    """Some rows of a source, in an order of their own."""
+
+    def __init__(self, rows: Rows, indices: Sequence[int] | np.ndarray):
+        self.rows, self.indices = rows, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[int(self.indices[index])]
+
+
+def number_of(rows: Rows, index: int) -> int:
+    """The number of a row in its source, from 1 on, however it was picked."""
+    while isinstance(rows, PickedRows):
+        index = int(rows.indices[index])
+        rows = rows.rows
+    return index + 1
+
+
+def file_of(rows: Rows | None, number: int) -> Path | None:
+    """The file in a folder that a row came from, by its number as in `number_of`."""
+    while isinstance(rows, PickedRows):
+        rows = rows.rows
+    if not isinstance(rows, JoinedRows):
+        return None
+    return rows.paths[bisect.bisect_right(rows.ends, number - 1)]
 
 
 def kind_of(name: str) -> str | None:
@@ -65,6 +151,13 @@ def read(path: Path) -> Rows:
     if not len(rows):
         raise UserError(f"dataset {path}: it is empty: give a file with at least 2 rows")
     return rows
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below it, without hidden ones."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 @contextlib.contextmanager

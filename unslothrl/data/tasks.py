@@ -16,9 +16,9 @@ import numpy as np
 
 from unslothrl.data import sources
 from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
-from unslothrl.data.rows import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
@@ -157,14 +157,6 @@ class Data:
     notes: tuple[str, ...] = ()  # on rows that are not used
 
 
-@dataclass(frozen=True)
-class Evals:
-    """What a policy is evaluated on; as in `Data`."""
-
-    evals: dict[str, list[Task]]
-    notes: tuple[str, ...] = ()
-
-
 def load(options: DataOptions, tokenizer) -> Data:
     """The data of a run. Raises UserError."""
     renderer = renderer_of(options, tokenizer)
@@ -185,14 +177,13 @@ def load(options: DataOptions, tokenizer) -> Data:
     return Data(train, evals, tuple(notes + more))
 
 
-def load_evals(options: DataOptions, tokenizer) -> Evals:
-    """The evaluation sets of a run, without what it trains on. Raises UserError."""
+def load_evals(options: DataOptions, tokenizer) -> tuple[dict[str, list[Task]], list[str]]:
+    """`evals_of` a run, without what it trains on. Raises UserError."""
     held_out: Rows = []
     names_held_out = None in sources.eval_sources(options.eval_dataset).values()
     if names_held_out and options.dataset != EMBEDDED:
         _, held_out = sources.split(options, options.reader)
-    evals, notes = evals_of(options, renderer_of(options, tokenizer), held_out)
-    return Evals(evals, tuple(notes))
+    return evals_of(options, renderer_of(options, tokenizer), held_out)
 
 
 def evals_of(

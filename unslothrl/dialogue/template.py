@@ -11,7 +11,7 @@ system message, calls in <tool_call>, and results as a turn of the user in <tool
 from collections.abc import Sequence
 from functools import cached_property
 
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.dialogue.base import (
     Extension,
     History,
@@ -86,7 +86,8 @@ class TemplateDialogue:
     @cached_property
     def native(self) -> CallForm | TaggedForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
-        user, result = PROBE[0], {"role": "tool", "content": RESULT, "name": NAME}
+        user = PROBE[0]
+        result: Message = {"role": "tool", "content": RESULT, "name": NAME}
         result["tool_call_id"] = "call00000"
         if NAME not in self.tried([user], [PROBE_TOOL]):
             return None
@@ -94,9 +95,7 @@ class TemplateDialogue:
         calls = [{"id": "call00000", "type": "function", "function": call}]
         for reply in ({"content": "-"}, {"content": "", "tool_calls": calls}):
             said = {"role": "assistant", **reply}
-            if RESULT in self.tried(
-                [user, said, result | {"tool_call_id": "call00000"}], [PROBE_TOOL]
-            ):
+            if RESULT in self.tried([user, said, result], [PROBE_TOOL]):
                 return form_of(self.tried)
         return None
 
@@ -149,11 +148,7 @@ class TemplateDialogue:
         return reply, message, as_message(reply, "\n".join(left_over))
 
     def extended(
-        self,
-        reply_ids: tuple[int, ...],
-        new: list[Message],
-        prompt: Prompt,
-        history: History,
+        self, reply_ids: tuple[int, ...], new: list[Message], prompt: Prompt, history: History
     ) -> tuple[Extension, Prompt]:
         """What follows a reply, which is the last message of `history`. UserError if refused."""
         new = self._texts(self.markers.clean(new))
@@ -222,7 +217,7 @@ class TemplateDialogue:
     def written(
         self, messages: list[Message], tools: list[Tool], add_generation_prompt: bool = True
     ) -> str:
-        return prompts.by_template(
+        return rendering.by_template(
             self.tokenizer,
             messages,
             "choose another model or environment",
@@ -248,9 +243,7 @@ class TemplateDialogue:
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.tokenizer.decode(
-            list(ids),
-            skip_special_tokens=skip_special_tokens,
-            clean_up_tokenization_spaces=False,
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
 
     def _texts(self, messages: list[Message]) -> list[Message]:

@@ -23,7 +23,7 @@ from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import OF_VLLM, SCRATCH, kept
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
-from unslothrl.weights.node_files import ROOM, Held, NodeFiles
+from unslothrl.weights.node_files import ROOM, NodeFiles
 
 
 def start(
@@ -74,7 +74,7 @@ class LoadedVersion(NamedTuple):
 
     version: int
     request: Any  # its LoRARequest
-    files: Held  # that vLLM reads it from, again where it had to drop it
+    files: Path  # the folder that vLLM reads it from, again where it had to drop it
 
 
 class VllmEngine:
@@ -156,17 +156,17 @@ class VllmEngine:
                     raise
             is_own = True
 
-    def _add_files(self, adapter: Adapter, files: Held) -> tuple[int, LoadedVersion]:
+    def _add_files(self, adapter: Adapter, files: Path) -> tuple[int, LoadedVersion]:
         """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
         number = next(NUMBERS)
-        request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
+        request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files))
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.llm.llm_engine.remove_lora, number)
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
-            self.slots.loaded(number, adapter, files.folder)
+            self.slots.loaded(number, adapter, files)
             on_error.pop_all()
         return number, LoadedVersion(adapter.version, request, files)
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from filelock import FileLock
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.config.parts import vllm_rank
+from unslothrl.planning.footprint import EngineMemory
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs

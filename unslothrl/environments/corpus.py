@@ -4,7 +4,7 @@ Rows have their text in a column of `TEXT`. A longer text is cut into passages, 
 search finds is what it shows.
 """
 
-import os
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -77,12 +77,9 @@ class Corpus:
             return [self.path]
         if not is_folder(self.path):
             self.refuse("no such file or folder: check the path")
-        found: list[Path] = []
-        for parent, folders, names in os.walk(self.path):
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-            found += [Path(parent, name) for name in sorted(names) if not name.startswith(".")]
-            if len(found) > MOST_FILES:
-                self.refuse(f"it has more than {MOST_FILES:,} files: give a part of it")
+        found = list(itertools.islice(files.below(self.path), MOST_FILES + 1))
+        if len(found) > MOST_FILES:
+            self.refuse(f"it has more than {MOST_FILES:,} files: give a part of it")
         found = [file for file in found if is_readable(file) and is_file(file)]
         if not found:
             self.refuse(f"no file with passages in this folder: use {', '.join(TEXTS)} or .jsonl")

@@ -7,8 +7,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.data import prompts
+from unslothrl.config.parts import vllm_rank
+from unslothrl.data import rendering
 from unslothrl.errors import UserError
 from unslothrl.tracking import calling
 from unslothrl.weights.adapter_use import Use
@@ -107,8 +107,8 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
     system, user, assistant, again = "Mark-s", "Mark-u", "Mark-a", "Mark-v"
     turns = [("user", user), ("assistant", assistant), ("user", again)]
     try:
-        plain = prompts.render(tokenizer, turns, "")
-        told = prompts.render(tokenizer, turns, system)
+        plain = rendering.render(tokenizer, turns, "")
+        told = rendering.render(tokenizer, turns, system)
         start, _, rest = plain.partition(user)
         before_answer, _, rest = rest.partition(assistant)
         between, _, end = rest.partition(again)

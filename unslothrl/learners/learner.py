@@ -13,15 +13,7 @@ from unslothrl.checkpoints import learner_state
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Hyperparameters, Passes
-from unslothrl.records import (
-    Assignment,
-    Batch,
-    Collected,
-    Measured,
-    Sample,
-    Update,
-    UpdateStats,
-)
+from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
@@ -60,10 +52,7 @@ class Learner:
 
     def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
         """Each optimiser's parameters, by its name."""
-        parameters = {
-            "lora": self.backend.parameters(),
-            "critic": self.backend.critic_parameters(),
-        }
+        parameters = {"lora": self.backend.parameters(), "critic": self.backend.critic_parameters()}
         return {name: parameters[name] for name in self.optimizers}
 
     def collect(
@@ -84,11 +73,14 @@ class Learner:
         self.make_room()
         return loaded
 
-    def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
-        self.backend.to_device()
-        self.actor.canary(shape)
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+        """See `Actor.check`; the hash is of the base that is trained on."""
+        base_hash = self.backend.fingerprint()
+        if shape is not None:
+            self.backend.to_device()
+        found = self.actor.check(level, shape, base_hash)
         self.make_room()
+        return found
 
     def adapter_shape(self) -> AdapterShape:
         """Of what it publishes."""
@@ -106,12 +98,10 @@ class Learner:
             yield
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """See `Passes.measure`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
-        """See `Passes.judge`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.judge(samples))
 
@@ -219,11 +209,7 @@ class Learner:
         return address
 
     def join(
-        self,
-        rank: int,
-        world_size: int,
-        address: str,
-        deadline_s: float = exchange.JOIN_S,
+        self, rank: int, world_size: int, address: str, deadline_s: float = exchange.JOIN_S
     ) -> None:
         """Makes this learner one of `world_size` that update together, at the address that learner
         0's `listen` returned. PeerLost where one does not come within `deadline_s`."""
@@ -257,16 +243,10 @@ class Learner:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
         learner_state.load(self._trained(), self.optimizers, data)
 
-    def fingerprint(self) -> str:
-        return self.backend.fingerprint()
-
     # It generates too, as an actor does.
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
         self.actor.abandon(indices)
-
-    def use_level(self, level: str | None) -> str | None:
-        return self.actor.use_level(level)
 
     def start_profile(self) -> None:
         self.actor.start_profile()

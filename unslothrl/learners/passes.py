@@ -160,7 +160,10 @@ class Passes:
         policy, entropies = self.backend.token_logprobs(
             samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
         )
-        old = _measured(samples, "logprobs", policy)
+        old, reference = _measured(samples, "logprobs", policy), None
+        if self.objective.kl == "loss":
+            reference = _measured(samples, "reference", policy)
+            reference = self._reference_logprobs(samples) if reference is None else reference
         loss = policy_loss(
             self.objective,
             Tokens(
@@ -170,7 +173,7 @@ class Passes:
                 advantages=_tensor([s.advantages for s in samples], policy),
                 sampler=_tensor([s.sampler_logprobs for s in samples], policy),
                 old=old,
-                reference=self._reference_for(samples, policy),
+                reference=reference,
             ),
             over,
         )
@@ -201,12 +204,6 @@ class Passes:
             loss.backward()
         stats.value_loss += loss.item()
 
-    def _reference_for(self, samples: Sequence[Sample], like: torch.Tensor) -> torch.Tensor | None:
-        if self.objective.kl != "loss":
-            return None
-        measured = _measured(samples, "reference", like)
-        return self._reference_logprobs(samples) if measured is None else measured
-
     def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
         return self.backend.token_logprobs(samples, self.settings.temperature)[0]
 
@@ -225,7 +222,6 @@ class Passes:
         return divergence.k3(difference.double()).cpu().numpy()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Indices."""
         parts = self.backend.micro_batches(samples, self.micro_batch, self.context)
         self.is_smallest = all(len(part) == 1 for part in parts)
         return parts

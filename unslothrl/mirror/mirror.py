@@ -130,25 +130,20 @@ def order(name: str) -> tuple[bool, bool, str]:
 
 
 class Mirror:
-    """Of one run; without a target it does nothing."""
+    """Of one run."""
 
-    def __init__(
-        self,
-        target: Target | None = None,
-        folder: Path = Path(),
-        note: Callable[[str], None] = lambda line: None,
-    ):
+    def __init__(self, target: Target, folder: Path, note: Callable[[str], None]):
         """`note` gets a line when the target fails, and when it works again."""
         self.folder, self.note, self.target = folder, note, target
         self.changed = threading.Condition()
         self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
-        self.is_closed = target is None
+        self.is_closed = False
         self.thread: threading.Thread | None = None
 
     def update(self) -> None:
         """The folder has something new. Returns at once."""
-        if self.target is None or self.is_closed:
+        if self.is_closed:
             return
         with self.changed:
             self.wanted += 1
@@ -178,7 +173,7 @@ class Mirror:
                 self.changed.notify_all()
 
     def _say(self, line: str) -> None:
-        if self.target is not None and not self.is_closed:
+        if not self.is_closed:
             self.note(f"mirror {self.target.url}: {line}")
 
     def close(self, within_s: float = FINISHED_S) -> bool:

@@ -20,6 +20,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.planning import fit, stages
+from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.rewards import model as judge
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import (
@@ -35,7 +36,7 @@ from unslothrl.system.machine import Machine, installed, requirements_of, unmet
 from unslothrl.weights import base_model, starting_adapter
 
 Stage = Resolved
-AUTO, UNSLOTH, PEFT = "auto", "unsloth", "peft"
+AUTO = "auto"
 RELATED = ("unsloth", "unsloth-zoo", "trl", "peft", "transformers", "torch", "torchao")
 OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/rl.py, PatchFastRL)
 

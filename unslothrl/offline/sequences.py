@@ -13,7 +13,7 @@ the token that ends a text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unslothrl.dialogue import calls
 from unslothrl.dialogue.template import TemplateDialogue
@@ -42,8 +42,7 @@ class Written:
         return cls(tuple(ids), (True,) * len(ids))
 
 
-@dataclass(frozen=True)
-class PairIds:
+class PairIds(NamedTuple):
     """A prompt's tokens, and what follows it in the better answer and in the worse."""
 
     prompt: tuple[int, ...]
@@ -176,8 +175,7 @@ class Writer:
         return same, text[len(same) :]
 
     def note_on(self, prompt: str, same: str) -> None:
-        rest = prompt[len(same) :]
-        if rest:
+        if rest := prompt[len(same) :]:
             self.notes[
                 f"the chat template ends a prompt with {rest[-40:]!r}, and writes a reply without "
                 "it: what is learnt begins where the two part"

@@ -19,8 +19,8 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.parts import half_precision
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
@@ -166,14 +166,13 @@ class Recorder(TrainerCallback):
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args, state, control, **_):
-        step, last = state.global_step, state.global_step >= state.max_steps
+        step, options = state.global_step, self.run.options
         is_asked = stopping.is_asked()
+        ends = is_asked or step >= state.max_steps
         control.should_log = True
-        options = self.run.options
-        due = is_due(step, state.max_steps, options.eval_every)
-        control.should_evaluate = due and not is_asked
-        control.should_save = last or is_asked or step % options.checkpoint_every == 0
-        control.should_training_stop = last or is_asked
+        control.should_evaluate = not is_asked and is_due(step, state.max_steps, options.eval_every)
+        control.should_save = ends or step % options.checkpoint_every == 0
+        control.should_training_stop = ends
         return control
 
     def on_log(self, args, state, control, logs=None, **_):
@@ -193,14 +192,14 @@ class Recorder(TrainerCallback):
 
     def on_evaluate(self, args, state, control, metrics=None, **_):
         name = self.run.tables.evaluation_name
-        found = {
-            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
-            for key, ours in FIGURES.items()
-            if metrics and f"eval_{key}" in metrics
-        }
+        self.row = {"step": state.global_step, **self.row}
         if metrics:
-            found["timing/eval_s"] = metrics["eval_runtime"]
-        self.row = {"step": state.global_step, **self.row, **found}
+            self.row |= {
+                f"eval/{name}/{ours}": metrics[f"eval_{key}"]
+                for key, ours in FIGURES.items()
+                if f"eval_{key}" in metrics
+            }
+            self.row["timing/eval_s"] = metrics["eval_runtime"]
         self._finish(state)
 
     def _finish(self, state) -> None:
@@ -232,7 +231,9 @@ def trainer_of(run: Any) -> Any:
         pad = run.tokenizer.pad_token_id
         pad = run.tokenizer.eos_token_id if pad is None else pad
         more["data_collator"] = LearntOnly(pad, pad_to_multiple_of=config.pad_to_multiple_of)
-    with kept_in_float32(model), refused(options):
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    with refused(options):
         trainer = TRAINERS[type(options)](
             model=model,
             args=config,
@@ -243,6 +244,8 @@ def trainer_of(run: Any) -> Any:
             run=run,
             **more,
         )
+    for parameter, value in zip(trained, before, strict=True):
+        parameter.data = value  # over 4 bits TRL makes it bfloat16
     trainer.remove_callback(transformers.PrinterCallback)
     # Its default asks the hub about the base in every checkpoint.
     trainer.model.save_pretrained = partial(
@@ -263,19 +266,6 @@ def check_trainers() -> None:
     for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
         if not kind.__module__.startswith("trl.") or hasattr(kind.__init__, "__wrapped__"):
             raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
-
-
-@contextlib.contextmanager
-def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
-    """Keeps what is trained as it is while a trainer is made: over 4 bits TRL makes it bfloat16."""
-    before = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
-    yield
-    for name, value in before.items():
-        model.get_parameter(name).data = value
 
 
 def silence() -> None:
@@ -315,15 +305,11 @@ def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
         return not (run.checkpoint / REFERENCE_IS_COPY).exists()
     if options.reference != "auto":
         return options.reference == "cached"
-    reference = reference_of(options, model, run.tables)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    sizes = (len(run.tables.train), len(run.tables.evaluation))
+    reference = stages.Reference.of(options, trained, *sizes)
     run.view.note(reference.line())
     return reference.is_cached
-
-
-def reference_of(options: DpoOptions, model: Any, tables: Any) -> stages.Reference:
-    """What a copy of the adapter takes, and its log-probabilities of the run's pairs."""
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return stages.Reference.of(options, trained, len(tables.train), len(tables.evaluation))
 
 
 def train(trainer: Any, run: Any) -> None:

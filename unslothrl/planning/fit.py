@@ -10,13 +10,12 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.hardware import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.config.options import Config
+from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.footprint import KEPT_FREE, MB, gb
+from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
 from unslothrl.planning.place import cards_of, check_overlap, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
@@ -164,10 +163,15 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     gpus = len(Resources.of_machine(config, machine).gpus)
     if gpus == 1:
         check_overlap(config)
-    if gpus and asked:
-        _check_enough_gpus(config, gpus)
+    each, learners = config.actor_tensor_parallel, config.number_of_learners
+    if gpus and asked and each > 1 and gpus < learners + each:
+        raise UserError(
+            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
+            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
+            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
+        )
     if gpus:
-        free = max(0, gpus - config.number_of_learners) // config.actor_tensor_parallel
+        free = max(0, gpus - learners) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:
@@ -187,17 +191,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
             f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
             "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
             "--number_of_actors 0, or --cluster ray"
-        )
-
-
-def _check_enough_gpus(config: Config, gpus: int) -> None:
-    """Raises UserError where an actor's GPUs would not be its alone."""
-    each, learners = config.actor_tensor_parallel, config.number_of_learners
-    if each > 1 and gpus < learners + each:
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
-            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
-            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
         )
 
 

@@ -17,9 +17,9 @@ completions of full length, the slowest, and of episodes with an environment, in
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
@@ -87,10 +87,6 @@ class Forecast:
         on_cards = all(card.fits for card in self.placement.cards)
         return on_cards and all(store.fits for store in self.stores)
 
-    @property
-    def without_card(self) -> tuple[ProcessPlan, ...]:
-        return tuple(process for process in self.placement.processes if process.card is None)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "fits": self.fits,
@@ -104,7 +100,9 @@ class Forecast:
                 }
                 for card in self.placement.cards
             ],
-            "processes_without_a_card": [of_process(process) for process in self.without_card],
+            "processes_without_a_card": [
+                of_process(process) for process in self.placement.processes if process.card is None
+            ],
             "stores": [store.to_json() for store in self.stores],
         }
 
@@ -171,30 +169,18 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[float, float] | None:
-    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
-    found = _low_and_high(config, shape, placement)
-    return found and (sum(found[0]), sum(found[1]))
-
-
-def judging_seconds(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[float, float] | None:
-    """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
-    found = _low_and_high(config, shape, placement)
-    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
-
-
-def _low_and_high(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[Seconds, Seconds] | None:
+def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
+    """(low, high) of a step on the placement's smallest GPU, and of what the reward model takes of
+    it; None without GPUs, the latter also without a reward model."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
-        return None
+        return {"step_seconds": None, "judging_seconds": None}
     slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
-    turns = turns_of(config)
-    return parts(config, shape, fast, low_s, SHORT), parts(config, shape, slow, high_s, 1.0, turns)
+    low = parts(config, shape, fast, low_s, SHORT)
+    high = parts(config, shape, slow, high_s, 1.0, turns_of(config))
+    judging = (low[1], high[1]) if footprint.has_reward_model(config) else None
+    return {"step_seconds": (sum(low), sum(high)), "judging_seconds": judging}
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:

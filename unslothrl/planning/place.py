@@ -19,15 +19,8 @@ from dataclasses import replace
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
-from unslothrl.planning.placement import (
-    ACTOR,
-    LEARNER,
-    Node,
-    Placement,
-    ProcessPlan,
-    Resources,
-)
+from unslothrl.planning.footprint import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.placement import ACTOR, LEARNER, Node, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 from unslothrl.weights.shapes import Shape, shape_of
 

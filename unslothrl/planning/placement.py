@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
-from unslothrl.planning.engine_memory import USABLE, EngineLimits, EngineMemory, usable_mb
-from unslothrl.planning.footprint import Needs
+from unslothrl.planning.footprint import USABLE, EngineLimits, EngineMemory, Needs, usable_mb
 from unslothrl.system.machine import Gpu, Machine
 
 LEARNER, ACTOR = "learner", "actor"

@@ -134,7 +134,7 @@ class RewardProcess:
         self.child.wait()
 
 
-class ProcessPool:
+class ProcessPool(contextlib.AbstractContextManager):
     """`count` processes that calls are made in, one for each core where it is 0. They start with
     the first call."""
 
@@ -157,9 +157,6 @@ class ProcessPool:
         self.calling = threading.Lock()  # `close` may come from another thread
         self.taking = threading.Lock()
 
-    def __enter__(self) -> "ProcessPool":
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -171,7 +168,9 @@ class ProcessPool:
         count = self.count or len(os.sched_getaffinity(0))
         with self.calling, ThreadPoolExecutor(count) as threads:
             if not self.processes and not self.closed:
-                self.processes = [self.started() for _ in range(count)]
+                self.processes = [
+                    RewardProcess(self.memory_mb, self.shows_prints) for _ in range(count)
+                ]
             if self.closed:
                 self.kill()
                 raise Closed
@@ -278,15 +277,12 @@ class ProcessPool:
         has_answered = call.function in self.first_calls
         return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
 
-    def started(self) -> RewardProcess:
-        return RewardProcess(self.memory_mb, self.shows_prints)
-
     def replace(self, slot: int) -> None:
         """Kills a process; a new one takes its place. Raises Closed."""
         self.processes[slot].kill()
         if not self.closed:
             self.processes[slot].socket.close()
-            self.processes[slot] = self.started()
+            self.processes[slot] = RewardProcess(self.memory_mb, self.shows_prints)
         if self.closed:
             self.processes[slot].kill()
             raise Closed

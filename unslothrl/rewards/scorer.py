@@ -30,11 +30,10 @@ from unslothrl.rewards.reward import (
     Overlong,
     Reward,
 )
-from unslothrl.sandbox import program
-from unslothrl.sandbox.levels import LEVELS
+from unslothrl.sandbox import levels
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-TRIALS_S = len(LEVELS) * program.START_S + GRACE_S  # to choose a level
+TRIALS_S = len(levels.LEVELS) * levels.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 CONCURRENT = 64  # calls of an async function in a process
@@ -149,7 +148,7 @@ class Scorer:
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
         limits = (self.deadline_s, self.level)
-        deadline_s = WALL_OF_CPU * self.deadline_s + program.START_S + GRACE_S
+        deadline_s = WALL_OF_CPU * self.deadline_s + levels.START_S + GRACE_S
         calls = [
             RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
             for group, values in enumerate(given)

@@ -38,11 +38,10 @@ from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CONFIG, free_name
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-ADAPTERS = "adapters"  # in a run's folder
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
 FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
 
@@ -87,7 +86,12 @@ def resolve(
     layers = layers_of(RUN, flags, fetch)
     given, notes = layers.given, layers.notes
     asked = replace(Config(), **layers.user)
-    notes += check_named(asked)
+    check_files(asked)
+    objectives.load(asked.learner)
+    rewards.choose(asked.reward)
+    environments.check(asked.environment)
+    environments.options_of(asked.environment_options)
+    notes += environments.check_tools(asked.tools)
     lora = lora_of(asked)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
@@ -115,7 +119,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
     """Recipe and flags over the run that is resumed, with whole paths. Raises UserError."""
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table, notes)
     own = {} if flags.get("recipe") in RECIPES else without_parts_of(recipe)
     usual = {name: entry.default for name, entry in table.options.items()}
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
@@ -128,16 +132,22 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
     if user.get("adapter") is not None:
-        user["adapter"] = newest_of_run(user["adapter"])
+        newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
+        user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
-        user = over_resumed(table, user, asked)
+        user = over_resumed(table, user, asked, notes)
     if "reward" in user:
-        user["reward"] = tuple(map(newest_reward, user["reward"]))
+        user["reward"] = tuple(
+            reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
+            for text in user["reward"]
+        )
     user = starting_adapter.with_base(user, notes)
     return Layers(asked, requested, user, notes)
 
 
-def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
+def over_resumed(
+    table: Table, user: Mapping[str, Any], asked: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
     """What was asked for over the options of the run that is resumed, which keeps its folder."""
     folder = expanded(user["resume"])
     if not is_file(folder / CONFIG):
@@ -145,7 +155,7 @@ def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]
             f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
             "set --resume runs/<run_name>"
         )
-    before = read_toml(folder / CONFIG, table)
+    before = read_toml(folder / CONFIG, table, notes)
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     same = resume.as_begun(table, folder, asked) & fixed
     user = {name: value for name, value in user.items() if name not in same}
@@ -203,20 +213,16 @@ def whole_function(text: str) -> str:
     return whole_path(file) + separator + rest if is_a_file else text
 
 
-def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    return lambda texts: tuple(map(whole, texts))
-
-
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "adapter": whole_path,
     "lora_save_path": whole_path,
     "model": lambda text: whole_path(text) if is_path(text) else text,
     "dataset": sources.absolute,
-    "eval_dataset": each(sources.absolute_eval),
+    "eval_dataset": lambda texts: tuple(map(sources.absolute_eval, texts)),
     "learner": whole_function,
     "environment": whole_function,
-    "reward": each(whole_function),
-    "tools": each(environments.absolute_tool),
+    "reward": lambda texts: tuple(map(whole_function, texts)),
+    "tools": lambda texts: tuple(map(environments.absolute_tool, texts)),
     "environment_python": lambda text: whole_path(text) if "/" in text else text,
 }
 
@@ -230,17 +236,6 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_path(name: str) -> bool:
     return name.startswith((".", "/", "~"))
-
-
-def newest_of_run(adapter: str) -> str:
-    """The newest adapter where a run's folder is given, else what is given."""
-    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
-    return adapter if newest is None else str(newest)
-
-
-def newest_reward(text: str) -> str:
-    """The newest reward model where a run's folder is given, else what is given."""
-    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
 
 
 # What follows from other options
@@ -308,16 +303,6 @@ def named(options: AnyOptions, kind: str, notes: list[str]) -> AnyOptions:
 
 
 # Checks that need neither the machine nor a model
-
-
-def check_named(config: Config) -> list[str]:
-    """-> notes. UserError for a file or a name that is not there, or not what it must be."""
-    check_files(config)
-    objectives.load(config.learner)
-    rewards.choose(config.reward)
-    environments.check(config.environment)
-    environments.options_of(config.environment_options)
-    return environments.check_tools(config.tools)
 
 
 def check_files(options: Options) -> None:

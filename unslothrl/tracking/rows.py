@@ -6,7 +6,7 @@ A killed process may leave a file without the end of its last line, which is the
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
@@ -17,32 +17,39 @@ from unslothrl.text import shown
 LONGEST_LINE = 64 << 20  # bytes
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a file, [] if there is none. ValueError for a line that is no object."""
-    rows = []
-    for number, row in numbered_objects(path):
-        if isinstance(row, str):
-            raise ValueError(f"{path}, line {number} {row}")
-        rows.append(row)
-    return rows
-
-
-def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(number of the line, its object or what is wrong with it) of all whole lines."""
+def read_jsonl(
+    path: Path, left_out: Callable[[str], None] | None = None, needs_step: bool = False
+) -> list[dict[str, Any]]:
+    """All whole lines of a file, [] if there is none. ValueError for a line that is no object, or
+    lacks the step that it needs; with `left_out`, which gets what is wrong, it is left out."""
+    rows: list[dict[str, Any]] = []
     if not path.is_file():
-        return
+        return rows
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
             if len(line) == LONGEST_LINE:
                 raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
             if not line.endswith(b"\n"):
-                return
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                yield number, f"is not JSON: {shown(str(error), 200)[1:-1]}"
-                continue
-            yield number, row if isinstance(row, dict) else "is no object"
+                break
+            row, problem = object_of(line, needs_step)
+            if not problem:
+                rows.append(row)
+            elif left_out is None:
+                raise ValueError(f"{path}, line {number} {problem}")
+            else:
+                left_out(f"{path}, line {number} {problem}")
+    return rows
+
+
+def object_of(line: bytes, needs_step: bool) -> tuple[dict[str, Any], str]:
+    """-> (the object in a line, what is wrong with it)"""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return {}, f"is not JSON: {shown(str(error), 200)[1:-1]}"
+    if not isinstance(row, dict):
+        return {}, "is no object"
+    return row, "has no step" if needs_step and type(row.get("step")) is not int else ""
 
 
 def is_terminated(file: IO[bytes]) -> bool:

@@ -29,7 +29,6 @@ from unslothrl.tracking.rows import (
     encoded,
     is_terminated,
     json_line,
-    numbered_objects,
     plain,
     read_jsonl,
 )
@@ -43,55 +42,39 @@ EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
-RESUMED = {  # what a resumed run reads and writes, where it is there
-    "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
-    "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),
-}
+FOLDERS_OF_A_RUN = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)
+FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}")
 MOST_SUMMARY = 1 << 20
 
 
-class RunLock:
-    """One process at a time trains into a run's folder: held until `release`, or until that process
-    ends, however it ends. The file says who holds it."""
+def lock_of(folder: Path) -> FileLock:
+    """One process at a time trains into a run's folder: it holds this until it ends, however it
+    ends. The file says who holds it."""
+    return FileLock(folder / LOCK, blocking=False, thread_local=False)
 
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.lock = FileLock(folder / LOCK, blocking=False, thread_local=False)
 
-    @classmethod
-    def take(cls, folder: Path) -> "RunLock":
-        """UserError where another run trains into the folder; OSError where it cannot be
-        written."""
-        taken = cls(folder)
-        try:
-            taken.lock.acquire()
-        except Timeout:
-            by = lock_holder(folder)
-            raise UserError(
-                f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}:"
-                " wait until that run has ended, or end it"
-            ) from None
-        named = {"pid": os.getpid(), "host": platform.node()}
-        (folder / LOCK).write_text(json.dumps(named))
-        return taken
+def locked(folder: Path) -> FileLock:
+    """UserError where another run trains into the folder; OSError where it cannot be written."""
+    lock = lock_of(folder)
+    try:
+        lock.acquire()
+    except Timeout:
+        by = lock_holder(folder)
+        raise UserError(
+            f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}:"
+            " wait until that run has ended, or end it"
+        ) from None
+    (folder / LOCK).write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    return lock
 
-    @classmethod
-    def is_free(cls, folder: Path) -> bool:
-        """Whether a run could train into the folder."""
-        try:
-            with cls(folder).lock:
-                return True
-        except (Timeout, OSError):
-            return False
 
-    def release(self) -> None:
-        """The folder is free for other processes."""
-        self.lock.release()
-
-    def discard(self) -> None:
-        """`release`, for a run that is refused before it begins: the file goes too."""
-        (self.folder / LOCK).unlink(missing_ok=True)
-        self.release()
+def is_free(folder: Path) -> bool:
+    """Whether a run could train into the folder."""
+    try:
+        with lock_of(folder):
+            return True
+    except (Timeout, OSError):
+        return False
 
 
 def lock_holder(folder: Path) -> dict[str, Any]:
@@ -110,7 +93,7 @@ class RunFolder:
         self.beside_adapters = NOTHING
         self.last_adapter: Path | None = None  # that this process has written
         self.checkpoints: Any = Checkpoints(self.path)  # or a stage's
-        self.lock: RunLock | None = None
+        self.lock = lock_of(self.path)
         self.saved: Callable[[], None] = lambda: None  # called when there is more to copy away
 
     @classmethod
@@ -124,9 +107,9 @@ class RunFolder:
         folder, is_new = cls(Path(output_dir) / run_name), False
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            folder.lock = RunLock.take(folder.path)
+            folder.lock = locked(folder.path)
             if any((folder.path / name).exists() for name in OF_A_RUN):
-                folder.lock.release()
+                folder.close()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
@@ -156,27 +139,21 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
-        for kind, names in RESUMED.items():
+        for kind, is_one, names in (
+            ("folder", Path.is_dir, FOLDERS_OF_A_RUN),
+            ("file", Path.is_file, FILES_OF_A_RUN),
+        ):
             for path in (folder.path / name for name in names):
-                is_one = path.is_dir() if kind == "folder" else path.is_file()
-                if os.path.lexists(path) and not is_one:  # such as a pipe, which is waited for
+                if os.path.lexists(path) and not is_one(path):  # a pipe, say
                     raise UserError(f"resume {path} is no {kind}: remove it")
-        folder.lock = RunLock.take(folder.path)
+        folder.lock = locked(folder.path)
         return folder
-
-    def refuse_restart(self) -> None:
-        """UserError where the run has finished: begun again, it would replace its own record."""
-        if self.read_summary().get("status") == "finished":
-            raise UserError(
-                f"resume {self.path}: it has finished and has no checkpoint to continue from: "
-                f"start a new run with --adapter {self.path}"
-            )
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
         self._remove_beginning()
-        if self.lock is not None:
-            self.lock.discard()
+        (self.path / LOCK).unlink(missing_ok=True)
+        self.close()
         if not any(self.path.iterdir()):  # what others have put there stays
             self.path.rmdir()
 
@@ -186,11 +163,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Other processes may train into it."""
-        if self.lock is not None:
-            self.lock.release()
-
-    def write_config(self, config_toml: str) -> None:
-        write_whole(self.path / CONFIG, config_toml.encode())
+        self.lock.release()
 
     def truncate_after(self, step: int, logged: int | None = None) -> None:
         """Deletes the record of later steps, so that a resumed run does not record them twice; of
@@ -241,38 +214,15 @@ class RunFolder:
         return None
 
     def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
-        `read_jsonl`, and for a line without its step; with `left_out`, which gets what is wrong
-        with such a line, it is left out instead."""
-        path = self.path / METRICS
-        rows = []
-        for number, row in numbered_objects(path):
-            if isinstance(row, dict) and type(row.get("step")) is int:
-                rows.append(row)
-                continue
-            problem = f"{path}, line {number} {'has no step' if isinstance(row, dict) else row}"
-            if left_out is None:
-                raise ValueError(problem)
-            left_out(problem)
-        return rows
+        """All lines of metrics.jsonl, as `read_jsonl` does; what was not finite reads as None."""
+        return read_jsonl(self.path / METRICS, left_out, needs_step=True)
 
-    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes the rollouts of a step: see `rows.rollout_rows`."""
-        return self.write_rows(self.step_file(ROLLOUTS, step), rows)
-
-    def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes what an evaluation drew: see `rows.evaluation_rows`."""
-        return self.write_rows(self.path / EVALS / f"{name}.jsonl", rows)
-
-    def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes a file of JSON lines, with its folder."""
+    def write_rows(self, folder: str, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes the rollouts of a step or what the evaluation after it drew: see `rows`."""
+        path = self.step_file(folder, step)
         path.parent.mkdir(exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
         return path
-
-    def read_rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The rows of a step's rollouts, see `rows.rollout_rows`; [] if it has none."""
-        return read_jsonl(self.step_file(ROLLOUTS, step))
 
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt, without secrets."""
@@ -334,7 +284,7 @@ def free_name(output_dir: str, wanted: str) -> str:
     name, number = wanted, 1
     while exists(str(path := Path(output_dir) / name)):
         has_begun = not (path / LOCK).is_file() or any((path / each).exists() for each in OF_A_RUN)
-        if not has_begun and RunLock.is_free(path):
+        if not has_begun and is_free(path):
             break
         number += 1
         name = f"{wanted}-{number}"

@@ -64,7 +64,6 @@ def step_line(
     to_end: float | None = None,
     columns: Sequence[Column] = COLUMNS,
 ) -> str:
-    """A step, and when the run ends."""
     parts, groups = [], metrics.get("rollout/groups")
     for column in columns:
         value = metrics.get(column.metric)
@@ -174,7 +173,6 @@ class Phase:
 
     @property
     def drawn(self) -> int:
-        """Tokens since the first report."""
         return self.tokens - self.first_tokens
 
     @property
@@ -191,11 +189,6 @@ class Phase:
 
 
 # How a run ended
-
-
-def is_whole(summary: Mapping[str, Any]) -> bool:
-    """Whether it has what `summary_lines` needs."""
-    return type(summary.get("steps")) is int and is_number(summary.get("seconds"))
 
 
 def summary_lines(

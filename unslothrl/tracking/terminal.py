@@ -139,7 +139,6 @@ class Terminal:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this display began."""
         return self.clock() - self.started
 
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
@@ -208,7 +207,6 @@ class Terminal:
             self.line(f"{phase.kind}: {duration(now - phase.started)} so far")
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
-        """Shows a finished step."""
         self._end_phase()
         if is_number(value := metrics.get(self.layout.curve[1])):
             self.values.append(value)
@@ -241,7 +239,6 @@ class Terminal:
                 self.line(line, "dim italic", is_cut=True)
 
     def note(self, line: str) -> None:
-        """Prints a warning."""
         self.line(line, "yellow")
 
     def evaluation(self, step: int, metrics: Row) -> None:

@@ -65,12 +65,10 @@ class Speed:
 
     @property
     def step_s(self) -> float:
-        """Seconds a step."""
         return self.seconds / sum(steps for steps, _, _ in self.recent)
 
     @property
     def token_s(self) -> float:
-        """Seconds a token."""
         return self.seconds / max(1, sum(tokens for _, tokens, _ in self.recent))
 
     def slowness(self, others: list["Speed"]) -> float:
@@ -120,23 +118,11 @@ class Member:
         """Whether it may be given work; who is late goes on with what it has."""
         return self.is_ready and not self.is_leaving
 
-    def give(self, assignment: Assignment, now: float) -> None:
-        """It goes with its next `collect`."""
-        index = assignment.index
-        self.holds[index] = self.given[index] = assignment
-        self.since[index] = now
-
     def drop(self) -> list[int]:
         """Takes all from it that it was to draw. -> the groups' indices."""
         indices = list(self.holds)
         self.holds, self.given = {}, {}
         return indices
-
-    def put_off(self, seconds: float) -> None:
-        """Gives it so much more time for all that it is given some for."""
-        self.began += seconds
-        if self.slow_since is not None:
-            self.slow_since += seconds
 
 
 class CallTimes:
@@ -149,17 +135,13 @@ class CallTimes:
         """A call of a kind has ended after `seconds`, without those that it was told to take."""
         self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
 
-    def allowed_s(self, kind: str, is_first: bool) -> float:
-        """How long a call of a kind may take; `is_first`: its process has ended none before."""
+    def limits_s(self, kind: str, is_first: bool) -> tuple[float, float]:
+        """-> (how long a call of a kind may take; after how long its process may hang, which costs
+        nothing to assume). `is_first`: its process has ended none before."""
         if is_first or kind not in self.longest:
-            return FIRST_S
-        return max(FLOOR_S, FACTOR * self.longest[kind])
-
-    def late_s(self, kind: str, is_first: bool) -> float:
-        """After so many seconds of a call its process may hang; which costs nothing to assume."""
-        if is_first or kind not in self.longest:
-            return math.inf
-        return max(LATE_S, LATE_FACTOR * self.longest[kind])
+            return FIRST_S, math.inf
+        longest = self.longest[kind]
+        return max(FLOOR_S, FACTOR * longest), max(LATE_S, LATE_FACTOR * longest)
 
 
 def late_silence_s(answer_s: float) -> float:

@@ -16,7 +16,7 @@ times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from unslothrl.algorithms.advantages import explained_variance
 from unslothrl.records import Agreement, Completion, Group, Update
 
 Metrics = dict[str, float]
+mean = statistics.fmean
 
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
@@ -139,10 +140,6 @@ def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> fl
     pairs = zip(groups, values, strict=True)
     rated = [of_group[i] for group, of_group in pairs for i in group.rated]
     return mean(rated) if rated else 0.0
-
-
-def mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
 
 
 class Gap(NamedTuple):

@@ -51,12 +51,11 @@ class Pool:
         self.cluster, self.checks, self.note = cluster, checks, note
         self.min_actors = min_actors
         self.draws_with_learners = draws_with_learners
-        self.members: dict[str, Member] = {}
-        for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
-            self.members[handle.name] = Member(handle)
+        self.members = {handle.name: Member(handle) for handle in cluster.actors}
+        self.newest: Version | None = None
+        self.renew_learners()
         self.times = CallTimes()
         self.damaged: Counter[Member] = Counter()  # versions that have arrived so
-        self.newest: Version | None = None
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.starts: Counter[str] = Counter()  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
@@ -99,7 +98,11 @@ class Pool:
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile
                 pending = next(p for p in member.pending if p.call is outcome.call)
-                self._end(member, pending)
+                member.pending.remove(pending)
+                member.ended.add(pending.kind)
+                member.is_late = False
+                began, member.began = member.began, time.monotonic()
+                self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
                 if outcome.error is None:
                     pending.done(outcome.value)
                 else:
@@ -107,13 +110,6 @@ class Pool:
         else:
             time.sleep(timeout_s)
         self._look_after()
-
-    def _end(self, member: Member, pending: Pending) -> None:
-        member.pending.remove(pending)
-        member.ended.add(pending.kind)
-        member.is_late = False
-        began, member.began = member.began, time.monotonic()
-        self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
         if pending.version is not None and isinstance(error, AdapterDamaged):
@@ -204,21 +200,15 @@ class Pool:
 
     def _check(self, member: Member) -> None:
         """Before a process that has started works: is it like the others?"""
-        results: list[Any] = []
-        calls = self.checks.calls(member.handle)
 
-        def keep(value: Any) -> None:
-            results.append(value)
-            if len(results) < len(calls):
-                return
-            error = self.checks.problem(member.name, results)
+        def checked(found: tuple[str, str]) -> None:
+            error = self.checks.problem(member.name, found)
             if error is None:
                 self._load(member)
             else:
                 self.lose(member, error, elsewhere=True)
 
-        for call in calls:
-            self.call(member, "check", call, keep)
+        self.call(member, "check", self.checks.call(member.handle), checked)
 
     def _load(self, member: Member) -> None:
         """Loads the newest version, and again where a newer one comes meanwhile."""
@@ -244,10 +234,9 @@ class Pool:
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
         loaded: list[Loaded] = []
-        of_learners: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                found = of_learners if member.is_learner else loaded
+                found = [] if member.is_learner else loaded
                 self._call_load(member, adapter, found.append)
         return loaded
 
@@ -263,7 +252,7 @@ class Pool:
         member.speed.saw(steps, tokens, seconds)
 
     def renew_learners(self) -> None:
-        """The learners have been started again, and have published nothing yet."""
+        """The learners have been started, and have published nothing yet."""
         self.newest = None
         if self.draws_with_learners:
             for handle in self.cluster.learners:
@@ -281,7 +270,9 @@ class Pool:
         self.cluster.check_learners()
         if stall_s := self.stalls.look():
             for member in self.members.values():
-                member.put_off(stall_s)
+                member.began += stall_s
+                if member.slow_since is not None:
+                    member.slow_since += stall_s
         for member in list(self.members.values()):
             if member.pending:
                 self._look_at_call(member, now - member.began)
@@ -299,7 +290,7 @@ class Pool:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
         taken_s, silent_s = age_s - pending.told_s, 0.0
-        allowed_s = self.times.allowed_s(kind, is_first)
+        allowed_s, late_s = self.times.limits_s(kind, is_first)
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
         elif taken_s > limits.ASK_S:
@@ -309,9 +300,7 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > self.times.late_s(kind, is_first) or (
-            silent_s > limits.late_silence_s(self.cluster.answer_s())
-        ):
+        elif taken_s > late_s or silent_s > limits.late_silence_s(self.cluster.answer_s()):
             self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:

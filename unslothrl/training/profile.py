@@ -8,9 +8,9 @@ from unslothrl.cluster.base import Cluster, everyone
 from unslothrl.cluster.handles import Call, GeneratorHandle
 from unslothrl.errors import RunError
 from unslothrl.files import write_whole
+from unslothrl.tracking.metrics import PARTS
 from unslothrl.tracking.run_folder import RunFolder, step_name
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import PARTS
 
 FOLDER, TABLE = "profile", "table.txt"
 WAIT_S = 120.0  # for the processes to answer
@@ -28,7 +28,6 @@ class Profile:
         self.tables: list[str] = []  # of all recordings
 
     def begin(self, step: int, total: int) -> None:
-        """Before a step of `total`."""
         if self.steps and not self.first:
             self.first = min(step + 1, total)
             self.last = min(self.first + self.steps - 1, total)
@@ -36,7 +35,6 @@ class Profile:
             self._ask(lambda process: process.start_profile())
 
     def end(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """After it."""
         if not self.first <= step <= self.last:
             return
         self.folder.mkdir(exist_ok=True)

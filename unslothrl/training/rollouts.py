@@ -7,9 +7,10 @@ function of the run alone (`task_counts`), so that results do not depend on timi
 A group is known by its index: it is given out again until it has come, and counts once.
 """
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from unslothrl.cluster.base import Checks, Cluster, Progress
@@ -105,8 +106,17 @@ class RolloutStream:
         if self.overlaps:
             self.pump()
         else:
-            self._deal(indices, learner_chunk)
+            members = self.pool.ready()
+            learners = sum(member.is_learner for member in members)
+            counts = self._counts(len(indices), learners, learner_chunk)
+            rest = iter(indices)
+            for member, count in zip(members, counts, strict=True):
+                self._give(member, itertools.islice(rest, count))
         return indices
+
+    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
+        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
+        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
 
     def put(self, group: Group) -> int:
         """Takes a group that an earlier process drew. -> its index."""
@@ -115,25 +125,12 @@ class RolloutStream:
         self.finished[index] = group
         return index
 
-    def _deal(self, indices: Sequence[int], learner_chunk: int) -> None:
-        """Gives each generator its share, in order."""
-        members = self.pool.ready()
-        learners = sum(member.is_learner for member in members)
-        start = 0
-        counts = self._counts(len(indices), learners, learner_chunk)
-        for member, count in zip(members, counts, strict=True):
-            self._give(member, indices[start : start + count])
-            start += count
-
-    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
-        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
-        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
-
-    def _give(self, member: Member, indices: Sequence[int]) -> None:
+    def _give(self, member: Member, indices: Iterable[int]) -> None:
         for index in indices:
             flight = self.in_flight[index]
             flight.policy_version = self.policy_version
-            member.give(flight.assignment, time.monotonic())
+            member.holds[index] = member.given[index] = flight.assignment
+            member.since[index] = time.monotonic()
 
     @property
     def poll_s(self) -> float:
@@ -148,13 +145,18 @@ class RolloutStream:
     def pump(self, timeout_s: float = 0.0, progress: Progress | None = None) -> None:
         """Keeps every process at work, and takes what has come, after at most `timeout_s`."""
         self._give_out()
-        self._keep_collecting()
         self.pool.poll(timeout_s, progress)
         self._give_out()
-        self._keep_collecting()
         self.pumped = time.monotonic()
 
     def _give_out(self) -> None:
+        self._give_waiting()
+        for member in self.pool.members.values():
+            while member.holds and member.collecting < (AHEAD if self.overlaps else 1):
+                member.collecting += 1
+                self._collect(member)
+
+    def _give_waiting(self) -> None:
         """What waits in the driver goes to whoever has least to do: a group counts by what is left
         of it, by the seconds that the quickest took."""
         holders = self.pool.members.values()
@@ -175,12 +177,6 @@ class RolloutStream:
                 break
             load[idlest] += 1
             self._give(idlest, [index])
-
-    def _keep_collecting(self) -> None:
-        for member in self.pool.members.values():
-            while member.holds and member.collecting < (AHEAD if self.overlaps else 1):
-                member.collecting += 1
-                self._collect(member)
 
     def _collect(self, member: Member) -> None:
         least = 1 if self.overlaps else None

@@ -18,7 +18,7 @@ from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder, step_name
+from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
@@ -74,7 +74,6 @@ class Background:
         self.waiting.append(self.thread.submit(function, *arguments))
 
     def wait(self) -> None:
-        """Returns when every call has finished."""
         while self.waiting:
             self.waiting.popleft().result()
 
@@ -99,11 +98,7 @@ class Saving:
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
     def rollouts(
-        self,
-        step: int,
-        selected: Selected,
-        left_out: Sequence[Group],
-        trace: Trace | None = None,
+        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None = None
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
         self.background.run(self._write_rollouts, step, selected, left_out, trace)
@@ -113,13 +108,12 @@ class Saving:
     ) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
         rows = [*trained, *rollout_rows(left_out)]
-        self.folder.write_rollouts(step, rows)
+        self.folder.write_rows(ROLLOUTS, step, rows)
         if trace and self.pieces:
             with noting_errors(self.note):
                 write_tokens(self.folder, step, trace.tokens(self.pieces))
 
     def report(self) -> None:
-        """The page of the run so far."""
 
         def write() -> None:
             with noting_errors(self.note):
@@ -129,7 +123,7 @@ class Saving:
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
-        self.background.run(self.folder.write_evaluation, step_name(step), evaluation_rows(drawn))
+        self.background.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
         self.background.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:
@@ -153,7 +147,6 @@ class Saving:
         self.folder.saved()
 
     def wait(self) -> None:
-        """Returns when everything is written."""
         self.background.wait()
 
 
@@ -169,11 +162,9 @@ class CheckpointSchedule:
         self.last = self.noted = 1
 
     def saved(self, seconds: float) -> None:
-        """That one has taken."""
         self.saves_s.append(seconds)
 
     def stepped(self, seconds: float) -> None:
-        """That a step has taken."""
         self.steps_s.append(seconds)
         if not self.is_derived or not self.saves_s:
             return

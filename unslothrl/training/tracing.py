@@ -63,33 +63,24 @@ class Trace:
     def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, Tokens]:
         """-> by row, the tokens to be shown. `pieces` gives the text of each of some tokens."""
         most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
-        return {
-            row: self._of(row, completion, most, pieces)
-            for row, completion in self.completions.items()
-        }
-
-    def _of(
-        self,
-        row: int,
-        completion: Completion,
-        most: int,
-        pieces: Callable[[Sequence[int]], list[str]],
-    ) -> Tokens:
-        sampled = completion.sampled[:most]
-        logprobs = completion.logprobs[:most][sampled]
-        gaps = advantages = None
-        if (known := self.logprobs.get(row)) is not None:
-            gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
-        values = self.samples[row].advantages if row in self.samples else np.zeros(0)
-        if len(values) and (values != values[0]).any():  # a critic's
-            advantages = by_token(values, sampled)
-        return Tokens(
-            pieces(completion.token_ids[:most].tolist()),
-            by_token(logprobs, sampled),
-            gaps,
-            advantages,
-            left_out=max(0, len(completion.token_ids) - most),
-        )
+        found = {}
+        for row, completion in self.completions.items():
+            sampled = completion.sampled[:most]
+            logprobs = completion.logprobs[:most][sampled]
+            gaps = advantages = None
+            if (known := self.logprobs.get(row)) is not None:
+                gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
+            values = self.samples[row].advantages if row in self.samples else np.zeros(0)
+            if len(values) and (values != values[0]).any():  # a critic's
+                advantages = by_token(values, sampled)
+            found[row] = Tokens(
+                pieces(completion.token_ids[:most].tolist()),
+                by_token(logprobs, sampled),
+                gaps,
+                advantages,
+                left_out=max(0, len(completion.token_ids) - most),
+            )
+        return found
 
 
 def by_token(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:

@@ -18,19 +18,14 @@ from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.group_source import (
-    Evaluation,
-    GroupSource,
-    RewardModel,
-    SynchronousSource,
-)
+from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.profile import Profile
@@ -107,7 +102,7 @@ class Trainer:
                 if self.published is None:
                     self.publish()
                 if self.boundary is None:
-                    self.mark(self.learners.save_state())
+                    self.mark(self.cluster.learners[0].save_state())
                 if self.config.eval_every and not self.state.evals and not self.state.unlogged:
                     self.first_evaluation()
                 elif self.state.unlogged is not None:  # of the step that was resumed from
@@ -132,7 +127,6 @@ class Trainer:
             self.boundary = Boundary.of(self.state, self.boundary.learner, ahead)
 
     def first_evaluation(self) -> None:
-        """Of what the run begins with."""
         metrics = self.evaluate()
         with stopping.held():
             self.log(metrics)
@@ -196,7 +190,7 @@ class Trainer:
             state.step, state.unlogged = step, metrics
             state.samples_seen += sum(len(group.completions) for group in kept + left_out)
             state.seconds += metrics["timing/step_s"]
-            self.mark(self.learners.save_state() if trained else None)
+            self.mark(self.cluster.learners[0].save_state() if trained else None)
         self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
@@ -249,16 +243,11 @@ class Trainer:
             self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
             self.boundary = None
             self.source.restore(self.state)
-        self.folder.truncate_after(self.state.step, self.logged)
+        logged = self.state.step - (self.state.unlogged is not None)  # with all its metrics
+        self.folder.truncate_after(self.state.step, logged)
         self.published, self.restart = None, []
 
-    @property
-    def logged(self) -> int:
-        """The last step whose metrics are complete."""
-        return self.state.step - (self.state.unlogged is not None)
-
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
-        """Chooses candidates and gives them advantages."""
         config = self.config
         return credit.assign(
             groups,
@@ -295,7 +284,7 @@ class Trainer:
         actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`); of the version
         before where actors load this one while they generate."""
         started = time.perf_counter()
-        self.published = self.learners.publish(self.state.policy_version)
+        self.published = self.cluster.learners[0].publish(self.state.policy_version)
         self.cluster.wait([self.published])
         put_s = time.perf_counter() - started
         before = self.loaded
@@ -331,15 +320,14 @@ class Trainer:
         self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
-        """The version that was published last."""
         assert self.published is not None, "nothing is published before `train`"
         (adapter,) = self.cluster.gather([self.published])
-        with contextlib.suppress(AdapterDamaged):
+        try:
             adapter.verify()
-            return adapter
-        self.published = self.cluster.learners[0].publish_again()
-        (adapter,) = self.cluster.gather([self.published])
-        adapter.verify()
+        except AdapterDamaged:
+            self.published = self.cluster.learners[0].publish_again()
+            (adapter,) = self.cluster.gather([self.published])
+            adapter.verify()
         return adapter
 
     def save_last_adapter(self) -> Path:

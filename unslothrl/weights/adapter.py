@@ -30,14 +30,11 @@ class Adapter:
     checksum: str  # of `weights`: XXH3 of 128 bits, in hexadecimal
 
     @classmethod
-    def of(cls, version: int, weights: bytes | memoryview, config: str) -> "Adapter":
-        return cls.read(version, weights, config, xxhash.xxh3_128_hexdigest(weights))
-
-    @classmethod
-    def read(
-        cls, version: int, weights: bytes | memoryview, config: str, checksum: str
+    def of(
+        cls, version: int, weights: bytes | memoryview, config: str, checksum: str | None = None
     ) -> "Adapter":
-        """One that was published elsewhere."""
+        """`checksum`: of one that was published elsewhere."""
+        checksum = checksum or xxhash.xxh3_128_hexdigest(weights)
         return cls(version, memoryview(weights).cast("B").toreadonly(), config, checksum)
 
     @property
@@ -56,7 +53,7 @@ class Adapter:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         apart = int(protocol) >= 5
         weights = pickle.PickleBuffer(self.weights) if apart else bytes(self.weights)
-        return Adapter.read, (self.version, weights, self.config, self.checksum)
+        return Adapter.of, (self.version, weights, self.config, self.checksum)
 
 
 @dataclass(frozen=True, slots=True)

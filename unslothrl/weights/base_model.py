@@ -35,7 +35,12 @@ MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 Stage = Callable[[str], None]
 
 
-def prepare(model: str, stage: Stage | None = None) -> Path:
+def say(text: str) -> None:
+    """What takes long, where nothing else shows it."""
+    print(for_terminal(text), file=sys.stderr, flush=True)
+
+
+def prepare(model: str, stage: Stage = say) -> Path:
     """-> the folder of the 4-bit checkpoint of `model`, made if need be. `stage` is called with
     what takes long, by default a line on stderr. Raises UserError."""
     source = find(model)
@@ -129,9 +134,8 @@ def cache_folder() -> Path:
     return Path(cache) / "unslothrl" / "nf4"
 
 
-def quantise(source: Path, stage: Stage | None = None) -> Path:
+def quantise(source: Path, stage: Stage = say) -> Path:
     """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
-    stage = stage or say
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
@@ -182,11 +186,6 @@ def _quantise(source: Path, target: Path, stage: Stage) -> None:
         temporary.rename(target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-
-
-def say(text: str) -> None:
-    """What takes long, where nothing else shows it."""
-    print(for_terminal(text), file=sys.stderr, flush=True)
 
 
 def load_tokenizer(base: Path, needs_template: bool = True):

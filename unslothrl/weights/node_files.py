@@ -18,7 +18,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from unslothrl.files import link_or_copy
@@ -29,18 +28,11 @@ COPIES = itertools.count()
 WRITING = ".writing"
 
 
-@dataclass(frozen=True)
-class Held:
-    """A version's folder in PEFT's format, there until it is released."""
-
-    folder: Path
-
-
 class NodeFiles:
     """The versions that a process uses, in a folder of its own in `room`, which a run's share."""
 
     def __init__(self, room: Path):
-        self.room, self.held = room, list[Held]()
+        self.room, self.held = room, list[Path]()
         room.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_abandoned(room)
         with locked(room):
@@ -48,8 +40,9 @@ class NodeFiles:
             self.in_use = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self.in_use, fcntl.LOCK_SH)
 
-    def hold(self, adapter: Adapter, is_own: bool = False) -> Held:
-        """The version's folder; `is_own`: without what others have written. OSError."""
+    def hold(self, adapter: Adapter, is_own: bool = False) -> Path:
+        """The version's folder in PEFT's format, there until it is released; `is_own`: without what
+        others have written. OSError."""
         name = f"v{adapter.version:06d}-{adapter.checksum[:16]}"
         folder = self.folder / f"{name}-{next(COPIES)}"
         folder.mkdir()
@@ -66,20 +59,20 @@ class NodeFiles:
         finally:
             if not weights.exists():
                 shutil.rmtree(folder)
-        self.held.append(Held(folder))
-        return self.held[-1]
+        self.held.append(folder)
+        return folder
 
-    def is_whole(self, held: Held, adapter: Adapter) -> bool:
+    def is_whole(self, held: Path, adapter: Adapter) -> bool:
         """Whether the folder still has what was written, for who could not read it."""
         content = {CONFIG_FILE: adapter.config.encode(), WEIGHTS_FILE: bytes(adapter.weights)}
-        files = {held.folder / name: value for name, value in content.items()}
+        files = {held / name: value for name, value in content.items()}
         return all(file.exists() and file.read_bytes() == value for file, value in files.items())
 
-    def release(self, held: Held) -> None:
+    def release(self, held: Path) -> None:
         """The folder is not used here any more."""
         self.held.remove(held)
         with locked(self.room):
-            shutil.rmtree(held.folder, ignore_errors=True)
+            shutil.rmtree(held, ignore_errors=True)
 
     def close(self) -> None:
         """Releases everything; the last process removes the room, if nothing else is in it."""

@@ -23,7 +23,7 @@ from unslothrl.tracking.metrics import (
 )
 from unslothrl.tracking.origin import RL, Origin, command_of
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
-from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, RunLock, lock_holder
+from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, is_free, lock_holder
 
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
@@ -72,7 +72,7 @@ class RunHistory:
         if said := self.summary.get("status"):
             return str(said)
         if lock_holder(folder).get("host") == platform.node():
-            return KILLED if RunLock.is_free(folder) else RUNNING
+            return KILLED if is_free(folder) else RUNNING
         last = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
         return RUNNING if last > time.time() - SILENT_S else SILENT
 
@@ -103,8 +103,8 @@ class RunHistory:
     @cached_property
     def evaluations(self) -> dict[int, Scores]:
         """By step, what the evaluations of the run itself drew."""
-        steps = self.folder.steps_of(EVALS)
-        return {step: evaluation_scores(self.folder.step_file(EVALS, step)) for step in steps}
+        files = {step: self.folder.step_file(EVALS, step) for step in self.folder.steps_of(EVALS)}
+        return {s: evaluation_scores(file, file.stat().st_mtime_ns) for s, file in files.items()}
 
     def scores(self, step: int, name: str) -> Mapping[str, Sequence[float]]:
         """Problem -> the scores of its completions in an evaluation; {} where it is not there."""

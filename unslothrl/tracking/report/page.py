@@ -23,13 +23,13 @@ from markupsafe import Markup, escape
 
 from unslothrl.algorithms.estimates import estimate, paired
 from unslothrl.files import write_whole
-from unslothrl.text import plain
+from unslothrl.text import one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
-from unslothrl.tracking.report.rollout_data import NO_DATA, browser_data, encoded_json
+from unslothrl.tracking.report.rollout_data import browser_data, encoded_json
 from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
@@ -56,6 +56,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     style, script = asset("report.css"), asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     only = runs[0] if len(runs) == 1 else None
+    data = browser_data(only.folder) if only else {"steps": [], "evals": []}
     found = [
         (run.name, sign)
         for run in runs
@@ -70,7 +71,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        data=Markup(encoded_json(browser_data(only.folder) if only else NO_DATA)),
+        data=Markup(encoded_json(data)),
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
@@ -94,8 +95,8 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError):
             raise
-        said = plain(" ".join(str(error).split()))
-        note(f"the report cannot be written ({type(error).__name__}: {said}); the run continues")
+        said = f"{type(error).__name__}: {one_line(error, 100)}"
+        note(f"the report cannot be written ({said}); the run continues")
 
 
 def asset(name: str) -> str:

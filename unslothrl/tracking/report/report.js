@@ -66,7 +66,7 @@
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
       labels.forEach((label, curve) => {
-        const band = bands[curve] && bands[curve][i];
+        const band = bands[curve]?.[i];
         const ends = band ? ` (${short(band[0])} to ${short(band[1])})` : "";
         label.textContent = short(values[curve][i]) + ends;
       });
@@ -78,10 +78,7 @@
       const far = (i) => Math.abs(place(i) - x);
       choose(steps.reduce((best, _, i) => (far(i) < far(best) ? i : best), 0));
     };
-    const follow = () => {
-      const link = at.querySelector("a");
-      if (link) link.click();
-    };
+    const follow = () => at.querySelector("a")?.click();
     plot.addEventListener("pointermove", point);
     plot.addEventListener("pointerdown", point);
     plot.addEventListener("pointerleave", (event) => {
@@ -209,14 +206,8 @@
       : "; file ";
     const line = [`${count} of ${counted(step.prompts.length, "prompt")}${more}`];
     line.push(element("a", { href: address(step.file) }, step.file));
-    const traced = kinds[state.kind].filter((each) => each.traced);
     if (find("colour").value && !step.traced) {
       line.push("; single tokens were not recorded here, so colours are of whole completions");
-      if (traced.length) {
-        const near = closest(traced, Number(step.name));
-        const link = element("a", { href: hash(state.kind, near.name) }, label(near));
-        line.push(", recorded next: ", link);
-      }
     }
     find("said").replaceChildren(...line);
   }
@@ -330,7 +321,7 @@
   function coloured(found, prompt) {
     const by = find("colour").value;
     const tokens = found.traced;
-    if (by === "advantage" && found.advantage && !(tokens && tokens.advantages)) {
+    if (by === "advantage" && found.advantage && !tokens?.advantages) {
       const made = body(found, "");
       const most = Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
       const colour = side(found.advantage, most);

@@ -30,8 +30,6 @@ MOST_ARGUMENTS = 200  # characters of a call's
 
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
-NO_DATA: dict[str, Any] = {"steps": [], "evals": []}  # of a page that compares runs
-
 Rows = Sequence[Mapping[str, Any]]
 Length = tuple[int, int]
 
@@ -60,7 +58,7 @@ def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> 
         }
         for row, known in tokens.items()
     ]
-    folder.write_rows(folder.step_file(TOKENS, step), rows)
+    folder.write_rows(TOKENS, step, rows)
 
 
 def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
@@ -83,12 +81,12 @@ def browser_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
     steps = spread(folder.steps_of(ROLLOUTS), MOST_STEPS, traced)
     evals = spread(sorted((folder.path / EVALS).glob("*.jsonl")), MOST_EVALUATIONS)
     most = min(MOST_BYTES_OF_STEP, MOST_BYTES // max(1, len(steps) + len(evals)))
-    tokens = {step: read_jsonl(folder.step_file(TOKENS, step)) for step in steps}
     return {
         "steps": [
-            shown(folder.step_file(ROLLOUTS, step), str(step), tokens[step], most) for step in steps
+            shown(folder.step_file(ROLLOUTS, s), str(s), folder.step_file(TOKENS, s), most)
+            for s in steps
         ],
-        "evals": [shown(path, path.stem.removeprefix("step_"), [], most) for path in evals],
+        "evals": [shown(path, path.stem.removeprefix("step_"), None, most) for path in evals],
     }
 
 
@@ -105,9 +103,10 @@ def spread(values: Sequence[Any], most: int, preferred: Iterable[Any] = ()) -> l
     return [*(before[place] for place in places), *values[-last:]]
 
 
-def shown(path: Path, name: str, traced: Rows, most: int) -> dict[str, Any]:
+def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, Any]:
     """A step or an evaluation in at most `most` bytes, as far as its names allow."""
-    rows, tokens = read_jsonl(path), {row["row"]: row for row in traced}
+    rows = read_jsonl(path)
+    tokens = {row["row"]: row for row in read_jsonl(traced)} if traced else {}
     groups = grouped(rows)
     places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
     chosen = [groups[place][:MOST_COMPLETIONS] for place in places]
@@ -156,7 +155,6 @@ def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
 def prompt(
     rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
 ) -> dict[str, Any]:
-    """A prompt and its candidates."""
     first = rows[group[0]]
     return {
         "name": ": ".join(filter(None, [title_of(first), short_name(first["task"])])),
@@ -237,15 +235,11 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """Set -> problem -> the scores of its completions."""
 
 
-def evaluation_scores(path: Path) -> Scores:
-    """What an evaluation found, {} where its file is gone. Kept: a run writes its page often."""
-    return _scores(path, path.stat().st_mtime_ns) if path.is_file() else {}
-
-
-@lru_cache(maxsize=1 << 12)
-def _scores(path: Path, changed: int) -> Scores:
-    """Another run may have held out other problems under the same tasks: so a problem is called by
-    its answer as well, or where it has none by its prompt."""
+@lru_cache(maxsize=1 << 12)  # a run writes its page often
+def evaluation_scores(path: Path, changed: int) -> Scores:
+    """What an evaluation found, of a file as it was at the time `changed`. Another run may have
+    held out other problems under the same tasks: so a problem is called by its answer as well, or
+    where it has none by its prompt."""
     rows = read_jsonl(path)
     found: dict[str, dict[str, list[float]]] = {}
     for group in grouped(rows):

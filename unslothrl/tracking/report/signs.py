@@ -6,7 +6,7 @@ Beginning and end are the means of the first and the last tenth of the steps: se
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -34,27 +34,19 @@ class Rule:
     kinds: tuple[str, ...] = (RL,)
 
 
-@dataclass(frozen=True)
-class Sign:
-    """What a rule has seen in a run."""
-
+class Sign(NamedTuple):
     rule: Rule
-    seen: str
+    seen: str  # what it has seen in a run
 
 
 def found(run: RunHistory) -> list[Sign]:
     """The signs of a run, warnings first."""
     signs = [
         Sign(rule, rule.seen.format(**blanks))
-        for rule in rules_of(run.kind)
-        if (blanks := rule.test(run)) is not None
+        for rule in RULES
+        if run.kind in rule.kinds and (blanks := rule.test(run)) is not None
     ]
     return sorted(signs, key=lambda sign: sign.rule.level != WARNING)
-
-
-def rules_of(kind: str) -> list[Rule]:
-    """What is looked for in runs of a kind."""
-    return [rule for rule in RULES if kind in rule.kinds]
 
 
 # Tests

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from unslothrl.errors import UserError
 from unslothrl.files import read_object, write_whole
 from unslothrl.records import Group
-from unslothrl.text import redacted
+from unslothrl.text import one_line
 from unslothrl.tracking.metrics import is_number
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
@@ -87,8 +87,7 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        problem = getattr(load(name), "problem", None)
-        if problem is not None and (why := problem()):
+        if why := getattr(load(name), "problem", lambda: None)():
             raise UserError(f"track {name}: {why}")
 
 
@@ -106,12 +105,10 @@ class Trackers:
         folder: Path = Path(),
         config: Mapping[str, Any] | None = None,
         note: Callable[[str], None] = print,
-        start: Callable[[str, TrackedRun], Tracker] | None = None,
     ):
         """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
         self.names, self.folder, self.config = wanted(names), folder, config or {}
         self.note = note
-        self.start_one = start or (lambda name, run: load(name).start(run))
         self.threads: list[TrackerThread] = []
 
     def start(self, resumed_at: int | None = None) -> None:
@@ -119,7 +116,7 @@ class Trackers:
         ids = run_ids(self.folder, self.names) if self.names else {}
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
-            self.threads.append(TrackerThread(name, partial(self.start_one, name, run)))
+            self.threads.append(TrackerThread(name, partial(load(name).start, run)))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The numbers of a row of metrics.jsonl."""
@@ -176,8 +173,7 @@ class TrackerThread(threading.Thread):
             while (call := self.calls.get()) is not None:
                 call(tracker)
         except BaseException as error:  # SystemExit included: it must not end more than this thread
-            said = " ".join(redacted(str(error), guess=True).split())
-            self.failure = f"{type(error).__name__}: {said:.300}"
+            self.failure = f"{type(error).__name__}: {one_line(error)}"
 
 
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
