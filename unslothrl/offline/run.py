@@ -24,19 +24,16 @@ from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
-from unslothrl.tracking.step_lines import Column, Layout
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 OF_A_DISK = ("os error 28", "PytorchStreamWriter", "inline_container.cc", "iostream error")
-ENDS = (
-    Column("seconds", "timing/step_s", lambda value: f"{value:.1f}"),
-    Column("norm", "train/grad_norm"),
-)
-OF_PAIRS = (Column("right", "train/accuracy"), Column("margin", "train/margin"), *ENDS)
-COLUMNS = {  # what the terminal shows of a step, after its loss
-    "sft": (Column("right", "train/token_accuracy"), *ENDS),
+LOSS = ("loss", "train/loss", "")
+ENDS = (("seconds", "timing/step_s", ".1f"), ("norm", "train/grad_norm", ""))
+OF_PAIRS = (LOSS, ("right", "train/accuracy", ""), ("margin", "train/margin", ""), *ENDS)
+COLUMNS = {
+    "sft": (LOSS, ("right", "train/token_accuracy", ""), *ENDS),
     "dpo": OF_PAIRS,
     "rm": OF_PAIRS,
 }
@@ -111,9 +108,7 @@ class StageRun(Run):
     skipped_in_a_row = 0
 
     def __init__(self, stage: Stage):
-        self.layout = Layout(
-            (Column("loss", "train/loss"), *COLUMNS[stage.command]), ("loss", "train/loss")
-        )
+        self.columns = COLUMNS[stage.command]
         super().__init__(stage)
 
     def prepare(self) -> None:

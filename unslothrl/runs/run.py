@@ -26,7 +26,7 @@ from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import Layout, found_at
+from unslothrl.tracking.step_lines import COLUMNS, Column
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights import starting_adapter
@@ -108,7 +108,7 @@ class EarlierRun:
         view.note("this run has finished: set --max_steps or --episodes higher to continue")
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
-        view.finish(found_at(self.folder.path, self.summary()))
+        view.finish(self.summary())
 
     @property
     def draws_otherwise(self) -> bool:
@@ -145,7 +145,7 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
 class Run(abc.ABC):
     """A run; `folder` is there once it has begun."""
 
-    layout: Layout = Layout()
+    columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
     mirror: Mirror | None = None
@@ -156,7 +156,7 @@ class Run(abc.ABC):
 
     def __init__(self, resolved: Resolved):
         self.resolved, self.options = resolved, resolved.options
-        self.view = Terminal(self.options.eval_every, layout=self.layout)
+        self.view = Terminal(self.options.eval_every, columns=self.columns)
         self.at_end = contextlib.ExitStack()
         self.trackers = Trackers()
 

@@ -23,12 +23,12 @@ from unslothrl.system import stopping
 from unslothrl.text import for_terminal
 from unslothrl.tracking.metrics import Row, duration, is_number, short, sparkline
 from unslothrl.tracking.step_lines import (
-    Layout,
-    NeverRight,
+    COLUMNS,
+    Column,
     Phase,
     Schedule,
-    best_of,
     evaluation_lines,
+    sample_line,
     step_line,
     summary_lines,
 )
@@ -38,7 +38,7 @@ SAMPLE_EVERY_S = 120.0
 TICK_S = 5.0  # between two looks at whether such a line is due
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
-MOST_PLAIN = 400  # characters of a completion in a log
+PATIENCE = (3, 30)  # steps without a right completion after which that is said
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
 
@@ -48,8 +48,8 @@ class Output:
     whatever is written afterwards goes nowhere. What a full disk does not take of a log is lost,
     and no reason to end a run."""
 
-    def __init__(self, stream: TextIO | None = None):
-        self.stream = stream or sys.stdout
+    def __init__(self):
+        self.stream = sys.stdout
         self.is_gone = False
 
     def write(self, text: str) -> int:
@@ -82,20 +82,17 @@ class Terminal:
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
-        layout: Layout | None = None,
+        columns: Sequence[Column] = COLUMNS,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
-        self.arrow = "→" if self.live_area else "->"
         self.clock, self.started = clock, clock()
         self.schedule = Schedule(eval_every, clock)
-        self.layout = layout or Layout()
+        self.columns, self.curve = columns, columns[0][1]
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
-        self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.never_right = NeverRight()
-        self.sampled_at: float | None = None
-        self.last_plain = clock()
+        self.wrong: int | None = 0  # steps without a right completion; None: there was one
+        self.sampled_at = float("-inf")
         self.live: Live | None = None
         self.has_ended = threading.Event()
 
@@ -125,13 +122,11 @@ class Terminal:
     @contextlib.contextmanager
     def suspended(self) -> Iterator[None]:
         """Inside it the terminal belongs to others, such as a download's own bars."""
-        if self.live is None:
+        live, self.live = self.live, None
+        if live is None:
             yield
             return
-        if self.phase is not None:
-            self.line(f"  {self.phase.kind}", "dim")
-        self.live.stop()
-        self.live = None
+        live.stop()
         try:
             yield
         finally:
@@ -170,16 +165,15 @@ class Terminal:
 
     def resumed(self, rows: Sequence[Row]) -> None:
         """Takes over the curve of the steps before, from the rows of metrics.jsonl."""
-        values = [row.get(self.layout.curve[1]) for row in rows]
-        self.values = [float(value) for value in values if is_number(value)]
-        self.never_right.was_right = any(row.get("rollout/score") for row in rows)
+        self.values = [float(row[self.curve]) for row in rows if is_number(row.get(self.curve))]
+        if any(row.get("rollout/score") for row in rows):
+            self.wrong = None
 
     def stage(self, name: str) -> None:
         """Shows that a stage of start-up or shutdown begins, e.g. "starting Ray"."""
         self._end_phase()
         self.phase = Phase(name, self.clock())
         if not self.live_area:
-            self.last_plain = self.clock()
             self.line(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int = 0) -> None:
@@ -190,53 +184,40 @@ class Terminal:
         now = self.clock()
         if self.phase is None or self.phase.kind != kind or done < self.phase.done:
             self._end_phase()
-            expected = round(total * self.tokens_each.get(kind, 0.0))
-            self.phase = Phase(kind, now, tokens, expected)
-            self.last_plain = now
-        phase = self.phase
-        phase.done, phase.total, phase.tokens = done, total, tokens
-        if not self.live_area and now - self.last_plain >= PLAIN_EVERY_S:
-            self.last_plain = now
-            self.line(", ".join(filter(None, [f"{kind}: {done} of {total}", phase.rate(now)])))
+            self.phase = Phase(kind, now, tokens)
+        self.phase.done, self.phase.total, self.phase.tokens = done, total, tokens
 
     def tick(self) -> None:
         """Where there is no live area, says now and then what is still being waited for."""
         phase, now = self.phase, self.clock()
-        if phase is not None and not phase.total and now - self.last_plain >= PLAIN_EVERY_S:
-            self.last_plain = now
-            self.line(f"{phase.kind}: {duration(now - phase.started)} so far")
+        if phase is not None and now - phase.said_at >= PLAIN_EVERY_S:
+            phase.said_at = now
+            self.line(f"{phase.kind}: {phase.said(now)}")
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
         self._end_phase()
-        if is_number(value := metrics.get(self.layout.curve[1])):
+        if is_number(value := metrics.get(self.curve)):
             self.values.append(value)
         self.schedule.stepped(step, total_steps, metrics["timing/step_s"])
-        to_end = None if self.live_area else self.schedule.to_end()
-        line = step_line(metrics, step, total_steps, to_end, self.layout.columns)
+        line, end = step_line(metrics, step, total_steps, self.columns), self.schedule.to_end()
+        if not self.live_area and end is not None and step < total_steps:
+            line += f", end in {duration(end)}"
         self.line(line, is_cut=True)
-        if (advice := self.never_right.saw(metrics)) is not None:
-            self.note(advice)
+        if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
+            self.wrong = None if score > 0 else self.wrong + 1
+            if self.wrong in PATIENCE:
+                self.note(
+                    f"no completion was ever right, in {self.wrong} steps: read some in rollouts/, "
+                    "try the reward on right answers with `unslothrl score`, or take easier "
+                    "problems or a larger model: without a right one there is little to learn from"
+                )
 
     def sample(self, groups: Sequence[records.Group]) -> None:
         """Shows the best completion of a step, of the first and then now and then. What the model
         or the data wrote reaches the terminal as text alone."""
-        now = self.clock()
-        is_early = self.sampled_at is not None and now - self.sampled_at < SAMPLE_EVERY_S
-        best = None if is_early else best_of(groups)
-        if best is None:
-            return
-        self.sampled_at = now
-        problem, text = (" ".join(part.split()) for part in best[:2])
-        label = f"sample, reward {best[2]:.3g}"
-        if not self.live_area:
-            said = f"{clipped(problem, MOST_PLAIN // 2)} -> {clipped(text, MOST_PLAIN)}"
-            self.line(f"{label}: {said}")
-            return
-        room = max(1, self.console.width - 6)
-        text = clipped(text, 2 * room)
-        for line in (f"{label}: {problem}", f"  {text[:room]}", f"  {text[room:]}"):
-            if line.strip():
-                self.line(line, "dim italic", is_cut=True)
+        if groups and self.clock() - self.sampled_at >= SAMPLE_EVERY_S:
+            self.sampled_at = self.clock()
+            self.line(sample_line(groups), "dim italic")
 
     def note(self, line: str) -> None:
         self.line(line, "yellow")
@@ -252,8 +233,8 @@ class Terminal:
         """Shows how the run ended: `summary` as in summary.json, with what can be done now."""
         self._end_phase()
         self.__exit__()
-        lines = summary_lines(summary, self.values, self.arrow, self.layout.curve[0])
-        if self.never_right.is_so:
+        lines = summary_lines(summary, self.values, self.columns[0][0])
+        if self.wrong:
             lines.insert(1, ("score", "no completion was ever right"))
         self._labelled(lines)
 
@@ -272,24 +253,23 @@ class Terminal:
 
     def _end_phase(self) -> None:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
-        phase, now = self.phase, self.clock()
-        self.phase = None
-        if phase is None:
-            return
-        if phase.total and phase.done == phase.total and phase.drawn:
-            self.tokens_each[phase.kind] = phase.drawn / phase.total
-        if self.live_area and not phase.total and now - phase.started >= 1:
-            self.line(f"  {phase.kind}, {duration(now - phase.started)}", "dim")
+        phase, self.phase = self.phase, None
+        lasted = self.clock() - phase.started if phase is not None and not phase.total else 0.0
+        if phase is not None and self.live_area and lasted >= 1:
+            self.line(f"  {phase.kind}, {duration(lasted)}", "dim")
 
     # The live area
 
     def area(self) -> Group:
         """How the steps' figure has gone so far, the current phase, and the remaining time."""
-        lines = [self._phase_line(), self._time_line()]
+        end = self.schedule.to_end()
+        rest = "" if end is None else f", end in {duration(end)}"
+        said = f"{'':>9} {duration(self.elapsed)} so far{rest}"
+        lines = [self._phase_line(), Text(said, "dim")]
         if len(self.values) > 1:
-            ends = f"  {short(self.values[0])} {self.arrow} {short(self.values[-1])}"
+            ends = f"  {short(self.values[0])} -> {short(self.values[-1])}"
             room = self.console.width - 4 - LABEL - len(ends)
-            label, curve = f"{self.layout.curve[0]:>9} ", sparkline(self.values, room)
+            label, curve = f"{self.columns[0][0]:>9} ", sparkline(self.values, room)
             lines.insert(0, Text.assemble((label, "dim"), (curve, "green"), ends))
         return Group("", *map(self._fitting, lines))
 
@@ -300,31 +280,17 @@ class Terminal:
         step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
         if not schedule.total:
             step = "step 1" if running else ""
-        line = Text(f"{step:>9} ", "dim")
+        line = Text.assemble((f"{step:>9} ", "dim"))
         if phase is None:
             return line
-        lasted, kind = duration(now - phase.started), for_terminal(phase.kind)
-        if not phase.total:
-            return Text.assemble(line, f"{kind}  {lasted}")
-        filled = round(BAR * phase.share)
-        said = f"{kind} {phase.done}/{phase.total}  {phase.rate(now) or lasted}  "
-        return Text.assemble(line, said, ("━" * filled, "green"), ("─" * (BAR - filled), "dim"))
-
-    def _time_line(self) -> Text:
-        end = self.schedule.to_end()
-        rest = "" if end is None else f", end in {duration(end)}"
-        return Text(f"{'':>9} {duration(self.elapsed)} so far{rest}", "dim")
+        line.append(f"{for_terminal(phase.kind)} {phase.said(now)}  ")
+        if phase.total:
+            filled = round(BAR * min(1.0, phase.done / phase.total))
+            line.append("━" * filled, "green").append("─" * (BAR - filled), "dim")
+        return line
 
 
 def can_redraw(console: Console) -> bool:
     """Whether the output is a terminal that can move its cursor."""
     isatty = getattr(console.file, "isatty", lambda: False)()
     return isatty and not console.is_dumb_terminal and not any(n in os.environ for n in NOTEBOOKS)
-
-
-def clipped(text: str, most: int) -> str:
-    """`text` in at most `most` characters: of a longer one its beginning and its end."""
-    if len(text) <= most:
-        return text
-    half = max(0, most - 3) // 2
-    return f"{text[: most - 3 - half]}...{text[len(text) - half :]}"[:most]
