@@ -13,8 +13,7 @@ from unslothrl.commands.adapters import Found
 from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.evaluation.evaluator import engine_of
-from unslothrl.evaluation.figures import Grading, compared, values_of, winner, winners
+from unslothrl.evaluation import compared, engine_of, values_of, winner, winners
 from unslothrl.records import Group
 
 RUN = (
@@ -25,10 +24,10 @@ RUN = (
 
 
 def test_the_vote_goes_to_the_answer_that_most_give():
-    assert winner(["3", "4", "4", None], frozenset()) == 1
-    assert winner(["4", "3", "3", "4"], frozenset()) == 0  # as many: the earlier one
-    assert winner([None, None], frozenset()) is None
-    assert winner(["1/2", "3", "3", "0.5", "50%"], frozenset({("1/2", "0.5"), ("1/2", "50%")})) == 0
+    assert winner(["3", "4", "4", None], set()) == 1
+    assert winner(["4", "3", "3", "4"], set()) == 0  # as many: the earlier one
+    assert winner([None, None], set()) is None
+    assert winner(["1/2", "3", "3", "0.5", "50%"], {("1/2", "0.5"), ("1/2", "50%")}) == 0
 
 
 def test_votes_for_the_same_number_are_one():
@@ -50,16 +49,15 @@ def test_figures_by_hand():
         group(says(1), says(2), says(2), says(2), right="1"),
     ]
     (accuracy,) = rewards.choose(("accuracy",))
-    values = values_of(groups, Grading.of(accuracy))
+    values = values_of(groups, accuracy.reward)
     assert values["pass@1"] == [0.5, 0.25]
     assert values["pass@2"] == pytest.approx([1 - 1 / 6, 1 / 2])
     assert values["pass@4"] == [1, 1]
     assert values["majority of 4"] == [1, 0]
     assert values["has an answer"] == [0.75, 1]
-    better = values_of([groups[0], groups[0]], Grading.of(accuracy))
-    row = next(each for each in compared([values, better]) if each.name == "pass@1")
-    assert [each.mean for each in row.estimates] == [0.375, 0.5]
-    assert row.difference.mean == 0.125
+    found = compared([values["pass@1"], [0.5, 0.5]])
+    assert [each["mean"] for each in found["estimates"]] == [0.375, 0.5]
+    assert found["difference"]["mean"] == 0.125
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """Evaluates an adapter beside its base: figures with their intervals, and every completion."""
 
-import dataclasses
 import json
 import os
 import re
@@ -64,16 +63,12 @@ def evaluate(
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
         evals, more = tasks.load_evals(options, tokenizer)
-        from unslothrl.evaluation.evaluator import Policy, evaluator
+        from unslothrl import evaluation
 
-        policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
+        policies: dict[str, Adapter | None] = {BASE: None} if with_base else {}
         view.header(header(config, found, evals, [*notes, *more]))
-        with evaluator(config, base, evals, policies, level, view) as drawing:
-            drawn = {}
-            for policy in policies:
-                view.stage(f"generating the answers of the {policy.name}")
-                drawn[policy.name] = drawing.draw(policy)
-            view.stage("stopping")
+        policies[ADAPTER] = read_adapter(found.folder)
+        drawn = evaluation.draw(config, base, evals, policies, level, view)
     results = figures(config, drawn)
     if path is not None:
         write_samples(path, drawn)
@@ -201,25 +196,19 @@ def figures(
     config: Config, drawn: Mapping[str, Mapping[str, list[Group]]]
 ) -> dict[str, dict[str, Any]]:
     """-> by set: candidates, problems, and each figure of each policy."""
-    from unslothrl.evaluation.figures import Grading, compared, lengths_of, values_of
+    from unslothrl.evaluation import compared, lengths_of, values_of
 
     chosen = rewards.choose(config.reward)
-    grading = Grading.of(chosen[0]) if chosen else Grading()
+    reward = chosen[0].reward if chosen else None
     results: dict[str, dict[str, Any]] = {}
     for name in next(iter(drawn.values())):
         groups = [of_policy[name] for of_policy in drawn.values()]
-        rows = compared([values_of(each, grading) for each in groups])
+        values = [values_of(each, reward) for each in groups]
         results[name] = {
             "problems": len(groups[0]),
             "candidates": config.eval_candidates,
             "policies": list(drawn),
-            "figures": {
-                row.name: {
-                    "estimates": [dataclasses.asdict(each) for each in row.estimates],
-                    "difference": row.difference and dataclasses.asdict(row.difference),
-                }
-                for row in rows
-            },
+            "figures": {row: compared([each[row] for each in values]) for row in values[0]},
             "mean_length": [lengths_of(each) for each in groups],
         }
     return results
