@@ -21,7 +21,6 @@ from unslothrl import cluster
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
 from unslothrl.records import LORA_TARGETS
-from unslothrl.tracking import profiler
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
@@ -113,7 +112,7 @@ def test_a_profile_has_traces_and_changes_no_adapter(output, whole, capsys):
     for name in traces:
         trace = json.loads(gzip.decompress((folder / "profile" / name).read_bytes()))
         assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
-        assert (folder / "profile" / name).stat().st_size < profiler.MOST_BYTES
+        assert (folder / "profile" / name).stat().st_size < 32 << 20
     table = (folder / "profile" / "table.txt").read_text()
     assert table.startswith("profile of steps 2 to 3: ") and "aten::" in table
     printed = capsys.readouterr().out

@@ -19,6 +19,7 @@ from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
 from unslothrl.tracking.metrics import Timer
+from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
@@ -28,7 +29,6 @@ from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
-from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.tracing import Pieces, Trace, is_traced
