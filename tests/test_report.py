@@ -152,8 +152,8 @@ def test_what_a_model_wrote_stays_text(tmp_path):
     body = page.source.partition("<body>")[2]
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2028\ufeff]", body)
     assert "␀␛[2J⟨202e⟩reversed" in body
-    texts = [c["text"] for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
-    assert texts and all(text == [HOSTILE] for text in texts)
+    every = [c for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
+    assert every and all(c["completion"] == [rollout_data.visible(HOSTILE)] for c in every)
     data = re.search('id="data">(.*?)</script>', page.source)[1]
     assert data.isascii() and not re.search("[<>&]", data)
 
@@ -167,7 +167,7 @@ def test_episodes_have_charts_and_turns(tmp_path, shown):
     every = [c for s in page.data["steps"] for p in s["prompts"] for c in p["candidates"]]
     rows = [row for i in range(1, 7) for row in read_jsonl(folder.step_file("rollouts", i))]
     lost = [row["lost"] for row in rows if "lost" in row]
-    assert lost and [each["lost"] for each in every if "lost" in each] == lost
+    assert lost and [each["lost"] for each in every if "lost" in each] == [[text] for text in lost]
 
 
 def test_the_turns_of_an_episode():
@@ -176,14 +176,15 @@ def test_the_turns_of_an_episode():
     turn = {"reply": "r" * 300, "observation": "o" * 300, "reward": 0.5, "calls": 6,
             "failed_calls": 2, "tool_calls": calls}  # fmt: skip
     last = {"reply": "end", "observation": "", "reward": 1.0, "calls": 0, "failed_calls": 0}
-    found = rollout_data.episode([turn] * 30 + [last], 24 * 100)
+    row = next(rollout_rows([group("a", [1.0])])) | {"turns": [turn] * 30 + [last]}
+    found = rollout_data.candidate(row, None, (24 * 100, 0))
     assert (len(found["turns"]), found["turns_left_out"]) == (12, 31 - 12)
     first = found["turns"][0]
-    assert first["text"] == ["r" * 75, 200, "r" * 25] and first["said"][1] == 200
-    assert (len(first["calls"]), first["calls_left_out"], first["failed"]) == (4, 2, 2)
-    name, arguments, error = first["calls"][0]
-    assert (name[1], arguments[1], error) == (200, 200, [""])
-    assert found["turns"][-1]["text"] == ["end"]
+    assert first["reply"] == ["r" * 75, 200, "r" * 25] and first["observation"][1] == 200
+    assert (len(first["tool_calls"]), first["calls"], first["failed_calls"]) == (4, 6, 2)
+    call = first["tool_calls"][0]
+    assert (call["name"][1], call["arguments"][1], call["error"]) == (200, 200, [""])
+    assert found["turns"][-1]["reply"] == ["end"]
 
 
 @pytest.mark.parametrize("number_of_steps", [0, 1])
@@ -318,7 +319,7 @@ def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
     folder.write_rows("rollouts", 1, rollout_rows([made]))
     step = shown_step(folder, 1)
     assert len(json.dumps(step)) <= rollout_data.MOST_BYTES_OF_STEP
-    begin, left_out, end = step["prompts"][0]["candidates"][7]["text"]
+    begin, left_out, end = step["prompts"][0]["candidates"][7]["completion"]
     assert begin == "x" * len(begin) and end.endswith("end 7")
     assert len(begin) + left_out + len(end) == len(texts[7])
 

@@ -9,7 +9,6 @@ markup (trusted types; browsers that do not know them ignore that).
 import base64
 import hashlib
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,7 +28,7 @@ from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, sh
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
-from unslothrl.tracking.report.rollout_data import browser_data, encoded_json
+from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
 from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
@@ -38,9 +37,6 @@ EVALUATIONS = (*EVALUATED, ("margin", "margin"))  # label, key
 FILES = ("config.toml", "metrics.jsonl", "run.json", "rollouts/", "evals/", "adapters/")
 OF_PROBLEM: dict[str, Callable[[Sequence[float]], float]] = {"pass@1": mean, "best_of_n": max}
 """Figure -> that of a problem, of its completions' scores; others are no problem's own."""
-HIDDEN = re.compile(  # characters that hide, move or reverse others; the same as report.js's
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-)
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
@@ -108,13 +104,7 @@ def text(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return escape(HIDDEN.sub(visible, shown))
-
-
-def visible(found: re.Match[str]) -> str:
-    """A control character's picture; the number of another one."""
-    code = ord(found[0])
-    return chr(0x2400 + code) if code < 32 else f"⟨{code:04x}⟩"
+    return escape(visible(shown))
 
 
 def markup(form: str, *values: Any) -> Markup:

@@ -4,17 +4,6 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const find = (id) => document.getElementById(id);
-  const HIDDEN = // the same as page.py's
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
-
-  // Text with every character to be seen.
-  const visible = (text) =>
-    text.replace(HIDDEN, (c) => {
-      const code = c.charCodeAt(0);
-      return code < 32
-        ? String.fromCharCode(0x2400 + code)
-        : `⟨${code.toString(16).padStart(4, "0")}⟩`;
-    });
 
   function element(tag, properties, ...children) {
     const made = document.createElement(tag);
@@ -23,16 +12,8 @@
     return made;
   }
 
-  // A number in at most seven characters; the same as metrics.py's `short`.
-  function short(value) {
-    if (!Number.isFinite(value)) return "-";
-    const size = Math.abs(value);
-    if (size >= 1e7) return value.toExponential(1);
-    if (size >= 1000) return Math.round(value).toLocaleString("en-US");
-    if (size >= 0.1 || value === 0) return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
-    return size >= 1e-3 ? value.toFixed(4) : value.toExponential(1);
-  }
-
+  const NUMBER = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 4 });
+  const short = (value) => (Number.isFinite(value) ? NUMBER.format(value) : "-");
   const signed = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   const address = (path) => path.split("/").map(encodeURIComponent).join("/");
@@ -116,16 +97,14 @@
 
   // Prompts ------------------------------------------------------------------------------------
 
-  const AT_ONCE = 8; // prompts
-  const MOST_HITS = 100;
   const NAMES = { step: "training steps", eval: "evaluations" };
   const kinds = { step: data.steps, eval: data.evals };
-  const state = { kind: "step", index: 0, limit: AT_ONCE };
+  const state = { kind: "step", index: 0 };
 
-  const total = (candidate) => sum(candidate.rewards);
+  const total = (candidate) => sum(Object.values(candidate.rewards));
   const lengthOf = (text) => text[0].length + (text.length > 1 ? text[1] + text[2].length : 0);
   const bodies = (found) => // of an episode what was written and read in its turns
-    found.turns ? found.turns.flatMap((turn) => [turn.text, turn.said]) : [found.text];
+    found.turns?.flatMap((turn) => [turn.reply, turn.observation]) || [found.completion];
 
   // What filters and orders look at, of every prompt: also how it has improved since it was first.
   const first = new Map();
@@ -138,7 +117,7 @@
         prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
         prompt.right = candidates.filter((each) => each.score >= 1).length;
         prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
-        prompt.truncated = candidates.some((each) => each.end === "length");
+        prompt.truncated = candidates.some((each) => each.finish_reason === "length");
         if (!first.has(key)) first.set(key, prompt);
         else if (first.get(key).step !== step) {
           prompt.improved = prompt.reward - first.get(key).reward;
@@ -174,7 +153,7 @@
     const text = wanted();
     const order = find("order").value;
     const has = (prompt) =>
-      [[prompt.name], [prompt.answer], prompt.prompt, ...prompt.candidates.flatMap(bodies)].some(
+      [[prompt.name], prompt.answer, prompt.prompt, ...prompt.candidates.flatMap(bodies)].some(
         (parts) => parts.filter((part) => part.toLowerCase && part.toLowerCase().includes(text)).length,
       );
     return prompts
@@ -187,17 +166,13 @@
   function draw() {
     const everywhere = find("everywhere").checked;
     const step = current();
-    const all = chosen(everywhere ? kinds[state.kind].flatMap((each) => each.prompts) : [...step.prompts]);
-    const part = everywhere ? [] : all.slice(0, state.limit);
+    const all = chosen((everywhere ? kinds[state.kind] : [step]).flatMap((each) => each.prompts));
     find("where").textContent = `${label(step)}, ${state.index + 1} of ${kinds[state.kind].length}`;
-    find("prompts").replaceChildren(...part.map((prompt) => card(prompt, wanted())));
+    find("prompts").replaceChildren(...(everywhere ? [] : all.map((each) => card(each, wanted()))));
     find("prompts").dataset.name = everywhere ? "" : `${state.kind}=${step.name}`;
-    find("hits").replaceChildren(...(everywhere ? all.slice(0, MOST_HITS).map(hit) : []));
-    find("more").hidden = everywhere || part.length === all.length;
-    if (everywhere) {
-      const most = all.length > MOST_HITS ? `, the first ${MOST_HITS}` : "";
-      find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page${most}`;
-    } else say(step, all.length);
+    find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
+    if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
+    else say(step, all.length);
   }
 
   function say(step, count) {
@@ -214,7 +189,7 @@
 
   function hit(prompt) {
     const href = hash(state.kind, prompt.step.name);
-    const name = `${label(prompt.step)}, ${visible(prompt.name)}`;
+    const name = `${label(prompt.step)}, ${prompt.name}`;
     return element("li", {}, element("a", { href }, name), ` ${about(prompt)}`);
   }
 
@@ -222,61 +197,63 @@
     const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
     const answered = isOwn ? "gold answer " : "answer of the row ";
     const shown = prompt.candidates.map((each) => candidate(each, prompt, text));
-    const heading = [visible(prompt.name), " ", element("small", {}, about(prompt))];
+    const heading = [prompt.name, " ", element("small", {}, about(prompt))];
     const summary = element("summary", {}, element("span", {}, "prompt"));
     return element(
       "div",
       { className: "prompt" },
       element("h3", {}, ...heading),
       element("details", { open: text !== "" }, summary, pre(prompt.prompt, text)),
-      prompt.answer
-        ? element("p", { className: "meta" }, answered, marked(prompt.answer, text))
+      prompt.answer[0]
+        ? element("p", { className: "meta" }, answered, marked(joined(prompt.answer), text))
         : null,
       element("div", { className: "candidates" }, ...shown),
     );
   }
 
   function candidate(found, prompt, text) {
-    const names = prompt.rewards.length > 1 ? prompt.rewards : [];
-    const said = names.map((name, i) => `${visible(name)} ${short(found.rewards[i])}`);
+    const rewards = Object.entries(found.rewards);
+    const said = rewards.length > 1 ? rewards.map(([name, value]) => `${name} ${short(value)}`) : [];
     if (found.score !== total(found)) said.push(`score ${short(found.score)}`);
     if (found.advantage !== undefined) said.push(`advantage ${short(found.advantage)}`);
     if (found.selected !== undefined) said.push(found.selected ? "selected" : "not selected");
-    if (found.end === "length") said.push("truncated");
+    if (found.finish_reason === "length") said.push("truncated");
     if (found.tokens !== undefined) said.push(counted(found.tokens, "token"));
-    const reward = element("b", {}, `${found.number}: reward ${short(total(found))}`);
+    const reward = element("b", {}, `${found.candidate}: reward ${short(total(found))}`);
     return element(
       "div",
       { className: found.selected ? "candidate chosen" : "candidate" },
       element("p", { className: "meta" }, reward, ...said.map((each) => `, ${each}`)),
       found.lost === undefined
         ? null
-        : element("p", { className: "lost" }, `lost: ${visible(found.lost)}`),
+        : element("p", { className: "lost" }, `lost: ${joined(found.lost)}`),
       coloured(found, prompt) || body(found, text),
     );
   }
 
-  const body = (found, text) => (found.turns ? turns(found, text) : pre(found.text, text));
+  const body = (found, text) => (found.turns ? turns(found, text) : pre(found.completion, text));
 
   // An episode: what the model wrote, the calls in it, and what it was answered.
   function turns(found, text) {
     const made = element("div", { className: "turns" });
-    const note = (n, said) => n && made.append(element("p", { className: "meta" }, said));
+    const note = (n, noun, what) =>
+      n > 0 && made.append(element("p", { className: "meta" }, `${counted(n, noun)} ${what}`));
     found.turns.forEach((turn, i) => {
       const isLast = i === found.turns.length - 1;
       const left = isLast ? found.turns_left_out : 0;
-      note(left, `${counted(left, "turn")} left out`);
+      note(left, "turn", "left out");
       const facts = [`turn ${i + 1 + left}`];
       if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
-      if (turn.failed) facts.push(counted(turn.failed, "failed call"));
-      made.append(element("h4", {}, facts.join(", ")), pre(turn.text, text));
-      for (const [name, given, error] of turn.calls.map((call) => call.map(joined))) {
-        const code = element("code", {}, marked(name, text), " ", marked(given, text));
-        made.append(element("p", { className: "call" }, code, " ", element("b", {}, visible(error))));
+      if (turn.failed_calls) facts.push(counted(turn.failed_calls, "failed call"));
+      made.append(element("h4", {}, facts.join(", ")), pre(turn.reply, text));
+      for (const call of turn.tool_calls) {
+        const said = [marked(joined(call.name), text), " ", marked(joined(call.arguments), text)];
+        const error = element("b", {}, joined(call.error));
+        made.append(element("p", { className: "call" }, element("code", {}, ...said), " ", error));
       }
-      note(turn.calls_left_out, `${counted(turn.calls_left_out, "call")} more`);
-      if (lengthOf(turn.said)) {
-        const said = pre(turn.said, text);
+      note(turn.calls - turn.tool_calls.length, "call", "more");
+      if (lengthOf(turn.observation)) {
+        const said = pre(turn.observation, text);
         said.className = "said";
         made.append(element("h4", { className: "said" }, "observation"), said);
       }
@@ -303,11 +280,10 @@
     let from = 0;
     if (lower.length === text.length && sought) {
       for (let at; (at = lower.indexOf(sought, from)) >= 0; from = at + sought.length) {
-        made.append(visible(text.slice(from, at)));
-        made.append(element("mark", {}, visible(text.slice(at, at + sought.length))));
+        made.append(text.slice(from, at), element("mark", {}, text.slice(at, at + sought.length)));
       }
     }
-    made.append(visible(text.slice(from)));
+    made.append(text.slice(from));
     return made;
   }
 
@@ -340,7 +316,7 @@
     }[by];
     const made = element("pre", { dir: "auto" });
     tokens.pieces.forEach((piece, i) => {
-      const span = element("span", { className: "t", title: "not sampled" }, visible(piece));
+      const span = element("span", { className: "t", title: "not sampled" }, piece);
       if (tokens.logprobs[i] === null) span.className = "t said";
       else {
         const said = [`log-probability ${(tokens.logprobs[i] / 100).toFixed(2)}`];
@@ -359,7 +335,6 @@
 
   function select(kind, index) {
     Object.assign(state, { kind, index: Math.min(Math.max(index, 0), kinds[kind].length - 1) });
-    state.limit = AT_ONCE;
     find("kind").value = kind;
     find("slider").max = kinds[kind].length - 1;
     find("slider").value = state.index;
@@ -385,15 +360,7 @@
   find("previous").addEventListener("click", () => select(state.kind, state.index - 1));
   find("next").addEventListener("click", () => select(state.kind, state.index + 1));
   for (const id of ["filter", "order", "colour", "everywhere"]) find(id).addEventListener("change", draw);
-  let typing = 0;
-  find("search").addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(draw, 150);
-  });
-  find("more").addEventListener("click", () => {
-    state.limit += AT_ONCE;
-    draw();
-  });
+  find("search").addEventListener("input", draw);
   find("prompts").addEventListener("click", ({ target }) => {
     find("token").hidden = !target.title;
     find("token").textContent = target.title ? `“${target.textContent}”: ${target.title}` : "";

@@ -6,6 +6,7 @@ run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all o
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -26,7 +27,10 @@ MOST_BYTES_OF_STEP = 600_000
 LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
 LONGEST_NAME = 200  # characters of a task's id, an answer
 MOST_TURNS, MOST_CALLS = 12, 4  # of an episode, of a turn
-MOST_ARGUMENTS = 200  # characters of a call's
+KEPT = ("candidate", "score", "finish_reason", "advantage", "selected", "tokens")
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
 
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
@@ -156,77 +160,68 @@ def prompt(
     rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
 ) -> dict[str, Any]:
     first = rows[group[0]]
+    name = ": ".join(filter(None, [title_of(first), str(first["task"])]))
     return {
-        "name": ": ".join(filter(None, [title_of(first), short_name(first["task"])])),
-        "answer": short_name(first.get("answer", "")),
-        "prompt": cut_text(first["prompt"], length[0]),
-        "rewards": [short_name(each) for each in first["rewards"]],
+        "name": visible(name[:LONGEST_NAME]),
+        "answer": cut(str(first.get("answer", "")), LONGEST_NAME),
+        "prompt": cut(first["prompt"], length[0]),
         "candidates": [candidate(rows[i], tokens.get(i), length) for i in group],
     }
 
 
 def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, Any]:
-    """A completion, or the turns of an episode and why it is lost."""
-    found = {
-        "number": row["candidate"],
-        "rewards": list(row["rewards"].values()),
-        "score": row["score"],
-        "end": row["finish_reason"],
-        **{key: row[key] for key in ("advantage", "selected", "tokens") if key in row},
-    }
+    """A completion, or the turns of an episode, and what is known of it."""
+    found = {key: row[key] for key in KEPT if key in row}
+    found["rewards"] = {visible(name): value for name, value in row["rewards"].items()}
     if "lost" in row:
-        found["lost"] = short_name(row["lost"])
-    if row.get("turns"):
-        found |= episode(row["turns"], length[0])
+        found["lost"] = cut(row["lost"], LONGEST_NAME)
+    if turns := row.get("turns"):
+        shown = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else turns
+        found["turns"] = [turn_of(each, length[0] // (2 * len(shown))) for each in shown]
+        found["turns_left_out"] = len(turns) - len(shown)
     else:
-        found["text"] = cut_text(row["completion"], length[0])
+        found["completion"] = cut(row["completion"], length[0])
     if tokens and length[1]:
         known = {k: v[: length[1]] for k, v in tokens.items() if isinstance(v, list)}
         more = len(tokens["pieces"]) - len(known["pieces"])
+        known["pieces"] = list(map(visible, known["pieces"]))
         found["traced"] = {**known, "left_out": tokens["left_out"] + more}
     return found
 
 
-def episode(turns: Rows, most: int) -> dict[str, Any]:
-    """Its first turns and its last, all their texts together cut to about `most` characters."""
-    chosen = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else list(turns)
-    each = most // (2 * len(chosen))
-    of_call = min(each, MOST_ARGUMENTS)
+def turn_of(turn: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """A turn with each of its texts cut to `most` characters."""
+    calls = turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
     return {
-        "turns": [
-            {
-                "text": cut_text(turn["reply"], each),
-                "said": cut_text(turn["observation"], each),
-                "reward": turn["reward"],
-                "failed": turn["failed_calls"],
-                "calls": [
-                    [cut_text(call[key], of_call) for key in ("name", "arguments", "error")]
-                    for call in turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
-                ],
-                "calls_left_out": max(0, len(turn.get("tool_calls", ())) - MOST_CALLS),
-            }
-            for turn in chosen
-        ],
-        "turns_left_out": len(turns) - len(chosen),
+        **{key: turn[key] for key in ("reward", "calls", "failed_calls")},
+        "reply": cut(turn["reply"], most),
+        "observation": cut(turn["observation"], most),
+        "tool_calls": [{key: cut(text, most) for key, text in call.items()} for call in calls],
     }
 
 
 def title_of(row: Mapping[str, Any]) -> str:
     """Set and policy of a row of an evaluation; "" of a rollout."""
-    return ", ".join(short_name(row[key]) for key in ("set", "policy") if key in row)
+    return ", ".join(str(row[key]) for key in ("set", "policy") if key in row)
 
 
-def short_name(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
-
-
-def cut_text(text: str, most: int) -> list[Any]:
+def cut(text: str, most: int) -> list[Any]:
     """[text], or [its beginning, the number of characters left out, its end]."""
     if len(text) <= most:
-        return [text]
+        return [visible(text)]
     end = most // 4
-    return [text[: most - end], len(text) - most, text[len(text) - end :]]
+    return [visible(text[: most - end]), len(text) - most, visible(text[len(text) - end :])]
+
+
+def visible(text: str) -> str:
+    """With the pictures of control characters, and the numbers of others that hide, move or reverse
+    text."""
+    return HIDDEN.sub(picture, text)
+
+
+def picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 32 else f"⟨{code:04x}⟩"
 
 
 # Evaluations, of which each problem's scores are compared
