@@ -135,7 +135,7 @@ def test_the_policy_allows_this_script_alone(shown):
 
 def test_the_page_needs_no_network(shown):
     links = [v for k, v in shown.attributes if k in ("src", "href")]
-    assert links and not any(":" in link or link.startswith("/") for link in links)
+    assert not any(":" in link or link.startswith("/") for link in links)
     style = re.search("<style>(.*?)</style>", shown.source, re.DOTALL)[1]
     assert "url(" not in style and "@import" not in style
     assert "https://" not in shown.source
@@ -387,7 +387,7 @@ def test_any_values_can_be_drawn(values):
     low, *_, high = charts.nice_ticks(min(values), max(values))
     assert low < high
     figure = charts.figure("t", [charts.Curve("a", points), charts.Curve("b", points[:1])])
-    paths = [stroke.path[1:] for stroke in figure.strokes if stroke.kind in ("line", "dot")]
+    paths = [path[1:] for kind, path, _ in figure.strokes if kind in ("line", "dot")]
     numbers = [float(n) for path in paths for n in re.split("[MLh ]", path)]
     assert numbers and all(-1 <= n <= 101 for n in numbers)
 
@@ -411,16 +411,15 @@ def test_a_fault_of_the_report_ends_no_run(folder):
 
 def test_a_figure_carries_its_values():
     curves = [
-        charts.Curve("a<b", [(1, 0.25), (3, 0.75)], band=[(0.0, 0.5), (0.5, 1.0)]),
+        charts.Curve("a<b", [(1, 0.25, 0.0, 0.5), (3, 0.75, 0.5, 1.0)]),
         charts.Curve("c", [(2, 1.0), (3, 2.0)]),
     ]
     figure = charts.figure("t", curves, marks=[2, 9])
     assert json.loads(figure.values) == {
         "steps": [1, 2, 3],
-        "values": [[0.25, None, 0.75], [None, 1.0, 2.0]],
-        "bands": [[[0.0, 0.5], None, [0.5, 1.0]], None],
+        "curves": [[[0.25, 0.0, 0.5], None, [0.75, 0.5, 1.0]], [None, [1.0], [2.0]]],
     }
-    kinds = [stroke.kind for stroke in figure.strokes if stroke.kind != "grid"]
+    kinds = [kind for kind, *_ in figure.strokes if kind != "grid"]
     assert kinds == ["mark", "band", "line", "line"]
 
 
@@ -450,7 +449,7 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     cells = re.findall("<t[hd]>([^<]+)", differing)
     assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
     carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
-    assert carried and all(len(figure["values"]) == 2 for figure in carried)
+    assert carried and all(len(figure["curves"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
     assert 'href="a/report.html"' not in page.source  # it has none yet
     write_report(pair[0])
@@ -505,7 +504,11 @@ def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, argu
 
 
 def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
-    return re.sub("<.*?>", "", page.difference(before, after, key))
+    runs = [RunHistory(()), RunHistory(())]
+    for run, scores in zip(runs, (before, after), strict=True):
+        run.__dict__["evaluations"] = {0: {"s": scores}}
+    first, last = ((run, (0, value)) for run, value in zip(runs, (0.5, 0.25), strict=True))
+    return re.sub("<.*?>", "", page.difference(first, last, "s", key))
 
 
 def test_the_difference_of_evaluations_by_hand():
@@ -513,11 +516,11 @@ def test_the_difference_of_evaluations_by_hand():
     after = {str(i): [1.0, 1.0] for i in range(4)}
     # every problem gains a half; of the 16 ways to give signs two are as far from 0
     assert plain_difference(before, after) == "+0.500 (+0.500 to +0.500), p = 0.125"
-    assert plain_difference(before, {"0": [1.0]}) == ""  # other problems
+    assert plain_difference(before, {"0": [1.0]}) == "-"  # other problems
     assert plain_difference(before, after, "best_of_n").startswith("+0.000")
     more = {name: scores * 2 for name, scores in after.items()}
-    assert plain_difference(before, more, "best_of_n") == ""  # the best of more completions
-    assert plain_difference(before, after, "loss") == ""
+    assert plain_difference(before, more, "best_of_n") == "-"  # the best of more completions
+    assert plain_difference(before, after, "loss") == "-0.250"
     scores = {str(i): [float(i % 2)] for i in range(6)}  # paired by name, in whatever order
     turned = dict(reversed(scores.items()))
     assert plain_difference(scores, turned) == "+0.000 (+0.000 to +0.000), p = 1.000"
@@ -542,5 +545,5 @@ def test_other_problems_under_the_same_names_are_not_paired(tmp_path):
         evaluated(tmp_path / name, list(answers))
         for name, answers in (("a", "123"), ("b", "123"), ("c", "124"))
     )
-    assert page.last_difference([one, same], "s", "pass@1").startswith("+0.000")
-    assert page.last_difference([one, other], "s", "pass@1") == "-"
+    shown = [page.evaluations([one, each])[2][3] for each in (same, other)]
+    assert shown[0].startswith("+0.000") and shown[1] == "-"

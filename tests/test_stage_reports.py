@@ -103,14 +103,14 @@ SIGNS = {
     ),
     "Held-out pairs are told apart no better than by chance": (
         "rm", evaluated("accuracy", lambda step: 0.5 + (0.02 if step % 2 else -0.02)),
-        "preferred in 49% of the pairs",
+        "preferred in 48% of the pairs",
     ),
     "The worse answers are preferred": (
         "dpo", evaluated("accuracy", lambda step: 0.3), "preferred in 30% of the pairs",
     ),
     "The margin grows while held-out accuracy falls": (
         "dpo", evaluated("accuracy", lambda step: 0.9 - step / 50),
-        "preferred in 84% of the pairs after step 3, and is in 66% now",
+        "preferred in 90% of the pairs after step 0, and is in 66% now",
     ),
     "The better answers became less likely, too": (
         "dpo", lambda step: {"train/reward_chosen": -0.1 * step},

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
-from unslothrl.tracking.metrics import Points, buckets, components, mean, short
+from unslothrl.tracking.metrics import buckets, components, mean, short
 from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
@@ -81,30 +81,25 @@ SHARES = ("accuracy", "pass@1", "best_of_n")
 @dataclass(frozen=True)
 class Curve:
     name: str
-    points: Points  # (step, value), ascending
+    points: Sequence[tuple[float, ...]]  # (step, value) or (step, value, low, high), ascending
     dots: bool = False  # mark every point
-    band: Sequence[tuple[float, float]] = ()  # (low, high) of every point, or none
 
     @property
-    def thinned(self) -> list[tuple[int, float, float, float]]:
-        """(step, value, low, high) of at most `MOST_POINTS` points, each the mean of neighbours at
-        the last one's step. Without a band, low and high are the value."""
-        band = self.band or [(value, value) for _, value in self.points]
-        rows = [(s, v, low, high) for (s, v), (low, high) in zip(self.points, band, strict=True)]
-        return [
-            (part[-1][0], *(mean([row[i] for row in part]) for i in (1, 2, 3)))
-            for part in buckets(rows, MOST_POINTS)
-        ]
+    def thinned(self) -> list[tuple[float, ...]]:
+        """At most `MOST_POINTS` points, each the mean of neighbours at the last one's step."""
+        found = []
+        for part in buckets(self.points, MOST_POINTS):
+            steps, *values = zip(*part, strict=True)
+            found.append((steps[-1], *map(mean, values)))
+        return found
 
     @property
     def last(self) -> str:
         return short(self.points[-1][1])
 
 
-class Stroke(NamedTuple):
-    kind: str  # grid, mark, or line, band or dot of a curve
-    path: str
-    colour: int = 0
+Stroke = tuple[str, str, int]
+"""A kind (grid, mark, or line, band or dot of a curve), a path, and the number of a colour."""
 
 
 class Figure(NamedTuple):
@@ -112,7 +107,7 @@ class Figure(NamedTuple):
     curves: Sequence[Curve]
     strokes: Sequence[Stroke]
     heights: Sequence[tuple[float, str]]  # percent from the top, label
-    steps: Sequence[tuple[float, int]]  # percent from the left, label
+    steps: Sequence[tuple[float, float]]  # percent from the left, label
     values: str  # JSON
 
 
@@ -155,7 +150,7 @@ def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figur
     return [
         figure(title, [each for each in curves if each.points], low, high, marks)
         for title, curves in groups.items()
-        if any(value for each in curves for _, value in each.points)
+        if any(point[1] for each in curves for point in each.points)
     ]
 
 
@@ -167,14 +162,16 @@ def legend(metric: str) -> str:
 
 def curve(run: RunHistory, metric: str, name: str) -> Curve:
     """With intervals where the completions of all evaluations are there to compute them."""
-    points, band = run.points(metric), []
+    points: Sequence[tuple[float, ...]] = run.points(metric)
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
     if kind == "eval" and key == "pass@1":
-        known = [run.scores(step, evaluated) for step, _ in points]
-        found = [estimate([mean(s) for s in scores.values()]) for scores in known if scores]
-        band = [(each.low, each.high) for each in found] if len(found) == len(points) else []
-    return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS, band)
+        known = [run.scores(step, evaluated) for step, _ in run.points(metric)]
+        if all(known):
+            found = [estimate([mean(s) for s in scores.values()]) for scores in known]
+            ends = [(each.low, each.high) for each in found]
+            points = [(*point, *end) for point, end in zip(points, ends, strict=True)]
+    return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS)
 
 
 def figure(
@@ -191,48 +188,36 @@ def figure(
     values += [limit for limit in (low, high) if limit is not None]
     ticks = nice_ticks(min(values), max(values))
     steps = sorted({step for points in data for step, *_ in points})
-    strokes = [Stroke("grid", f"M0 {up(tick, ticks):.2f}H100") for tick in ticks[1:]]
-    strokes += [
-        Stroke("mark", f"M{across(mark, steps):.2f} 0V100")
-        for mark in marks
-        if steps[0] <= mark <= steps[-1]
-    ]
+    strokes = [("grid", f"M0 {up(tick, ticks):.2f}H100", 0) for tick in ticks[1:]]
+    for mark in marks:
+        if steps[0] <= mark <= steps[-1]:
+            strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", 0))
     for number, (curve, points) in enumerate(zip(curves, data, strict=True)):
         x = [across(step, steps) for step, *_ in points]
-        value, bottom, top = ([up(p[i], ticks) for p in points] for i in (1, 2, 3))
+        value, *band = ([up(p[i], ticks) for p in points] for i in range(1, len(points[0])))
         colour = number % COLOURS
         if len(points) > 1:
-            if curve.band:
-                edge = f"{path([*x, *x[::-1]], [*top, *bottom[::-1]])}Z"
-                strokes.append(Stroke("band", edge, colour))
-            strokes.append(Stroke("line", path(x, value), colour))
+            if band:
+                edge = f"{path([*x, *x[::-1]], [*band[1], *band[0][::-1]])}Z"
+                strokes.append(("band", edge, colour))
+            strokes.append(("line", path(x, value), colour))
         if curve.dots or len(points) == 1:  # lines of no length with round ends
-            strokes.append(Stroke("dot", f"{path(x, value, 'h0M')}h0", colour))
+            strokes.append(("dot", f"{path(x, value, 'h0M')}h0", colour))
     heights = [(up(tick, ticks), f"{tick:,.5g}") for tick in ticks]
     ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
-    return Figure(title, curves, strokes, heights, ends, values_at(curves, steps))
+    known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in each} for each in data]
+    carried = {  # more digits than a chart shows; null where a curve has no point
+        "steps": steps,
+        "curves": [[each.get(step) for step in steps] for each in known],
+    }
+    return Figure(title, curves, strokes, heights, ends, json.dumps(carried, separators=(",", ":")))
 
 
 def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:
     return "M" + each.join(f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True))
 
 
-def values_at(curves: Sequence[Curve], steps: Sequence[int]) -> str:
-    """What a figure carries: for every curve a value at every step, or null; and the ends of its
-    band. Five digits are more than a chart shows."""
-    known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in c.thinned} for c in curves]
-    carried = {
-        "steps": steps,
-        "values": [[at[step][0] if step in at else None for step in steps] for at in known],
-        "bands": [
-            [at[step][1:] if step in at else None for step in steps] if curve.band else None
-            for curve, at in zip(curves, known, strict=True)
-        ],
-    }
-    return json.dumps(carried, separators=(",", ":"))
-
-
-def across(step: int, steps: Sequence[int]) -> float:
+def across(step: float, steps: Sequence[float]) -> float:
     """The x of a step: 0 at the first, 100 at the last, 50 if it is the only one."""
     span = steps[-1] - steps[0]
     return 100 * (step - steps[0]) / span if span else 50.0

@@ -146,7 +146,7 @@ def change(points: Points) -> str:
     """The first and the last value of a curve."""
     if len(points) < 2:
         return short(points[0][1]) if points else "-"
-    return f"{short(points[0][1])} → {short(points[-1][1])}"
+    return f"{short(points[0][1])} -> {short(points[-1][1])}"
 
 
 def read_all(folders: Sequence[Path]) -> list[RunHistory]:
@@ -167,7 +167,7 @@ def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
 
 def listing(runs: Sequence[RunHistory]) -> list[str]:
     """The runs as lines of plain text, one a run."""
-    lines = [[cell.replace("→", "->") for cell in line] for line in table_of(runs)]
+    lines = table_of(runs)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

@@ -10,7 +10,7 @@ import base64
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
@@ -34,9 +34,10 @@ from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
 EVALUATIONS = (*EVALUATED, ("margin", "margin"))  # label, key
-FILES = ("config.toml", "metrics.jsonl", "run.json", "rollouts/", "evals/", "adapters/")
 OF_PROBLEM: dict[str, Callable[[Sequence[float]], float]] = {"pass@1": mean, "best_of_n": max}
 """Figure -> that of a problem, of its completions' scores; others are no problem's own."""
+Evaluated = tuple[RunHistory, tuple[int, float]]
+"""A run, and a point of one of its evaluations."""
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
@@ -133,7 +134,6 @@ def of_run(run: RunHistory) -> dict[str, Any]:
         "tokens generated": sum(run.values("rollout/tokens")),
         "tokens read": max(run.values("train/tokens"), default=0),
         "samples" if run.is_rl else "rows seen": max(run.values("samples_seen"), default=0),
-        "policy version": max(run.values("policy_version"), default=0),
     }
     commands = [
         ("Started by", run.begun.command),
@@ -157,7 +157,6 @@ def of_run(run: RunHistory) -> dict[str, Any]:
         },
         "commands": [(label, value) for label, value in commands if value],
         "versions": {name: value for name, value in versions.items() if value},
-        "files": [name for name in FILES if (run.folder.path / name).exists()],
     }
 
 
@@ -200,26 +199,23 @@ def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
                 who = markup("{} {}", of, run.name) if len(runs) > 1 else of
                 rows.append([who, *evaluation_cells(run, name, key)])
             if len(having) == len(runs) == 2:
+                ends = [(run, run.points(f"eval/{name}/{key}")[-1]) for run in runs]
                 of = markup("{} difference of the last", of)
-                rows.append([of, "", "", last_difference(runs, name, key), ""])
+                rows.append([of, "", "", difference(*ends, name, key), ""])
     return rows
 
 
 def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
     points = run.points(f"eval/{name}/{key}")
-    (first_step, first), (last_step, last) = points[0], points[-1]
     better = -1 if key == "loss" else 1
     best_step, best = max(points, key=lambda point: better * point[1])
-    after = changed = "-"
-    if len(points) > 1:
-        after = with_interval(run, name, key, last_step, last)
-        changed = difference(run.scores(first_step, name), run.scores(last_step, name), key)
-        changed = changed or f"{last - first:+.3f}"
-    kind = "up" if better * (last - first) > 0 else "same"
+    first, last = [with_interval(run, name, key, *point) for point in (points[0], points[-1])]
+    changed = difference((run, points[0]), (run, points[-1]), name, key)
+    kind = "up" if better * (points[-1][1] - points[0][1]) > 0 else "same"
     return [
-        with_interval(run, name, key, first_step, first),
-        markup("<b>{}</b>", after),
-        markup("<span class={}>{}</span>", kind, changed),
+        first,
+        markup("<b>{}</b>", last if len(points) > 1 else "-"),
+        markup("<span class={}>{}</span>", kind, changed if len(points) > 1 else "-"),
         markup("{} <small>step {}</small>", short(best), best_step),
     ]
 
@@ -232,27 +228,19 @@ def with_interval(run: RunHistory, name: str, key: str, step: int, value: float)
     return markup("{} <small>{}</small>", short(value), f"({found.low:.3f} to {found.high:.3f})")
 
 
-def difference(
-    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]], key: str
-) -> str:
-    """The paired difference of two evaluations, with its interval and p; "" where they are not of
-    the same problems, or where the best is one of more completions in one of them."""
-    first, last = ({len(scores) for scores in each.values()} for each in (before, after))
-    is_unfair = key == "best_of_n" and first != last
-    if key not in OF_PROBLEM or is_unfair or not before or before.keys() != after.keys():
-        return ""
-    of = OF_PROBLEM[key]
-    compared = paired(list(map(of, before.values())), [of(after[name]) for name in before])
-    p = "p < 0.001" if compared.p < 0.001 else f"p = {compared.p:.3f}"
-    interval = f"({compared.low:+.3f} to {compared.high:+.3f})"
-    return markup("{} <small>{}, {}</small>", f"{compared.mean:+.3f}", interval, p)
-
-
-def last_difference(runs: Sequence[RunHistory], name: str, key: str) -> str:
-    """Of two runs: paired over the problems, "-" where those are not the same; what is no problem's
-    own is subtracted."""
-    (step, value), (other_step, other) = (run.points(f"eval/{name}/{key}")[-1] for run in runs)
+def difference(before: Evaluated, after: Evaluated, name: str, key: str) -> str:
+    """How a figure of two evaluations differs: of a problem's own with its interval and p, paired,
+    "-" where they are not of the same problems, or the best is one of more completions in one."""
+    (run, (step, value)), (other, (other_step, other_value)) = before, after
     if key not in OF_PROBLEM:
-        return f"{other - value:+.3f}"
-    first, second = runs
-    return difference(first.scores(step, name), second.scores(other_step, name), key) or "-"
+        return f"{other_value - value:+.3f}"
+    scores, others = run.scores(step, name), other.scores(other_step, name)
+    counts = [{len(of) for of in each.values()} for each in (scores, others)]
+    is_unfair = key == "best_of_n" and counts[0] != counts[1]
+    if is_unfair or not scores or scores.keys() != others.keys():
+        return "-"
+    of = OF_PROBLEM[key]
+    found = paired([of(scores[each]) for each in scores], [of(others[each]) for each in scores])
+    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
+    interval = f"({found.low:+.3f} to {found.high:+.3f}), {p}"
+    return markup("{} <small>{}</small>", f"{found.mean:+.3f}", interval)

@@ -29,7 +29,7 @@
   // Charts -----------------------------------------------------------------------------------
 
   function chart(figure) {
-    const { steps, values, bands } = JSON.parse(figure.dataset.values);
+    const { steps, curves } = JSON.parse(figure.dataset.values);
     const plot = figure.querySelector(".plot");
     const labels = [...figure.querySelectorAll(".legend b")];
     const last = labels.map((label) => label.textContent);
@@ -47,9 +47,8 @@
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
       labels.forEach((label, curve) => {
-        const band = bands[curve]?.[i];
-        const ends = band ? ` (${short(band[0])} to ${short(band[1])})` : "";
-        label.textContent = short(values[curve][i]) + ends;
+        const [value, low, high] = curves[curve][i] || [];
+        label.textContent = short(value) + (high === undefined ? "" : ` (${short(low)} to ${short(high)})`);
       });
       at.replaceChildren(`step ${steps[i]} `, ...links(steps[i]));
     };
