@@ -77,15 +77,6 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "run.json", "checkpoints"])
-@pytest.mark.parametrize("kind", ["pipe", "link to nothing"])
-def test_what_has_another_kind_is_named_before_anything_is_loaded(run, name, kind):
-    path, was_folder = run / name, (run / name).is_dir()
-    shutil.rmtree(path) if was_folder else path.unlink()
-    os.mkfifo(path) if kind == "pipe" else path.symlink_to("nowhere")
-    assert f"{name} is no {'folder' if was_folder else 'file'}: remove it" in refused(run)
-
-
 def test_a_checkpoint_folder_that_is_a_link_loses_nothing_that_is_the_users(tmp_path):
     """Such as the home folder."""
     (tmp_path / "home" / ".ssh").mkdir(parents=True)

@@ -7,7 +7,7 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
@@ -116,19 +116,10 @@ def parsed(content: bytes) -> Origin:
     """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
     try:
         found = redacted_values(json.loads(content))  # those of older versions may have secrets
-        return Origin(
-            str(found.get("command", "")),
-            str(found.get("started", "")),
-            {str(name): str(value) for name, value in found.get("versions", {}).items()},
-            [
-                Resume(int(each["step"]), str(each["date"]), tuple(map(str, each["changes"])))
-                for each in found.get("resumes", [])
-            ],
-            found.get("recipe"),
-            str(found.get("start", "")),
-            {str(part): str(hash) for part, hash in found.get("base", {}).items()},
-        )
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        known = {field.name: found[field.name] for field in fields(Origin) if field.name in found}
+        resumes = [Resume(**each) for each in found.get("resumes", [])]
+        return Origin(**known | {"resumes": resumes})
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return Origin()
 
 

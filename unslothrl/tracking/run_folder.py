@@ -19,7 +19,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unslothrl.checkpoints.store import LATEST, OF_STEP, Checkpoints
+from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, exists, read_object, remove, write_whole
 from unslothrl.records import Batch
@@ -42,8 +42,9 @@ EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
-FOLDERS_OF_A_RUN = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)
-FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}")
+OF_A_SAMPLE = (
+    "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
+)  # fmt: skip
 MOST_SUMMARY = 1 << 20
 
 
@@ -139,13 +140,6 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
-        for kind, is_one, names in (
-            ("folder", Path.is_dir, FOLDERS_OF_A_RUN),
-            ("file", Path.is_file, FILES_OF_A_RUN),
-        ):
-            for path in (folder.path / name for name in names):
-                if os.path.lexists(path) and not is_one(path):  # a pipe, say
-                    raise UserError(f"resume {path} is no {kind}: remove it")
         folder.lock = locked(folder.path)
         return folder
 
@@ -234,16 +228,7 @@ class RunFolder:
     def write_bad_batch(self, step: int, batch: Batch) -> Path:
         """Writes the samples of an update that was not finite, for inspection."""
         path = self.path / f"bad_batch_{step:06d}.jsonl"
-        rows = [
-            {
-                "prompt_ids": sample.prompt_ids,
-                "completion_ids": sample.completion_ids.tolist(),
-                "sampler_logprobs": sample.sampler_logprobs.tolist(),
-                "advantages": sample.advantages.tolist(),
-                "policy_version": sample.policy_version,
-            }
-            for sample in batch.samples
-        ]
+        rows = [{name: getattr(each, name) for name in OF_A_SAMPLE} for each in batch.samples]
         write_whole(path, b"".join(map(json_line, rows)))
         return path
 
