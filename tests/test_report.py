@@ -177,7 +177,7 @@ def test_the_turns_of_an_episode():
             "failed_calls": 2, "tool_calls": calls}  # fmt: skip
     last = {"reply": "end", "observation": "", "reward": 1.0, "calls": 0, "failed_calls": 0}
     row = next(rollout_rows([group("a", [1.0])])) | {"turns": [turn] * 30 + [last]}
-    found = rollout_data.candidate(row, None, (24 * 100, 0))
+    found = rollout_data.candidate(row, 24 * 100, 0)
     assert (len(found["turns"]), found["turns_left_out"]) == (12, 31 - 12)
     first = found["turns"][0]
     assert first["reply"] == ["r" * 75, 200, "r" * 25] and first["observation"][1] == 200
@@ -344,7 +344,7 @@ def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
 
 def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
     drawn = [group("a", [1.0, 0.0]), group("a", [0.0, 0.0]), group("a", [1.0])]
-    assert rollout_data.grouped(list(rollout_rows(drawn))) == [[0, 1], [2, 3], [4]]
+    assert [len(rows) for rows in rollout_data.grouped(list(rollout_rows(drawn)))] == [2, 2, 1]
     path = folder.write_rows("evals", 1, evaluation_rows({"s": drawn}))
     assert rollout_data.evaluation_scores(path, 0) == {
         "s": {"a: 7": [1.0, 0.0], "a: 7'": [0.0, 0.0], "a: 7''": [1.0]}

@@ -82,7 +82,7 @@ def box(browser, selector: str) -> dict[str, float]:
 
 def wait_for_step(browser, name: str) -> None:
     """Until the rollouts of `name`, such as step=12, are shown."""
-    browser.wait_for(f"document.getElementById('prompts').dataset.name === '{name}'")
+    browser.wait_for(f"document.getElementById('prompts').dataset.hash === '#{name}'")
 
 
 def rows(folder, step: int) -> list[dict]:
@@ -135,7 +135,7 @@ def test_the_keyboard_reads_charts_too(page, run):
 def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
     browser = page(report(run))
     browser.wait_for(READY)
-    assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 12"
+    assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 16"
     for index in (0, 5, 11):
         set_value(browser, "slider", index, "input")
         known = rows(run, index + 1)

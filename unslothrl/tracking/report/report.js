@@ -17,14 +17,7 @@
   const signed = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   const address = (path) => path.split("/").map(encodeURIComponent).join("/");
-  const hash = (kind, name) => `#${kind}=${encodeURIComponent(name)}`;
   const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
-
-  // The step or evaluation that is nearest to a step.
-  const closest = (shown, step) =>
-    shown.reduce((best, each) =>
-      Math.abs(each.name - step) < Math.abs(best.name - step) ? each : best,
-    );
 
   // Charts -----------------------------------------------------------------------------------
 
@@ -80,14 +73,14 @@
 
   // To the rollouts of a step, or of the nearest that the page has, and to its evaluation.
   function links(step) {
-    const found = [];
-    if (data.steps.length && step > 0) {
-      const { name } = closest(data.steps, step);
-      found.push(element("a", { href: hash("step", name) }, `rollouts of step ${Number(name)}`));
-    }
-    const evaluation = data.evals.find(({ name }) => Number(name) === step);
-    if (evaluation) found.push(element("a", { href: hash("eval", evaluation.name) }, "evaluation"));
-    return found.flatMap((each, i) => (i ? [" ", each] : [each]));
+    const far = ({ name }) => Math.abs(name - step);
+    const nearest = data.steps.reduce((best, each) => (far(each) < far(best) ? each : best), data.steps[0]);
+    const evaluation = data.evals.find((each) => far(each) === 0);
+    return [
+      nearest && step > 0 ? element("a", { href: nearest.hash }, `rollouts of ${nearest.label}`) : "",
+      " ",
+      evaluation ? element("a", { href: evaluation.hash }, "evaluation") : "",
+    ];
   }
 
   document.querySelectorAll("figure[data-values]").forEach(chart);
@@ -96,9 +89,8 @@
 
   // Prompts ------------------------------------------------------------------------------------
 
-  const NAMES = { step: "training steps", eval: "evaluations" };
-  const kinds = { step: data.steps, eval: data.evals };
-  const state = { kind: "step", index: 0 };
+  const everything = [...data.steps, ...data.evals]; // that the slider selects from
+  let index = 0;
 
   const total = (candidate) => sum(Object.values(candidate.rewards));
   const lengthOf = (text) => text[0].length + (text.length > 1 ? text[1] + text[2].length : 0);
@@ -107,21 +99,19 @@
 
   // What filters and orders look at, of every prompt: also how it has improved since it was first.
   const first = new Map();
-  for (const [kind, shown] of Object.entries(kinds)) {
-    for (const step of shown) {
-      for (const prompt of step.prompts) {
-        const { candidates } = prompt;
-        const key = `${kind} ${prompt.name}`;
-        prompt.step = step;
-        prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
-        prompt.right = candidates.filter((each) => each.score >= 1).length;
-        prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
-        prompt.truncated = candidates.some((each) => each.finish_reason === "length");
-        if (!first.has(key)) first.set(key, prompt);
-        else if (first.get(key).step !== step) {
-          prompt.improved = prompt.reward - first.get(key).reward;
-        }
-      }
+  for (const step of everything) {
+    step.kind = data.steps.includes(step) ? "step" : "evaluation";
+    step.hash = `#${step.kind}=${encodeURIComponent(step.name)}`;
+    step.label = `${step.kind} ${step.name.replace(/^0+(?=\d)/, "")}`;
+    for (const prompt of step.prompts) {
+      const { candidates, name } = prompt; // of an evaluation it begins with its set
+      prompt.step = step;
+      prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
+      prompt.right = candidates.filter((each) => each.score >= 1).length;
+      prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
+      prompt.truncated = candidates.some((each) => each.finish_reason === "length");
+      if (!first.has(name)) first.set(name, prompt);
+      else if (first.get(name).step !== step) prompt.improved = prompt.reward - first.get(name).reward;
     }
   }
 
@@ -140,8 +130,6 @@
     highest: (prompt) => -prompt.reward,
   };
   const wanted = () => find("search").value.trim().toLowerCase();
-  const current = () => kinds[state.kind][state.index];
-  const label = (step) => (/^\d+$/.test(step.name) ? `step ${Number(step.name)}` : step.name);
   const about = (prompt) =>
     `mean reward ${short(prompt.reward)}` +
     (prompt.improved === undefined ? "" : `, ${signed(prompt.improved)} since it was drawn first`) +
@@ -164,11 +152,12 @@
 
   function draw() {
     const everywhere = find("everywhere").checked;
-    const step = current();
-    const all = chosen((everywhere ? kinds[state.kind] : [step]).flatMap((each) => each.prompts));
-    find("where").textContent = `${label(step)}, ${state.index + 1} of ${kinds[state.kind].length}`;
+    const step = everything[index];
+    const shown = everywhere ? everything.filter(({ kind }) => kind === step.kind) : [step];
+    const all = chosen(shown.flatMap((each) => each.prompts));
+    find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
     find("prompts").replaceChildren(...(everywhere ? [] : all.map((each) => card(each, wanted()))));
-    find("prompts").dataset.name = everywhere ? "" : `${state.kind}=${step.name}`;
+    find("prompts").dataset.hash = everywhere ? "" : step.hash;
     find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
     if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
     else say(step, all.length);
@@ -187,9 +176,8 @@
   }
 
   function hit(prompt) {
-    const href = hash(state.kind, prompt.step.name);
-    const name = `${label(prompt.step)}, ${prompt.name}`;
-    return element("li", {}, element("a", { href }, name), ` ${about(prompt)}`);
+    const link = element("a", { href: prompt.step.hash }, `${prompt.step.label}, ${prompt.name}`);
+    return element("li", {}, link, ` ${about(prompt)}`);
   }
 
   function card(prompt, text) {
@@ -332,32 +320,26 @@
 
   // Controls -----------------------------------------------------------------------------------
 
-  function select(kind, index) {
-    Object.assign(state, { kind, index: Math.min(Math.max(index, 0), kinds[kind].length - 1) });
-    find("kind").value = kind;
-    find("slider").max = kinds[kind].length - 1;
-    find("slider").value = state.index;
+  function select(wanted) {
+    index = Math.min(Math.max(wanted, 0), everything.length - 1);
+    find("slider").value = index;
     find("everywhere").checked = false;
     draw();
   }
 
   // "#step=12" and "#eval=v000010": from a chart, or typed.
   function goTo(address) {
-    const [, kind, which] = /^#(step|eval)=(.+)$/.exec(address) || [];
-    if (!kind || !kinds[kind].length) return false;
-    const exact = kinds[kind].find(({ name }) => encodeURIComponent(name) === which);
-    select(kind, kinds[kind].indexOf(exact || closest(kinds[kind], Number(which))));
+    const found = everything.findIndex(({ hash }) => hash === address);
+    if (found < 0) return false;
+    select(found);
     section.scrollIntoView();
     return true;
   }
 
-  for (const kind of Object.keys(NAMES)) {
-    if (kinds[kind].length) find("kind").append(element("option", { value: kind }, NAMES[kind]));
-  }
-  find("kind").addEventListener("change", (event) => select(event.target.value, 0));
-  find("slider").addEventListener("input", (event) => select(state.kind, Number(event.target.value)));
-  find("previous").addEventListener("click", () => select(state.kind, state.index - 1));
-  find("next").addEventListener("click", () => select(state.kind, state.index + 1));
+  find("slider").max = everything.length - 1;
+  find("slider").addEventListener("input", (event) => select(Number(event.target.value)));
+  find("previous").addEventListener("click", () => select(index - 1));
+  find("next").addEventListener("click", () => select(index + 1));
   for (const id of ["filter", "order", "colour", "everywhere"]) find(id).addEventListener("change", draw);
   find("search").addEventListener("input", draw);
   find("prompts").addEventListener("click", ({ target }) => {
@@ -369,8 +351,5 @@
     const link = event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) goTo(link.hash); // no event of the hash's comes
   });
-  if (!goTo(location.hash)) {
-    const kind = kinds.step.length ? "step" : "eval";
-    select(kind, kinds[kind].length - 1);
-  }
+  if (!goTo(location.hash)) select((data.steps.length || everything.length) - 1);
 })();

@@ -35,7 +35,6 @@ HIDDEN = re.compile(
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 Rows = Sequence[Mapping[str, Any]]
-Length = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -111,11 +110,11 @@ def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, An
     """A step or an evaluation in at most `most` bytes, as far as its names allow."""
     rows = read_jsonl(path)
     tokens = {row["row"]: row for row in read_jsonl(traced)} if traced else {}
-    groups = grouped(rows)
+    groups = grouped([{**row, "traced": tokens.get(i)} for i, row in enumerate(rows)])
     places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
     chosen = [groups[place][:MOST_COMPLETIONS] for place in places]
     for length in LENGTHS:
-        prompts = [prompt(rows, group, tokens, length) for group in chosen]
+        prompts = [prompt(group, *length) for group in chosen]
         if len(encoded_json(prompts)) <= most:
             break
     return {
@@ -134,16 +133,13 @@ def encoded_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def grouped(rows: Rows) -> list[list[int]]:
-    """The numbers of the rows of each prompt: its candidates come one after the other."""
-    groups: list[list[int]] = []
-    before: Mapping[str, Any] = {"candidate": -1}
-    for number, row in enumerate(rows):
-        same = all(row.get(key) == before.get(key) for key in ("task", "set", "policy"))
-        if not same or row["candidate"] <= before["candidate"]:
+def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:
+    """The rows of each prompt: its candidates come one after the other, from number 0."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in rows:
+        if row["candidate"] == 0 or not groups:
             groups.append([])
-        groups[-1].append(number)
-        before = row
+        groups[-1].append(row)
     return groups
 
 
@@ -156,20 +152,18 @@ def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
     return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})
 
 
-def prompt(
-    rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
-) -> dict[str, Any]:
-    first = rows[group[0]]
+def prompt(group: Rows, most: int, most_tokens: int) -> dict[str, Any]:
+    first = group[0]
     name = ": ".join(filter(None, [title_of(first), str(first["task"])]))
     return {
         "name": visible(name[:LONGEST_NAME]),
         "answer": cut(str(first.get("answer", "")), LONGEST_NAME),
-        "prompt": cut(first["prompt"], length[0]),
-        "candidates": [candidate(rows[i], tokens.get(i), length) for i in group],
+        "prompt": cut(first["prompt"], most),
+        "candidates": [candidate(row, most, most_tokens) for row in group],
     }
 
 
-def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, Any]:
+def candidate(row: Mapping[str, Any], most: int, most_tokens: int) -> dict[str, Any]:
     """A completion, or the turns of an episode, and what is known of it."""
     found = {key: row[key] for key in KEPT if key in row}
     found["rewards"] = {visible(name): value for name, value in row["rewards"].items()}
@@ -177,12 +171,12 @@ def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, 
         found["lost"] = cut(row["lost"], LONGEST_NAME)
     if turns := row.get("turns"):
         shown = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else turns
-        found["turns"] = [turn_of(each, length[0] // (2 * len(shown))) for each in shown]
+        found["turns"] = [turn_of(each, most // (2 * len(shown))) for each in shown]
         found["turns_left_out"] = len(turns) - len(shown)
     else:
-        found["completion"] = cut(row["completion"], length[0])
-    if tokens and length[1]:
-        known = {k: v[: length[1]] for k, v in tokens.items() if isinstance(v, list)}
+        found["completion"] = cut(row["completion"], most)
+    if (tokens := row.get("traced")) and most_tokens:
+        known = {k: v[:most_tokens] for k, v in tokens.items() if isinstance(v, list)}
         more = len(tokens["pieces"]) - len(known["pieces"])
         known["pieces"] = list(map(visible, known["pieces"]))
         found["traced"] = {**known, "left_out": tokens["left_out"] + more}
@@ -235,14 +229,13 @@ def evaluation_scores(path: Path, changed: int) -> Scores:
     """What an evaluation found, of a file as it was at the time `changed`. Another run may have
     held out other problems under the same tasks: so a problem is called by its answer as well, or
     where it has none by its prompt."""
-    rows = read_jsonl(path)
     found: dict[str, dict[str, list[float]]] = {}
-    for group in grouped(rows):
-        row = rows[group[0]]
+    for group in grouped(read_jsonl(path)):
+        row = group[0]
         problems = found.setdefault(title_of(row), {})
         key = f"{row['task']}: {row.get('answer') or row['prompt']}"
         while key in problems:
             key += "'"
-        scores = [rows[i]["score"] for i in group]
+        scores = [each["score"] for each in group]
         problems[key] = [score if is_number(score) else 0.0 for score in scores]
     return found
