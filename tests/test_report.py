@@ -451,10 +451,6 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
     assert carried and all(len(figure["curves"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
-    assert 'href="a/report.html"' not in page.source  # it has none yet
-    write_report(pair[0])
-    cli.main(["report", *map(str, pair), "--output", str(path)])
-    assert '<a href="a/report.html">a</a>' in path.read_text()
 
 
 def test_the_runs_of_a_folder_are_listed(pair, capsys):

@@ -125,11 +125,7 @@ def parsed(content: bytes) -> Origin:
 
 def command_line(arguments: Sequence[str]) -> str:
     """As it can be typed again, but for secrets."""
-    program, *others = arguments or [""]
-    name = Path(program).name
-    if name.endswith(".py"):  # `python -m unslothrl` has a file's path in its place
-        name = "python " + ("-m unslothrl" if name == "__main__.py" else name)
-    return " ".join([name, *(shlex.quote(redacted(other)) for other in others)])
+    return " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in arguments[1:])])
 
 
 def versions() -> dict[str, str]:

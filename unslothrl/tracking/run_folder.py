@@ -21,7 +21,7 @@ from filelock import FileLock, Timeout
 
 from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, read_object, remove, write_whole
+from unslothrl.files import exists, read_object, remove, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import redacted
 from unslothrl.tracking.rows import (
@@ -60,30 +60,21 @@ def locked(folder: Path) -> FileLock:
     try:
         lock.acquire()
     except Timeout:
-        by = lock_holder(folder)
         raise UserError(
-            f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}:"
-            " wait until that run has ended, or end it"
+            f"{folder} is in use by {(folder / LOCK).read_text()}: wait until that run has ended, "
+            "or end it"
         ) from None
-    (folder / LOCK).write_text(json.dumps({"pid": os.getpid(), "host": platform.node()}))
+    (folder / LOCK).write_text(f"process {os.getpid()} on host {platform.node()}")
     return lock
 
 
 def is_free(folder: Path) -> bool:
-    """Whether a run could train into the folder."""
+    """Whether a run could train into a folder that has a lock."""
     try:
         with lock_of(folder):
             return True
     except (Timeout, OSError):
         return False
-
-
-def lock_holder(folder: Path) -> dict[str, Any]:
-    """The process that took a folder's lock last, by "pid" and "host"; {} if nothing says so."""
-    try:
-        return read_object(folder / LOCK, MOST_SUMMARY)
-    except Unreadable:
-        return {}
 
 
 class RunFolder:

@@ -50,22 +50,19 @@ class Output:
 
     def __init__(self):
         self.stream = sys.stdout
-        self.is_gone = False
 
     def write(self, text: str) -> int:
-        self._try(lambda: self.stream.write(text))
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         self._try(self.stream.flush)
 
-    def _try(self, call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[..., Any], *arguments: str) -> None:
         try:
-            if not self.is_gone:
-                call()
+            call(*arguments)
         except OSError as error:
             if error.errno in GONE:
-                self.is_gone = True
                 stopping.output_closed()
 
     def __getattr__(self, name: str) -> Any:

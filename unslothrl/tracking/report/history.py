@@ -1,7 +1,5 @@
 """A run as its report sees it, of whatever kind: what its folder says of how it went."""
 
-import platform
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -23,13 +21,11 @@ from unslothrl.tracking.metrics import (
 )
 from unslothrl.tracking.origin import RL, Origin, command_of
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
-from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, is_free, lock_holder
+from unslothrl.tracking.run_folder import CONFIG, EVALS, LOCK, RunFolder, is_free
 
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
-RUNNING, KILLED, DAMAGED = "running", "killed", "damaged"
-SILENT = "stopped?"  # it writes nothing, and its process is another machine's
-SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
+DAMAGED = "damaged"
 LISTED = {  # column of a table of runs -> figure, of the first evaluation set where it has none
     "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
     "tokens right": "token_accuracy", "pairs right": "accuracy",
@@ -67,14 +63,11 @@ class RunHistory:
 
     @property
     def status(self) -> str:
-        """What the summary says; of a run without one whether it runs."""
-        folder = self.folder.path
+        """What the summary says; of a run without one whether a process holds its folder."""
         if said := self.summary.get("status"):
             return str(said)
-        if lock_holder(folder).get("host") == platform.node():
-            return KILLED if is_free(folder) else RUNNING
-        last = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
-        return RUNNING if last > time.time() - SILENT_S else SILENT
+        is_held = (self.folder.path / LOCK).is_file() and not is_free(self.folder.path)
+        return "running" if is_held else "killed"
 
     def points(self, name: str) -> Points:
         return series(self.rows, name)

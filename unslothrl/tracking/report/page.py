@@ -8,14 +8,12 @@ markup (trusted types; browsers that do not know them ignore that).
 
 import base64
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
@@ -77,7 +75,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         evaluations=evaluations(runs),
         figures=all_figures(runs),
         has_rollouts=bool(only and any(map(only.folder.steps_of, (ROLLOUTS, EVALS)))),
-        **(of_comparison(runs, path) if only is None else of_run(only)),
+        **(of_comparison(runs) if only is None else of_run(only)),
     )
     write_whole(path, page.encode("utf-8", "replace"))
     return path
@@ -144,8 +142,7 @@ def of_run(run: RunHistory) -> dict[str, Any]:
             for each in run.begun.resumes
         ),
     ]
-    versions = {"unslothrl": summary.get("version"), **run.begun.versions,
-                "hash of the base": str(summary.get("base_hash") or "")[:16]}  # fmt: skip
+    versions = {"unslothrl": summary.get("version"), **run.begun.versions}
     return {
         "status": run.status,
         "what": {name: value for name, value in what.items() if value},
@@ -160,31 +157,22 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     }
 
 
-def of_comparison(runs: Sequence[RunHistory], path: Path) -> dict[str, Any]:
+def of_comparison(runs: Sequence[RunHistory]) -> dict[str, Any]:
     """What a page of several runs has: a table of them, and their options that differ."""
-    columns, *cells = table_of(runs)
+    columns, *listing = table_of(runs)
     options = {
         name: [run.options.get(name) for run in runs]
         for name in dict.fromkeys(name for run in runs for name in run.options)
     }
     return {
         "columns": columns,
-        "listing": [[link(run, path), *line[1:]] for run, line in zip(runs, cells, strict=True)],
+        "listing": listing,
         "differing": [
             [name, *("-" if value is None else value for value in values)]
             for name, values in options.items()
             if name not in SAME_FOR_ALL and any(value != values[0] for value in values)
         ],
     }
-
-
-def link(run: RunHistory, path: Path) -> str:
-    """A run's name, which leads to its report where it has one."""
-    report = run.folder.path / REPORT
-    if not report.is_file():
-        return run.name
-    where = quote(os.fsencode(os.path.relpath(report, path.parent)))  # it may hold # or ?
-    return markup('<a href="{}">{}</a>', where, run.name)
 
 
 def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
