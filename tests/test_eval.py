@@ -56,8 +56,8 @@ def test_figures_by_hand():
     assert values["majority of 4"] == [1, 0]
     assert values["has an answer"] == [0.75, 1]
     found = compared([values["pass@1"], [0.5, 0.5]])
-    assert [each["mean"] for each in found["estimates"]] == [0.375, 0.5]
-    assert found["difference"]["mean"] == 0.125
+    assert [each.mean for each in found["estimates"]] == [0.375, 0.5]
+    assert found["difference"].mean == 0.125
 
 
 @pytest.mark.parametrize(

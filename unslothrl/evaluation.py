@@ -8,7 +8,7 @@ where mathematics says so, in processes that are killed where that takes too lon
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +132,8 @@ def values_of(groups: Sequence[Group], reward: Reward | None) -> dict[str, list[
 def compared(values: Sequence[Sequence[float]]) -> dict[str, Any]:
     """Of the values of each policy on the same problems: their estimates, and the difference of the
     last from the first where there are two."""
-    difference = asdict(paired(values[0], values[-1])) if len(values) > 1 else None
-    return {"estimates": [asdict(estimate(each)) for each in values], "difference": difference}
+    difference = paired(values[0], values[-1]) if len(values) > 1 else None
+    return {"estimates": [estimate(each) for each in values], "difference": difference}
 
 
 def lengths_of(groups: Sequence[Group]) -> float:

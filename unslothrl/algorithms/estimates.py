@@ -33,12 +33,19 @@ class Estimate:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
+
 
 @dataclass(frozen=True, slots=True)
 class Difference(Estimate):
     """Of two policies on the same problems."""
 
     p: float  # of a difference as large, either way, if there were none
+
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}), {p}"
 
 
 def best_of(scores: Sequence[float], k: int) -> float:

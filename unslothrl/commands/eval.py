@@ -1,5 +1,6 @@
 """Evaluates an adapter beside its base: figures with their intervals, and every completion."""
 
+import dataclasses
 import json
 import os
 import re
@@ -73,7 +74,8 @@ def evaluate(
     if path is not None:
         write_samples(path, drawn)
     if as_json:
-        print(json.dumps({"adapter": str(found.folder), "sets": results}))
+        said = {"adapter": str(found.folder), "sets": results}
+        print(json.dumps(said, default=dataclasses.asdict))
         return
     lines = [line for name, result in results.items() for line in table(name, result)]
     written = [] if path is None else ["", f"completions: {path}"]
@@ -217,7 +219,7 @@ def figures(
 def table(name: str, result: Mapping[str, Any]) -> list[str]:
     """The figures of a set for people."""
     rows = {
-        figure: [interval(each) for each in values["estimates"]]
+        figure: [str(each) for each in values["estimates"]]
         for figure, values in result["figures"].items()
     }
     width = max(23, *(len(cell) + 1 for row in rows.values() for cell in row))
@@ -233,23 +235,11 @@ def table(name: str, result: Mapping[str, Any]) -> list[str]:
         "intervals over problems",
         line("", result["policies"], "difference" if several else ""),
         *(
-            line(figure, cells, difference(result["figures"][figure]["difference"]))
+            line(figure, cells, str(result["figures"][figure]["difference"] or ""))
             for figure, cells in rows.items()
         ),
         line("mean length", lengths),
     ]
-
-
-def interval(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['mean']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
-
-
-def difference(values: Mapping[str, float] | None) -> str:
-    if not values:
-        return ""
-    p = values["p"]
-    shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return f"{values['mean']:+.3f} ({values['low']:+.3f} to {values['high']:+.3f}), {shown}"
 
 
 def written_to(found: Found, output: str | None) -> Path | None:

@@ -204,7 +204,7 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
         first,
         markup("<b>{}</b>", last if len(points) > 1 else "-"),
         markup("<span class={}>{}</span>", kind, changed if len(points) > 1 else "-"),
-        markup("{} <small>step {}</small>", short(best), best_step),
+        f"{short(best)} (step {best_step})",
     ]
 
 
@@ -212,8 +212,7 @@ def with_interval(run: RunHistory, name: str, key: str, step: int, value: float)
     scores = run.scores(step, name)
     if key not in OF_PROBLEM or not scores:
         return short(value)
-    found = estimate([OF_PROBLEM[key](each) for each in scores.values()])
-    return markup("{} <small>{}</small>", short(value), f"({found.low:.3f} to {found.high:.3f})")
+    return str(estimate([OF_PROBLEM[key](each) for each in scores.values()]))
 
 
 def difference(before: Evaluated, after: Evaluated, name: str, key: str) -> str:
@@ -228,7 +227,4 @@ def difference(before: Evaluated, after: Evaluated, name: str, key: str) -> str:
     if is_unfair or not scores or scores.keys() != others.keys():
         return "-"
     of = OF_PROBLEM[key]
-    found = paired([of(scores[each]) for each in scores], [of(others[each]) for each in scores])
-    p = "p < 0.001" if found.p < 0.001 else f"p = {found.p:.3f}"
-    interval = f"({found.low:+.3f} to {found.high:+.3f}), {p}"
-    return markup("{} <small>{}</small>", f"{found.mean:+.3f}", interval)
+    return str(paired([of(scores[each]) for each in scores], [of(others[each]) for each in scores]))
