@@ -420,7 +420,7 @@ def test_a_figure_carries_its_values():
         "curves": [[[0.25, 0.0, 0.5], None, [0.75, 0.5, 1.0]], [None, [1.0], [2.0]]],
     }
     kinds = [kind for kind, *_ in figure.strokes if kind != "grid"]
-    assert kinds == ["mark", "band", "line", "line"]
+    assert kinds == ["mark", "band", "line", "dot", "line", "dot"]
 
 
 def test_the_report_of_a_long_run_stays_small():

@@ -56,7 +56,6 @@ def test_a_page_is_of_its_stage(command, tmp_path):
     first, last = (of_stage(command, "x", done)["x/loss"] for done in (0.0, 0.9))
     assert f"{first:.3f}  {last:.3f}  {last - first:+.3f}" in re.sub(" {2,}", "  ", text)
     assert ("its own reference" in text) == (command == "dpo")
-    assert "class=up" in page
 
 
 def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path, capsys):

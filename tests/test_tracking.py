@@ -185,11 +185,12 @@ def test_metrics_are_one_json_object_a_line_with_null_for_what_json_lacks(folder
     assert folder.read_metrics()[1] == {"step": 2, "train/loss": None}
 
 
-def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
+def test_an_incomplete_last_line_is_ignored_and_cut_by_a_resume(folder):
     folder.log({"step": 1})
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "rew')
     assert folder.read_metrics() == [{"step": 1}]
+    folder.truncate_after(1)
     folder.log({"step": 2})
     assert folder.read_metrics() == [{"step": 1}, {"step": 2}]
 

@@ -5,11 +5,10 @@ A killed process may leave a file without the end of its last line, which is the
 
 import json
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from unslothrl.records import FROM_THE_ENVIRONMENT, Group
 from unslothrl.text import shown
@@ -46,20 +45,6 @@ def object_of(line: bytes, needs_step: bool) -> tuple[dict[str, Any], str]:
     if not isinstance(row, dict):
         return {}, "is no object"
     return row, "has no step" if needs_step and type(row.get("step")) is not int else ""
-
-
-def is_terminated(file: IO[bytes]) -> bool:
-    """Whether a file ends with a line feed. Leaves it at its end."""
-    end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - 1))
-    return file.read(1) == b"\n"
-
-
-def drop_incomplete_line(file: IO[bytes]) -> None:
-    """Truncates `file`, open for reading and appending, after its last line feed."""
-    if not is_terminated(file):
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
 
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

@@ -24,14 +24,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, read_object, remove, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import redacted
-from unslothrl.tracking.rows import (
-    drop_incomplete_line,
-    encoded,
-    is_terminated,
-    json_line,
-    plain,
-    read_jsonl,
-)
+from unslothrl.tracking.rows import encoded, json_line, plain, read_jsonl
 from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
 from unslothrl.weights.starting_adapter import START
 
@@ -168,8 +161,7 @@ class RunFolder:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl, on the disk before the checkpoint that goes on after it.
         `metrics` has "step" and numbers by name."""
-        with (self.path / METRICS).open("a+b") as file:
-            drop_incomplete_line(file)
+        with (self.path / METRICS).open("ab") as file:
             file.write(json_line(metrics))
             file.flush()
             os.fsync(file.fileno())
@@ -192,10 +184,8 @@ class RunFolder:
         rows = self.read_metrics(lambda damaged: None) if needs_line else []
         if needs_line and not any(row["step"] == logged for row in rows):
             return metrics.name
-        if rollouts.is_file():
-            with rollouts.open("rb") as file:
-                if not is_terminated(file):
-                    return str(rollouts.relative_to(self.path))
+        if rollouts.is_file() and not rollouts.read_bytes().endswith(b"\n"):
+            return str(rollouts.relative_to(self.path))
         return None
 
     def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from unslothrl.tracking.metrics import buckets, components, mean, short
 from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
-MOST_DOTS = 60
+MOST_DOTS = 20  # a curve of no more points has a mark on each
 COLOURS = 6
 SMALLEST = 1e-100  # value that is told from 0
 
@@ -82,7 +82,6 @@ SHARES = ("accuracy", "pass@1", "best_of_n")
 class Curve:
     name: str
     points: Sequence[tuple[float, ...]]  # (step, value) or (step, value, low, high), ascending
-    dots: bool = False  # mark every point
 
     @property
     def thinned(self) -> list[tuple[float, ...]]:
@@ -171,7 +170,7 @@ def curve(run: RunHistory, metric: str, name: str) -> Curve:
             found = [estimate([mean(s) for s in scores.values()]) for scores in known]
             ends = [(each.low, each.high) for each in found]
             points = [(*point, *end) for point, end in zip(points, ends, strict=True)]
-    return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS)
+    return Curve(name, points)
 
 
 def figure(
@@ -192,7 +191,7 @@ def figure(
     for mark in marks:
         if steps[0] <= mark <= steps[-1]:
             strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", 0))
-    for number, (curve, points) in enumerate(zip(curves, data, strict=True)):
+    for number, points in enumerate(data):
         x = [across(step, steps) for step, *_ in points]
         value, *band = ([up(p[i], ticks) for p in points] for i in range(1, len(points[0])))
         colour = number % COLOURS
@@ -201,7 +200,7 @@ def figure(
                 edge = f"{path([*x, *x[::-1]], [*band[1], *band[0][::-1]])}Z"
                 strokes.append(("band", edge, colour))
             strokes.append(("line", path(x, value), colour))
-        if curve.dots or len(points) == 1:  # lines of no length with round ends
+        if len(points) <= MOST_DOTS:  # lines of no length with round ends
             strokes.append(("dot", f"{path(x, value, 'h0M')}h0", colour))
     heights = [(up(tick, ticks), f"{tick:,.5g}") for tick in ticks]
     ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]

@@ -106,11 +106,6 @@ def text(value: Any) -> Markup:
     return escape(visible(shown))
 
 
-def markup(form: str, *values: Any) -> Markup:
-    """`form`, which is HTML, with values of unknown origin in its blanks."""
-    return Markup(form).format(*map(text, values))
-
-
 # Parts of a page
 
 
@@ -182,14 +177,13 @@ def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
     for name in dict.fromkeys(name for run in runs for name in run.sets):
         for label, key in EVALUATIONS:
             having = [run for run in runs if run.points(f"eval/{name}/{key}")]
-            of = markup("{} <small>{}</small>", label, name)
             for run in having:
-                who = markup("{} {}", of, run.name) if len(runs) > 1 else of
-                rows.append([who, *evaluation_cells(run, name, key)])
+                of = f"{label} {name} {run.name}" if len(runs) > 1 else f"{label} {name}"
+                rows.append([of, *evaluation_cells(run, name, key)])
             if len(having) == len(runs) == 2:
                 ends = [(run, run.points(f"eval/{name}/{key}")[-1]) for run in runs]
-                of = markup("{} difference of the last", of)
-                rows.append([of, "", "", difference(*ends, name, key), ""])
+                changed = difference(*ends, name, key)
+                rows.append([f"{label} {name} difference of the last", "", "", changed, ""])
     return rows
 
 
@@ -197,15 +191,12 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
     points = run.points(f"eval/{name}/{key}")
     better = -1 if key == "loss" else 1
     best_step, best = max(points, key=lambda point: better * point[1])
-    first, last = [with_interval(run, name, key, *point) for point in (points[0], points[-1])]
-    changed = difference((run, points[0]), (run, points[-1]), name, key)
-    kind = "up" if better * (points[-1][1] - points[0][1]) > 0 else "same"
-    return [
-        first,
-        markup("<b>{}</b>", last if len(points) > 1 else "-"),
-        markup("<span class={}>{}</span>", kind, changed if len(points) > 1 else "-"),
-        f"{short(best)} (step {best_step})",
-    ]
+    first = with_interval(run, name, key, *points[0])
+    last = changed = "-"
+    if len(points) > 1:
+        last = with_interval(run, name, key, *points[-1])
+        changed = difference((run, points[0]), (run, points[-1]), name, key)
+    return [first, last, changed, f"{short(best)} (step {best_step})"]
 
 
 def with_interval(run: RunHistory, name: str, key: str, step: int, value: float) -> str:
