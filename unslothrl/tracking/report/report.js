@@ -141,7 +141,7 @@
     const order = find("order").value;
     const has = (prompt) =>
       [[prompt.name], prompt.answer, prompt.prompt, ...prompt.candidates.flatMap(bodies)].some(
-        (parts) => parts.filter((part) => part.toLowerCase && part.toLowerCase().includes(text)).length,
+        (parts) => parts.some((part) => part.toLowerCase?.().includes(text)),
       );
     return prompts
       .filter(FILTERS[find("filter").value])
@@ -156,7 +156,8 @@
     const shown = everywhere ? everything.filter(({ kind }) => kind === step.kind) : [step];
     const all = chosen(shown.flatMap((each) => each.prompts));
     find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
-    find("prompts").replaceChildren(...(everywhere ? [] : all.map((each) => card(each, wanted()))));
+    find("prompts").replaceChildren(...(everywhere ? [] : all.map(card)));
+    if (wanted()) mark(wanted());
     find("prompts").dataset.hash = everywhere ? "" : step.hash;
     find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
     if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
@@ -180,25 +181,38 @@
     return element("li", {}, link, ` ${about(prompt)}`);
   }
 
-  function card(prompt, text) {
+  // Marks what was searched for.
+  function mark(sought) {
+    const texts = document.createTreeWalker(find("prompts"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const node = texts.currentNode;
+      const lower = node.data.toLowerCase();
+      if (!lower.includes(sought) || lower.length !== node.length) continue;
+      const found = node.splitText(lower.indexOf(sought));
+      found.splitText(sought.length);
+      const made = element("mark", {}, found.data);
+      found.replaceWith(made);
+      texts.currentNode = made.firstChild;
+    }
+  }
+
+  function card(prompt) {
     const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
     const answered = isOwn ? "gold answer " : "answer of the row ";
-    const shown = prompt.candidates.map((each) => candidate(each, prompt, text));
+    const shown = prompt.candidates.map((each) => candidate(each, prompt));
     const heading = [prompt.name, " ", element("small", {}, about(prompt))];
     const summary = element("summary", {}, element("span", {}, "prompt"));
     return element(
       "div",
       { className: "prompt" },
       element("h3", {}, ...heading),
-      element("details", { open: text !== "" }, summary, pre(prompt.prompt, text)),
-      prompt.answer[0]
-        ? element("p", { className: "meta" }, answered, marked(joined(prompt.answer), text))
-        : null,
+      element("details", { open: wanted() !== "" }, summary, pre(prompt.prompt)),
+      prompt.answer[0] ? element("p", { className: "meta" }, answered, joined(prompt.answer)) : null,
       element("div", { className: "candidates" }, ...shown),
     );
   }
 
-  function candidate(found, prompt, text) {
+  function candidate(found, prompt) {
     const rewards = Object.entries(found.rewards);
     const said = rewards.length > 1 ? rewards.map(([name, value]) => `${name} ${short(value)}`) : [];
     if (found.score !== total(found)) said.push(`score ${short(found.score)}`);
@@ -211,17 +225,15 @@
       "div",
       { className: found.selected ? "candidate chosen" : "candidate" },
       element("p", { className: "meta" }, reward, ...said.map((each) => `, ${each}`)),
-      found.lost === undefined
-        ? null
-        : element("p", { className: "lost" }, `lost: ${joined(found.lost)}`),
-      coloured(found, prompt) || body(found, text),
+      found.lost ? element("p", { className: "lost" }, `lost: ${joined(found.lost)}`) : null,
+      coloured(found, prompt) || body(found),
     );
   }
 
-  const body = (found, text) => (found.turns ? turns(found, text) : pre(found.completion, text));
+  const body = (found) => (found.turns ? turns(found) : pre(found.completion));
 
   // An episode: what the model wrote, the calls in it, and what it was answered.
-  function turns(found, text) {
+  function turns(found) {
     const made = element("div", { className: "turns" });
     const note = (n, noun, what) =>
       n > 0 && made.append(element("p", { className: "meta" }, `${counted(n, noun)} ${what}`));
@@ -232,15 +244,15 @@
       const facts = [`turn ${i + 1 + left}`];
       if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
       if (turn.failed_calls) facts.push(counted(turn.failed_calls, "failed call"));
-      made.append(element("h4", {}, facts.join(", ")), pre(turn.reply, text));
+      made.append(element("h4", {}, facts.join(", ")), pre(turn.reply));
       for (const call of turn.tool_calls) {
-        const said = [marked(joined(call.name), text), " ", marked(joined(call.arguments), text)];
+        const code = element("code", {}, `${joined(call.name)} ${joined(call.arguments)}`);
         const error = element("b", {}, joined(call.error));
-        made.append(element("p", { className: "call" }, element("code", {}, ...said), " ", error));
+        made.append(element("p", { className: "call" }, code, " ", error));
       }
       note(turn.calls - turn.tool_calls.length, "call", "more");
       if (lengthOf(turn.observation)) {
-        const said = pre(turn.observation, text);
+        const said = pre(turn.observation);
         said.className = "said";
         made.append(element("h4", { className: "said" }, "observation"), said);
       }
@@ -251,26 +263,12 @@
   // Texts are [text], or [beginning, characters left out, end].
   const joined = (parts) => (parts.length === 1 ? parts[0] : `${parts[0]}…${parts[2]}`);
 
-  function pre(parts, text) {
-    const made = element("pre", { dir: "auto" }, marked(parts[0], text));
-    if (parts.length > 1) {
-      const left = `\n${counted(parts[1], "character")} left out, they are in the file\n`;
-      made.append(element("i", {}, left), marked(parts[2], text));
+  function pre([begin, left, end]) {
+    const made = element("pre", { dir: "auto" }, begin);
+    if (left) {
+      const note = `\n${counted(left, "character")} left out, they are in the file\n`;
+      made.append(element("i", {}, note), end);
     }
-    return made;
-  }
-
-  // A text in which what was searched for is marked.
-  function marked(text, sought) {
-    const made = document.createDocumentFragment();
-    const lower = text.toLowerCase();
-    let from = 0;
-    if (lower.length === text.length && sought) {
-      for (let at; (at = lower.indexOf(sought, from)) >= 0; from = at + sought.length) {
-        made.append(text.slice(from, at), element("mark", {}, text.slice(at, at + sought.length)));
-      }
-    }
-    made.append(text.slice(from));
     return made;
   }
 
@@ -284,8 +282,8 @@
   function coloured(found, prompt) {
     const by = find("colour").value;
     const tokens = found.traced;
-    if (by === "advantage" && found.advantage && !tokens?.advantages) {
-      const made = body(found, "");
+    if (by === "advantages" && found.advantage && !tokens?.advantages) {
+      const made = body(found);
       const most = Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
       const colour = side(found.advantage, most);
       for (const each of made.tagName === "PRE" ? [made] : made.querySelectorAll("pre:not(.said)")) {
@@ -293,13 +291,13 @@
       }
       return made;
     }
-    const values = tokens && { gap: tokens.gaps, logprob: tokens.logprobs, advantage: tokens.advantages }[by];
+    const values = by && tokens?.[by];
     if (!values) return null;
     const most = Math.max(1, ...values.map((value) => Math.abs(value || 0)));
     const shade = {
-      gap: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
-      logprob: (value) => tint(WARM, -value / 500),
-      advantage: (value) => side(value, most),
+      gaps: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
+      logprobs: (value) => tint(WARM, -value / 500),
+      advantages: (value) => side(value, most),
     }[by];
     const made = element("pre", { dir: "auto" });
     tokens.pieces.forEach((piece, i) => {
@@ -327,7 +325,7 @@
     draw();
   }
 
-  // "#step=12" and "#eval=v000010": from a chart, or typed.
+  // "#step=12" and "#evaluation=v000010": from a chart, or typed.
   function goTo(address) {
     const found = everything.findIndex(({ hash }) => hash === address);
     if (found < 0) return false;
