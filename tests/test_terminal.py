@@ -304,6 +304,7 @@ def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
 def test_an_interrupt_restores_the_terminal():
     terminal, _, written = view(live=True)
     with pytest.raises(KeyboardInterrupt), terminal:
+        terminal.header(["a run"])
         terminal.progress("generation", 1, 2, 3)
         raise KeyboardInterrupt
     assert "\x1b[?25h" in written()
@@ -389,18 +390,6 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     assert any(line.startswith("step 1/2: ") for line in lines)
     assert any(line.startswith("finished: 2 steps in") for line in lines)
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
-
-
-def test_others_may_draw_while_the_area_is_suspended():
-    terminal, _, written = view(live=True)
-    with terminal:
-        terminal.stage("downloading x")
-        with terminal.suspended():
-            assert terminal.live is None
-        assert terminal.live is not None
-    assert terminal.live is None and "downloading x" in written()
-    with terminal.suspended():
-        assert terminal.live is None
 
 
 class OutOfMemoryError(RuntimeError):

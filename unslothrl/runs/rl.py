@@ -202,8 +202,7 @@ def check_without_data(config: Config, view: Any) -> None:
         view.stage(f"looking for the cluster at {config.ray_address}")
         joining.check(config.ray_address)
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
-    with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
-        base_model.find(config.model)
+    base_model.find(config.model)
 
 
 def total_steps(config: Config, data: Data) -> int:

@@ -1,17 +1,17 @@
 """The progress of a run on the terminal.
 
-Every event is a line. On a terminal these scroll above a live area of three more: the reward so
-far, the current phase, and the remaining time. Anywhere else (a pipe, a log file, a notebook cell,
-which cannot move its cursor) what lasts is said again now and then.
+Every event is a line. On a terminal these scroll above a live area of three more, which is there
+once a run has said what it is: the reward so far, the current phase, and the remaining time.
+Anywhere else (a pipe, a log file, a notebook cell, which cannot move its cursor) what lasts is said
+again now and then.
 """
 
-import contextlib
 import errno
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
@@ -94,10 +94,7 @@ class Terminal:
         self.has_ended = threading.Event()
 
     def __enter__(self) -> "Terminal":
-        if self.live_area:
-            self._start_live()
-        else:
-            threading.Thread(target=self._tick_on, daemon=True).start()
+        threading.Thread(target=self._tick_on, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -106,28 +103,9 @@ class Terminal:
             self.live.stop()
             self.live = None
 
-    def _start_live(self) -> None:
-        self.live = Live(
-            get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
-        )
-        self.live.start()
-
     def _tick_on(self) -> None:
         while not self.has_ended.wait(TICK_S):
             self.tick()
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Inside it the terminal belongs to others, such as a download's own bars."""
-        live, self.live = self.live, None
-        if live is None:
-            yield
-            return
-        live.stop()
-        try:
-            yield
-        finally:
-            self._start_live()
 
     @property
     def elapsed(self) -> float:
@@ -153,12 +131,18 @@ class Terminal:
     # What happens in a run
 
     def header(self, lines: Sequence[str]) -> None:
-        """Prints what the run is: a title and indented lines."""
+        """Prints what the run is: a title and indented lines. From now on there is a live area:
+        until then downloads have bars of their own."""
         self._end_phase()
         for number, line in enumerate(lines):
             self.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
             self.line("")
+        if self.live_area and self.live is None:
+            self.live = Live(
+                get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
+            )
+            self.live.start()
 
     def resumed(self, rows: Sequence[Row]) -> None:
         """Takes over the curve of the steps before, from the rows of metrics.jsonl."""
@@ -170,7 +154,7 @@ class Terminal:
         """Shows that a stage of start-up or shutdown begins, e.g. "starting Ray"."""
         self._end_phase()
         self.phase = Phase(name, self.clock())
-        if not self.live_area:
+        if self.live is None:
             self.line(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int = 0) -> None:
@@ -187,7 +171,7 @@ class Terminal:
     def tick(self) -> None:
         """Where there is no live area, says now and then what is still being waited for."""
         phase, now = self.phase, self.clock()
-        if phase is not None and now - phase.said_at >= PLAIN_EVERY_S:
+        if self.live is None and phase is not None and now - phase.said_at >= PLAIN_EVERY_S:
             phase.said_at = now
             self.line(f"{phase.kind}: {phase.said(now)}")
 
@@ -252,7 +236,7 @@ class Terminal:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
         phase, self.phase = self.phase, None
         lasted = self.clock() - phase.started if phase is not None and not phase.total else 0.0
-        if phase is not None and self.live_area and lasted >= 1:
+        if phase is not None and self.live is not None and lasted >= 1:
             self.line(f"  {phase.kind}, {duration(lasted)}", "dim")
 
     # The live area
