@@ -1,6 +1,6 @@
 """A run as its report sees it, of whatever kind: what its folder says of how it went."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,12 +87,6 @@ class RunHistory:
         """The names of the evaluation sets."""
         return eval_sets(self.rows)
 
-    def held_out(self, key: str) -> Iterator[tuple[str, Points]]:
-        """(set, curve) of a figure of the evaluations."""
-        for name in self.sets:
-            if points := self.points(f"eval/{name}/{key}"):
-                yield name, points
-
     @cached_property
     def evaluations(self) -> dict[int, Scores]:
         """By step, what the evaluations of the run itself drew."""
@@ -106,10 +100,10 @@ class RunHistory:
     def cells(self) -> dict[str, str]:
         """A run in a line of a table, by column. Of curves the first and the last value."""
         timed = self.values("timing/step_s")
-        curves = {
-            column: [self.points(figure), *(points for _, points in self.held_out(figure))]
-            for column, figure in LISTED.items()
-        }
+        curves = {}
+        for column, figure in LISTED.items():
+            names = [figure, *(f"eval/{name}/{figure}" for name in self.sets)]
+            curves[column] = change(next(filter(None, map(self.points, names)), []))
         return {
             "run": self.name,
             "status": self.status,
@@ -118,7 +112,7 @@ class RunHistory:
             "model": str(self.options.get("model", "-")),
             "steps": str(len(timed)),
             "time": duration(sum(timed)),
-            **{column: change(next(filter(None, of), [])) for column, of in curves.items()},
+            **curves,
         }
 
 
