@@ -19,7 +19,7 @@ from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.step_lines import Schedule, sample_line, step_line, summary_lines
+from unslothrl.tracking.step_lines import sample_line, step_line, summary_lines
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trial import facts, header
 
@@ -41,7 +41,7 @@ def view(live: bool, width: int = 80):
         file=file, force_terminal=live, width=width, height=24, color_system=None,
         legacy_windows=False, _environ={"TERM": "xterm"},
     )  # fmt: skip
-    return Terminal(5, console, live, clock), clock, lambda: raw.getvalue().decode()
+    return Terminal(console, live, clock), clock, lambda: raw.getvalue().decode()
 
 
 def group(*rewards_and_texts: tuple[float, str], problem: str = "1 + 1?") -> Group:
@@ -139,29 +139,14 @@ def test_what_lasts_is_said_again_every_minute_where_nothing_is_drawn():
 
 
 def test_remaining_time_by_hand():
-    clock = Clock()
-    schedule = Schedule(eval_every=5, clock=clock)
-    schedule.evaluated(0, 20.0)
-    assert schedule.to_end() is None
-    schedule.stepped(1, 12, 8.0)
-    schedule.stepped(2, 12, 10.0)
-    # Mean step 9 s; evaluations after 5, 10 and 12, 20 s each.
-    assert schedule.to_end() == 10 * 9 + 3 * 20
+    terminal, clock, _ = view(live=False)
+    assert terminal.to_end() is None
+    for step, clock.now in ((3, 8.0), (4, 18.0)):  # of a run that went on after step 2
+        terminal.step({"timing/step_s": 8.0}, step, 12)
+    assert terminal.to_end() == 8 * 9
+    terminal.evaluation(4, {"timing/eval_s": 7.0})
     clock.now += 7
-    assert schedule.to_end() == 143
-
-
-def test_remaining_time_includes_an_evaluation_until_it_is_done():
-    schedule = Schedule(eval_every=5, clock=Clock())
-    schedule.evaluated(0, 20.0)
-    schedule.stepped(5, 10, 8.0)
-    assert schedule.to_end() == 5 * 8 + 2 * 20
-    schedule.evaluated(5, 30.0)
-    assert schedule.to_end() == 5 * 8 + 25
-    schedule.stepped(10, 10, 8.0)
-    assert schedule.to_end() == 25
-    schedule.evaluated(10, 25.0)
-    assert schedule.to_end() == 0
+    assert terminal.to_end() == 8 * 9 - 7
 
 
 # What is written
@@ -218,7 +203,7 @@ def test_plain_output_is_these_lines():
         "evaluation after step 0 on gsm8k: pass@1 0.500, best of n 0.900, 20.0 s",
         "generation: 16/64  100 tokens/s",
         "step 1/2: reward 0.341, score 0.250, length 92, seconds 8.2, gap 0.0013, tokens/s 3,105, "
-        "end in 28 s",
+        "end in 8 s",
         "step 2/2: reward 0.500, seconds 8.0",
         "evaluation after step 2 on gsm8k: pass@1 0.875, best of n 1.000, 20.0 s",
         "finished: 2 steps in 1:23",
@@ -275,7 +260,7 @@ def test_the_live_area_shows_reward_progress_and_time():
         "",
         "   reward ▁█  0.341 -> 0.882",
         "     3/12 generation 16/64  3,100 tokens/s  " + "━" * 8 + "─" * 22,
-        "          2 s so far, end in 2:20",
+        "          2 s so far, end in 39 s",
     ]
 
 

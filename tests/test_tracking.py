@@ -118,7 +118,7 @@ def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder
 def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said, folder):
     if checkpoint is not None:
         folder.checkpoints.write(RunState(step=checkpoint), b"")
-    printed, times = io.StringIO(), itertools.chain([0.0] * 3, itertools.repeat(75.0))
+    printed, times = io.StringIO(), itertools.chain([0.0] * 2, itertools.repeat(75.0))
     view = Terminal(console=Console(file=printed), live=False, clock=lambda: next(times))
     ended(folder, view, Config(), Ended(step)).close("failed" if error else "interrupted", error)
     assert folder.read_summary()["wall_seconds"] == 75

@@ -156,7 +156,7 @@ class Run(abc.ABC):
 
     def __init__(self, resolved: Resolved):
         self.resolved, self.options = resolved, resolved.options
-        self.view = Terminal(self.options.eval_every, columns=self.columns)
+        self.view = Terminal(columns=self.columns)
         self.at_end = contextlib.ExitStack()
         self.trackers = Trackers()
 

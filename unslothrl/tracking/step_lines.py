@@ -1,12 +1,11 @@
 """What a run says of itself, on a terminal and in a log alike: its steps, how long it will take,
 and how it ended."""
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unslothrl.records import Group
-from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, mean, short
+from unslothrl.tracking.metrics import EVALUATED, Row, duration, eval_sets, is_number, short
 
 Column = tuple[str, str, str]
 """A metric in the line of a step: its label, its name, and how it is written, "" for `short`."""
@@ -22,7 +21,6 @@ COLUMNS: Sequence[Column] = (  # the first is also the curve of the live area
     ("tokens/s", "rollout/tokens_per_s", ",.0f"),
 )
 BETWEEN = " | "  # an episode's turns and observations
-RECENT = 10  # steps and evaluations whose mean predicts the remaining time
 MOST_PROBLEM, MOST_COMPLETION = 200, 400  # characters of a sample
 SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
@@ -96,38 +94,6 @@ class Phase:
         drawn, seconds = self.tokens - self.first_tokens, now - self.started
         speed = f"{drawn / seconds:,.0f} tokens/s" if seconds > 0 and drawn > 0 else ""
         return f"{f'{self.done}/{self.total}  ' * bool(self.total)}{speed or duration(seconds)}"
-
-
-class Schedule:
-    """Estimates the seconds to the end of a run from the means of its last steps and evaluations.
-    Every `eval_every`-th step (0: none) and the last are followed by an evaluation."""
-
-    def __init__(self, eval_every: int, clock: Callable[[], float]):
-        self.eval_every, self.clock = eval_every, clock
-        self.step, self.total = 0, 0
-        self.evaluated_at = -1
-        self.step_s: deque[float] = deque(maxlen=RECENT)
-        self.eval_s: deque[float] = deque(maxlen=RECENT)
-        self.since = clock()
-
-    def stepped(self, step: int, total: int, seconds: float) -> None:
-        self.step, self.total, self.since = step, total, self.clock()
-        self.step_s.append(seconds)
-
-    def evaluated(self, step: int, seconds: float | None) -> None:
-        self.evaluated_at, self.since = step, self.clock()
-        self.eval_s.extend([] if seconds is None else [seconds])
-
-    def to_end(self) -> float | None:
-        """None until a step has been timed."""
-        if not self.step_s:
-            return None
-        first = self.step + 1 if self.evaluated_at == self.step else max(self.step, 1)
-        every = self.eval_every
-        steps = range(first, self.total + 1) if every else ()
-        evaluations = sum(step % every == 0 or step == self.total for step in steps)
-        seconds = (self.total - self.step) * mean(self.step_s) + evaluations * mean(self.eval_s)
-        return max(0.0, seconds - (self.clock() - self.since))
 
 
 # How a run ended

@@ -26,7 +26,6 @@ from unslothrl.tracking.step_lines import (
     COLUMNS,
     Column,
     Phase,
-    Schedule,
     evaluation_lines,
     sample_line,
     step_line,
@@ -75,7 +74,6 @@ class Terminal:
 
     def __init__(
         self,
-        eval_every: int = 0,
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -84,7 +82,8 @@ class Terminal:
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
         self.clock, self.started = clock, clock()
-        self.schedule = Schedule(eval_every, clock)
+        self.first_began: float | None = None  # the first step that this process has done
+        self.stepped, self.steps, self.step_number, self.total_steps = 0.0, 0, 0, 0
         self.columns, self.curve = columns, columns[0][1]
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
@@ -110,6 +109,15 @@ class Terminal:
     @property
     def elapsed(self) -> float:
         return self.clock() - self.started
+
+    def to_end(self) -> float | None:
+        """The seconds that the other steps will take, each as long as one has taken so far with its
+        share of the evaluations; None until a step is done."""
+        if self.first_began is None:
+            return None
+        each = (self.stepped - self.first_began) / self.steps
+        left = each * (self.total_steps - self.step_number)
+        return max(0.0, left - (self.clock() - self.stepped))
 
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
         """Prints a line; on a terminal one that `is_cut` ends before the last column, and any other
@@ -179,8 +187,11 @@ class Terminal:
         self._end_phase()
         if is_number(value := metrics.get(self.curve)):
             self.values.append(value)
-        self.schedule.stepped(step, total_steps, metrics["timing/step_s"])
-        line, end = step_line(metrics, step, total_steps, self.columns), self.schedule.to_end()
+        self.stepped, self.step_number, self.total_steps = self.clock(), step, total_steps
+        self.steps += 1
+        if self.first_began is None:
+            self.first_began = self.stepped - metrics["timing/step_s"]
+        line, end = step_line(metrics, step, total_steps, self.columns), self.to_end()
         if not self.live_area and end is not None and step < total_steps:
             line += f", end in {duration(end)}"
         self.line(line, is_cut=True)
@@ -206,7 +217,6 @@ class Terminal:
     def evaluation(self, step: int, metrics: Row) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step."""
         self._end_phase()
-        self.schedule.evaluated(step, metrics.get("timing/eval_s"))
         for line in evaluation_lines(step, metrics):
             self.line(line, "bold")
 
@@ -243,7 +253,7 @@ class Terminal:
 
     def area(self) -> Group:
         """How the steps' figure has gone so far, the current phase, and the remaining time."""
-        end = self.schedule.to_end()
+        end = self.to_end()
         rest = "" if end is None else f", end in {duration(end)}"
         said = f"{'':>9} {duration(self.elapsed)} so far{rest}"
         lines = [self._phase_line(), Text(said, "dim")]
@@ -256,10 +266,10 @@ class Terminal:
 
     def _phase_line(self) -> Text:
         """The bar comes last: it is what a narrow terminal can do without."""
-        schedule, phase, now = self.schedule, self.phase, self.clock()
+        phase, now, total = self.phase, self.clock(), self.total_steps
         running = phase is not None and phase.kind in OF_A_STEP
-        step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
-        if not schedule.total:
+        step = f"{min(self.step_number + running, total)}/{total}"
+        if not total:
             step = "step 1" if running else ""
         line = Text.assemble((f"{step:>9} ", "dim"))
         if phase is None:
