@@ -42,16 +42,6 @@ METHODS = {
 }
 
 
-def command_of(options: Mapping[str, Any]) -> str:
-    """By the options that its config.toml has set: `trl` is every stage's, the others' are of one
-    alone."""
-    if "trl" not in options:
-        return RL
-    if "assistant_only_loss" in options:
-        return SFT
-    return DPO if "loss_type" in options else RM
-
-
 def described(command: str, dataset: str, run: str, learner: str = "") -> str:
     """A stage in a line, for who gets the adapter: without paths of this machine."""
     data = dataset if dataset == EMBEDDED or not exists(dataset) else Path(dataset).name

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.toml_files import read_table
+from unslothrl.config.toml_files import COMMAND, read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import (
@@ -19,7 +19,7 @@ from unslothrl.tracking.metrics import (
     series,
     short,
 )
-from unslothrl.tracking.origin import RL, Origin, command_of
+from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
 from unslothrl.tracking.run_folder import CONFIG, EVALS, LOCK, RunFolder, is_free
 
@@ -55,7 +55,8 @@ class RunHistory:
     @property
     def kind(self) -> str:
         """The command that trained it."""
-        return command_of(self.options)
+        command = str(self.options.get(COMMAND, RL))
+        return command if command in METHODS else RL
 
     @property
     def is_rl(self) -> bool:
