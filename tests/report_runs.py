@@ -22,7 +22,7 @@ from unslothrl.records import (
     Turn,
 )
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.rollout_data import Tokens, write_tokens
+from unslothrl.tracking.report.rollout_data import write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.metrics import episode_metrics
@@ -87,14 +87,16 @@ def episodes_of(draw: random.Random, group: Group, write: Write) -> Group:
     return Group(group.task, tuple(made), rewards, tuple(earned), failures)
 
 
-def tokens_of(draw: random.Random, group: Group) -> list[Tokens]:
+def tokens_of(draw: random.Random, group: Group) -> list[dict[str, Any]]:
     """As `training.tracing` makes them: words for tokens."""
     found = []
     for completion in group.completions:
         words = completion.text.split(" ")
         pieces = [f"{word} " for word in words[:-1]] + words[-1:]
         gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
-        found.append(Tokens(pieces, completion.logprobs.tolist(), gaps))
+        logprobs = completion.logprobs.tolist()
+        found.append({"pieces": pieces, "logprobs": logprobs, "gaps": gaps, "advantages": None,
+                      "left_out": 0})  # fmt: skip
     return found
 
 

@@ -23,7 +23,7 @@ from unslothrl.tracking.metrics import LARGEST
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
 from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.report.rollout_data import Tokens, browser_data, write_tokens
+from unslothrl.tracking.report.rollout_data import browser_data, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, json_line, read_jsonl, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -258,7 +258,7 @@ FOUND = {
     "Held-out problems are solved less often": (
         {"reward_mean": UP, "eval_s/pass@1": [0.5] * 9 + [0.3]}, "from 0.500 to 0.300"),
     "Few tokens count": ({"train_ess": [0.99, 0.7, 0.5, 0.6]}, "only 60%"),
-    "Too early to say": ({"reward_mean": [0.5]}, "so far: 1;"),
+    "Too early to say": ({"timing_step_s": [0.5]}, "so far: 1;"),
 }  # fmt: skip
 
 
@@ -276,7 +276,6 @@ def test_a_sign_is_seen(title):
 def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
     assert set(FOUND) == {rule.title for rule in signs.RULES if "train" in rule.kinds}
     assert signs.found(RunHistory.read(run)) == []
-    assert [sign.rule.title for sign in signs.found(RunHistory(()))] == ["Too early to say"]
 
 
 def test_a_score_on_a_scale_of_its_own_is_no_share():
@@ -295,7 +294,8 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
         rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
     )
     folder.write_rows("rollouts", 3, rows)
-    known = Tokens(["He", "llo"], [-0.5, None], [0.01234, None], left_out=4)
+    known = {"pieces": ["He", "llo"], "logprobs": [-0.5, None], "gaps": [0.01234, None],
+             "advantages": None, "left_out": 4}  # fmt: skip
     write_tokens(folder, 3, {1: known})
     step = shown_step(folder, 3)
     assert step["traced"] and step["file"] == "rollouts/step_000003.jsonl"

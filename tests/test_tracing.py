@@ -40,10 +40,10 @@ def test_the_gap_of_every_token_of_what_was_trained_on():
     assert [s.trace for s in asked.samples] == [1, 2]  # rows of the rollouts: a0, a1, b0, c0
     trace.saw([stats({1: np.array([-0.5, -0.75, -1.0], np.float32)}), stats({})])
     found = trace.tokens(words)
-    assert found[1].pieces == ["<10>", "<11>", "<12>"]
-    assert found[1].logprobs == [-0.5] * 3 and found[1].gaps == [0.0, -0.25, -0.5]
-    assert [found[row].gaps for row in (0, 2, 3)] == [None] * 3
-    assert found[3].logprobs == [-0.5, -0.5]
+    assert found[1]["pieces"] == ["<10>", "<11>", "<12>"]
+    assert found[1]["logprobs"] == [-0.5] * 3 and found[1]["gaps"] == [0.0, -0.25, -0.5]
+    assert [found[row]["gaps"] for row in (0, 2, 3)] == [None] * 3
+    assert found[3]["logprobs"] == [-0.5, -0.5]
     asked = trace.asked(chosen)
     assert [s.trace for s in asked.samples] == [-1, 2]  # what is known is not asked for again
 
@@ -59,7 +59,7 @@ def test_what_was_measured_is_not_asked_for():
     trace = Trace(chosen, [])
     assert trace.asked(chosen).samples[0] is sample
     (tokens,) = trace.tokens(words).values()
-    assert tokens.gaps == [-0.5, 0.0] and tokens.advantages == [0.5, 1.5]
+    assert tokens["gaps"] == [-0.5, 0.0] and tokens["advantages"] == [0.5, 1.5]
 
 
 def test_observations_have_neither_log_probability_nor_gap():
@@ -69,7 +69,7 @@ def test_observations_have_neither_log_probability_nor_gap():
     trace = Trace(chosen, [])
     trace.saw([stats({0: np.array([-1.5, -2.0], np.float32)})])
     (tokens,) = trace.tokens(words).values()
-    assert tokens.logprobs == [-1.0, None, -2.0] and tokens.gaps == [-0.5, None, 0.0]
+    assert tokens["logprobs"] == [-1.0, None, -2.0] and tokens["gaps"] == [-0.5, None, 0.0]
 
 
 @pytest.mark.real
@@ -78,8 +78,8 @@ def test_a_trace_is_bounded():
     trace = Trace(selected(groups, [list(range(16))] * 64), [])
     assert len(trace.completions) == 96
     found = trace.tokens(words)
-    assert sum(len(each.pieces) for each in found.values()) <= tracing.MOST_TOKENS
-    assert all(len(each.pieces) + each.left_out == 5000 for each in found.values())
+    assert sum(len(each["pieces"]) for each in found.values()) <= tracing.MOST_TOKENS
+    assert all(len(each["pieces"]) + each["left_out"] == 5000 for each in found.values())
 
 
 @pytest.mark.parametrize("total", [1, 30, 200, 2000, 12_345])

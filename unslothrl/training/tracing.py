@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unslothrl.records import Completion, Group, Sample, UpdateStats
-from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
+from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, chosen_groups
 from unslothrl.training.credit import Selected
 
 MOST_STEPS = 200  # of a run that are traced, about
@@ -60,8 +60,9 @@ class Trace:
         for part in parts:
             self.logprobs |= part.traced
 
-    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, Tokens]:
-        """-> by row, the tokens to be shown. `pieces` gives the text of each of some tokens."""
+    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, dict[str, Any]]:
+        """-> by row, the tokens to be shown, as `write_tokens` takes them. `pieces` gives the text
+        of each of some tokens."""
         most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
         found = {}
         for row, completion in self.completions.items():
@@ -73,13 +74,13 @@ class Trace:
             values = self.samples[row].advantages if row in self.samples else np.zeros(0)
             if len(values) and (values != values[0]).any():  # a critic's
                 advantages = by_token(values, sampled)
-            found[row] = Tokens(
-                pieces(completion.token_ids[:most].tolist()),
-                by_token(logprobs, sampled),
-                gaps,
-                advantages,
-                left_out=max(0, len(completion.token_ids) - most),
-            )
+            found[row] = {
+                "pieces": pieces(completion.token_ids[:most].tolist()),
+                "logprobs": by_token(logprobs, sampled),
+                "gaps": gaps,
+                "advantages": advantages,
+                "left_out": max(0, len(completion.token_ids) - most),
+            }
         return found
 
 

@@ -8,7 +8,6 @@ run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all o
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,41 +31,28 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 
+SCALES = {"logprobs": 100, "gaps": 10_000, "advantages": 1000}  # of a nat, a nat, and 1
+
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 Rows = Sequence[Mapping[str, Any]]
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What is known of a completion's tokens, the first ones of a long one."""
-
-    pieces: list[str]  # the text of each
-    logprobs: list[float | None]  # the sampler's; None: not sampled
-    gaps: list[float | None] | None = None  # learner - sampler; None: not compared
-    advantages: list[float | None] | None = None  # None: the same for all
-    left_out: int = 0  # tokens after these
-
-
-def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> None:
-    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports.
-    Log-probabilities in 1/100 nats, gaps in 1/10,000 nats, advantages in 1/1,000."""
+def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str, Any]]) -> None:
+    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports. Of a
+    completion's first tokens "pieces" has the texts, "logprobs" the sampler's (None: not sampled),
+    "gaps" learner - sampler (None: not compared) and "advantages" what is not the same for all; so
+    many are "left_out" after them. The numbers become whole ones, which take the least room."""
     rows = [
-        {
-            "row": row,
-            **asdict(known),
-            "logprobs": scaled(known.logprobs, 100),
-            "gaps": known.gaps and scaled(known.gaps, 10_000),
-            "advantages": known.advantages and scaled(known.advantages, 1000),
-        }
+        {"row": row, **known, **{name: scaled(known[name], by) for name, by in SCALES.items()}}
         for row, known in tokens.items()
     ]
     folder.write_rows(TOKENS, step, rows)
 
 
-def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
-    """Whole numbers, which take the least room; None stays, and is what not finite ones become."""
-    return [round(v * by) if is_number(v) else None for v in values]
+def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
+    """None stays, and is what not finite ones become."""
+    return values and [round(v * by) if is_number(v) else None for v in values]
 
 
 def delete_up_to(folder: RunFolder, step: int) -> None:

@@ -157,11 +157,6 @@ def not_evaluated(run: RunHistory) -> Blanks:
     return {} if run.ends("train/loss", 2 * LEAST) and not run.sets else None
 
 
-def too_short(run: RunHistory) -> Blanks:
-    steps = len(run.values("reward/mean")) or len(run.values("train/loss"))
-    return {"steps": steps} if steps < 2 * LEAST else None
-
-
 OFFLINE = (SFT, DPO, RM)
 PAIRS = (DPO, RM)
 
@@ -274,7 +269,8 @@ RULES = (
     Rule("Nothing was evaluated", not_evaluated,
          "Only losses of training are known, which fall also where rows are memorised.",
          "Set --eval_every, and --eval_dataset where the data has no test split.", NOTE, OFFLINE),
-    Rule("Too early to say", too_short, "Steps so far: {steps}; most signs need 6.",
+    Rule("Too early to say", on("timing/step_s", lambda c: len(c.points) < 2 * LEAST, 1),
+         "Steps so far: {steps}; most signs need 6.",
          "Figures of single steps scatter; the evaluations before and after tell more.", NOTE,
          (RL, *OFFLINE)),
 )  # fmt: skip
