@@ -27,7 +27,7 @@ from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
 from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
-from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
+from unslothrl.tracking.run_folder import REPORT, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
@@ -52,12 +52,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     only = runs[0] if len(runs) == 1 else None
     data = browser_data(only.folder) if only else {"steps": [], "evals": []}
-    found = [
-        (run.name, sign)
-        for run in runs
-        if any(row["step"] for row in run.rows)
-        for sign in signs.found(run)
-    ]
+    begun = [run for run in runs if any(row["step"] for row in run.rows)]
     environment = Environment(
         autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
     )
@@ -70,11 +65,11 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
-        signs=found,
+        signs=[(run.name, sign) for run in begun for sign in signs.found(run)],
         is_fine=only is not None and bool(only.values("timing/step_s")),
         evaluations=evaluations(runs),
         figures=all_figures(runs),
-        has_rollouts=bool(only and any(map(only.folder.steps_of, (ROLLOUTS, EVALS)))),
+        has_rollouts=bool(data["steps"] or data["evals"]),
         **(of_comparison(runs) if only is None else of_run(only)),
     )
     write_whole(path, page.encode("utf-8", "replace"))

@@ -21,7 +21,7 @@ import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,9 +40,7 @@ IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
 MOST_IDS = 1 << 16  # bytes
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
-MOST_SETS = 4
 COLUMNS = ("set", "task", "prompt", "answer", "completion", "score", "finish_reason", "tokens")
-MOST_TEXT = 4000  # characters of a text in a table
 NONE = "none"  # what `--track` is to switch off what a resumed run had
 
 
@@ -115,7 +113,7 @@ class Trackers:
     def samples(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Of what an evaluation drew, by set, a few completions."""
         if self.threads:
-            self._tell("samples", step, list(sample_rows(drawn)))
+            self._tell("samples", step, sample_rows(drawn))
 
     def close(self, status: str, within_s: float = CLOSE_S) -> None:
         """Ends the run in every tracker; those that do not return in time are left behind."""
@@ -171,14 +169,8 @@ def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     return ids | new
 
 
-def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> Iterator[dict[str, Any]]:
-    """The first candidate of the first problems of each evaluation set, long texts cut."""
-    few = {name: groups[:SAMPLES] for name, groups in list(drawn.items())[:MOST_SETS]}
-    for row in evaluation_rows(few):
-        if row["candidate"] == 0:
-            yield {name: cut(row[name]) for name in COLUMNS}
-
-
-def cut(value: Any) -> Any:
-    too_long = isinstance(value, str) and len(value) > MOST_TEXT
-    return f"{value[:MOST_TEXT]} ..." if too_long else value
+def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> list[dict[str, Any]]:
+    """The first candidate of the first problems of each evaluation set."""
+    few = {name: groups[:SAMPLES] for name, groups in drawn.items()}
+    rows = [row for row in evaluation_rows(few) if row["candidate"] == 0]
+    return [{name: row[name] for name in COLUMNS} for row in rows]
