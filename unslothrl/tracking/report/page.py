@@ -176,8 +176,8 @@ def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
                 of = f"{label} {name} {run.name}" if len(runs) > 1 else f"{label} {name}"
                 rows.append([of, *evaluation_cells(run, name, key)])
             if len(having) == len(runs) == 2:
-                ends = [(run, run.points(f"eval/{name}/{key}")[-1]) for run in runs]
-                changed = difference(*ends, name, key)
+                one, other = ((run, run.points(f"eval/{name}/{key}")[-1]) for run in runs)
+                changed = difference(one, other, name, key)
                 rows.append([f"{label} {name} difference of the last", "", "", changed, ""])
     return rows
 

@@ -52,7 +52,9 @@ def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str,
 
 def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
     """None stays, and is what not finite ones become."""
-    return values and [round(v * by) if is_number(v) else None for v in values]
+    if values is None:
+        return None
+    return [round(v * by) if is_number(v) else None for v in values]
 
 
 def delete_up_to(folder: RunFolder, step: int) -> None:
