@@ -44,12 +44,6 @@ turns = [{"role": "user", "content": "..."}, {"role": "assistant", "content": ".
 text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip()  # up to the answer's end
 ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").to(model.device)
 """
-OF_TEXTS = """
-prompt, answer = "...", "..."  # as they stand: the base has no chat template
-ids = tokenizer(prompt)["input_ids"]
-ids += tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-ids = {"input_ids": model.dummy_inputs["input_ids"].new_tensor([ids]).to(model.device)}
-"""
 OF_JUDGE = "In reinforcement learning: `unslothrl train --reward rm:FOLDER`, with this folder."
 SCORE = f"""\
 from safetensors.torch import load_file
@@ -122,11 +116,9 @@ def usage(base: str, run: RunHistory, use: Use | None) -> str:
     else:
         name = json.dumps(base if is_hub_id(base) else "the/folder/of/its/base")
         text = LOAD.format(imports=", BitsAndBytesConfig", base=IN_NF4.format(name=name))
-    has_template = use is None or use.chat_template is not None
     parts = []
-    if run.kind == RM:
-        text += (OF_CONVERSATION if has_template else OF_TEXTS) + SCORE
-        parts = [OF_JUDGE] if has_template else []
+    if run.kind == RM and (use is None or use.chat_template is not None):
+        parts, text = [OF_JUDGE], text + OF_CONVERSATION + SCORE
     parts.append(f"```python\n{text}```")
     if use is not None and run.kind == RL:
         parts.append(
