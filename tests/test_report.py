@@ -386,7 +386,7 @@ def test_any_values_can_be_drawn(values):
     points = list(enumerate(values))
     low, *_, high = charts.nice_ticks(min(values), max(values))
     assert low < high
-    figure = charts.figure("t", [charts.Curve("a", points), charts.Curve("b", points[:1])])
+    figure = charts.figure("t", {"a": points, "b": points[:1]})
     paths = [path[1:] for kind, path, _ in figure.strokes if kind in ("line", "dot")]
     numbers = [float(n) for path in paths for n in re.split("[MLh ]", path)]
     assert numbers and all(-1 <= n <= 101 for n in numbers)
@@ -410,10 +410,7 @@ def test_a_fault_of_the_report_ends_no_run(folder):
 
 
 def test_a_figure_carries_its_values():
-    curves = [
-        charts.Curve("a<b", [(1, 0.25, 0.0, 0.5), (3, 0.75, 0.5, 1.0)]),
-        charts.Curve("c", [(2, 1.0), (3, 2.0)]),
-    ]
+    curves = {"a<b": [(1, 0.25, 0.0, 0.5), (3, 0.75, 0.5, 1.0)], "c": [(2, 1.0), (3, 2.0)]}
     figure = charts.figure("t", curves, marks=[2, 9])
     assert json.loads(figure.values) == {
         "steps": [1, 2, 3],
@@ -424,10 +421,10 @@ def test_a_figure_carries_its_values():
 
 
 def test_the_report_of_a_long_run_stays_small():
-    curve = charts.Curve("reward", [(step, float(step)) for step in range(1, 10_001)])
-    assert len(curve.thinned) == charts.MOST_POINTS
-    assert curve.thinned[-1][0] == 10_000
-    assert len(charts.figure("time", [curve, curve]).values) < 20_000
+    curve = [(step, float(step)) for step in range(1, 10_001)]
+    assert len(charts.thinned(curve)) == charts.MOST_POINTS
+    assert charts.thinned(curve)[-1][0] == 10_000
+    assert len(charts.figure("time", {"a": curve, "b": curve}).values) < 20_000
 
 
 # Several runs

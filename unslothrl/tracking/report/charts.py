@@ -6,8 +6,7 @@ values, which the page's script reads out where a pointer is. `page.html` puts t
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
@@ -78,32 +77,15 @@ FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "e
 SHARES = ("accuracy", "pass@1", "best_of_n")
 
 
-@dataclass(frozen=True)
-class Curve:
-    name: str
-    points: Sequence[tuple[float, ...]]  # (step, value) or (step, value, low, high), ascending
-
-    @property
-    def thinned(self) -> list[tuple[float, ...]]:
-        """At most `MOST_POINTS` points, each the mean of neighbours at the last one's step."""
-        found = []
-        for part in buckets(self.points, MOST_POINTS):
-            steps, *values = zip(*part, strict=True)
-            found.append((steps[-1], *map(mean, values)))
-        return found
-
-    @property
-    def last(self) -> str:
-        return short(self.points[-1][1])
-
-
+Curve = Sequence[tuple[float, ...]]
+"""Points (step, value), or with the ends of an interval (step, value, low, high), ascending."""
 Stroke = tuple[str, str, int]
 """A kind (grid, mark, or line, band or dot of a curve), a path, and the number of a colour."""
 
 
 class Figure(NamedTuple):
     title: str
-    curves: Sequence[Curve]
+    legend: Sequence[tuple[str, str]]  # of each curve, its name and its last value
     strokes: Sequence[Stroke]
     heights: Sequence[tuple[float, str]]  # percent from the top, label
     steps: Sequence[tuple[float, float]]  # percent from the left, label
@@ -136,20 +118,20 @@ def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figur
     """A figure of a run, or of several runs one for each metric; none where all is 0."""
     names = [name for name in curves_of(metrics, runs) if any(run.points(name) for run in runs)]
     if len(runs) == 1:
-        groups = {title: [curve(runs[0], metric, legend(metric)) for metric in names]}
+        groups = {title: {legend(metric): curve_of(runs[0], metric) for metric in names}}
     else:
         form = "{}: {}" if len(names) > 1 else "{}"
         groups = {
-            form.format(title, legend(metric)): [curve(run, metric, run.name) for run in runs]
+            form.format(title, legend(metric)): {run.name: curve_of(run, metric) for run in runs}
             for metric in names
         }
     low = None if any(metric.endswith(FREE) for metric in names) else 0.0
     high = 1.0 if all(metric.endswith(SHARES) for metric in names) else None
     marks = [resume.step for resume in runs[0].begun.resumes] if len(runs) == 1 else []
     return [
-        figure(title, [each for each in curves if each.points], low, high, marks)
+        figure(title, {name: each for name, each in curves.items() if each}, low, high, marks)
         for title, curves in groups.items()
-        if any(point[1] for each in curves for point in each.points)
+        if any(point[1] for each in curves.values() for point in each)
     ]
 
 
@@ -159,30 +141,38 @@ def legend(metric: str) -> str:
     return " ".join([*sets, key.removesuffix("_s").replace("_", " ")])
 
 
-def curve(run: RunHistory, metric: str, name: str) -> Curve:
+def curve_of(run: RunHistory, metric: str) -> Curve:
     """With intervals where the completions of all evaluations are there to compute them."""
-    points: Sequence[tuple[float, ...]] = run.points(metric)
+    points = run.points(metric)
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
-    if kind == "eval" and key == "pass@1":
-        known = [run.scores(step, evaluated) for step, _ in run.points(metric)]
-        if all(known):
-            found = [estimate([mean(s) for s in scores.values()]) for scores in known]
-            ends = [(each.low, each.high) for each in found]
-            points = [(*point, *end) for point, end in zip(points, ends, strict=True)]
-    return Curve(name, points)
+    has_interval = kind == "eval" and key == "pass@1"
+    known = [run.scores(step, evaluated) for step, _ in points] if has_interval else [{}]
+    if not all(known):
+        return points
+    found = [estimate([mean(s) for s in scores.values()]) for scores in known]
+    return [(*point, each.low, each.high) for point, each in zip(points, found, strict=True)]
+
+
+def thinned(curve: Curve) -> list[tuple[float, ...]]:
+    """At most `MOST_POINTS` points, each the mean of neighbours at the last one's step."""
+    found = []
+    for part in buckets(curve, MOST_POINTS):
+        steps, *values = zip(*part, strict=True)
+        found.append((steps[-1], *map(mean, values)))
+    return found
 
 
 def figure(
     title: str,
-    curves: Sequence[Curve],
+    curves: Mapping[str, Curve],
     low: float | None = None,
     high: float | None = None,
     marks: Sequence[int] = (),
 ) -> Figure:
-    """A line chart of curves with points. `low` and `high` are values that its vertical range must
-    include; `marks` are steps that get a dashed line."""
-    data = [curve.thinned for curve in curves]
+    """A line chart of curves by their names, each with points. `low` and `high` are values that its
+    vertical range must include; `marks` are steps that get a dashed line."""
+    data = [thinned(each) for each in curves.values()]
     values = [value for points in data for _, *ends in points for value in ends]
     values += [limit for limit in (low, high) if limit is not None]
     ticks = nice_ticks(min(values), max(values))
@@ -209,7 +199,8 @@ def figure(
         "steps": steps,
         "curves": [[each.get(step) for step in steps] for each in known],
     }
-    return Figure(title, curves, strokes, heights, ends, json.dumps(carried, separators=(",", ":")))
+    named = [(name, short(each[-1][1])) for name, each in curves.items()]
+    return Figure(title, named, strokes, heights, ends, json.dumps(carried, separators=(",", ":")))
 
 
 def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:
