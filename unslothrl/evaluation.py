@@ -58,10 +58,6 @@ def engine_of(config: Config) -> str:
     return config.engine
 
 
-Drawn = dict[str, dict[str, list[Group]]]
-"""By policy, then by set."""
-
-
 def draw(
     config: Config,
     base: Path,
@@ -69,9 +65,9 @@ def draw(
     policies: Mapping[str, Adapter | None],
     level: str | None,
     view: Terminal,
-) -> Drawn:
-    """What each policy draws, an adapter over the base or (None) the base alone, by the actors of a
-    run of `config`, without a learner. UserError, RunError."""
+) -> dict[str, dict[str, list[Group]]]:
+    """What each policy, an adapter over the base or (None) the base alone, draws of each set by the
+    actors of a run of `config`, without a learner. UserError, RunError."""
     shapes = [Published(each).shape() for each in policies.values() if each is not None]
     alone = replace(
         config,

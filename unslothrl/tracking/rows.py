@@ -26,7 +26,13 @@ def read_jsonl(
         for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
                 break
-            row, problem = object_of(line, needs_step)
+            try:
+                row = json.loads(line)
+                problem = "" if isinstance(row, dict) else "is no object"
+                if needs_step and not problem and type(row.get("step")) is not int:
+                    problem = "has no step"
+            except (ValueError, RecursionError) as error:
+                problem = f"is not JSON: {shown(str(error), 200)[1:-1]}"
             if not problem:
                 rows.append(row)
             elif left_out is None:
@@ -34,17 +40,6 @@ def read_jsonl(
             else:
                 left_out(f"{path}, line {number} {problem}")
     return rows
-
-
-def object_of(line: bytes, needs_step: bool) -> tuple[dict[str, Any], str]:
-    """-> (the object in a line, what is wrong with it)"""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return {}, f"is not JSON: {shown(str(error), 200)[1:-1]}"
-    if not isinstance(row, dict):
-        return {}, "is no object"
-    return row, "has no step" if needs_step and type(row.get("step")) is not int else ""
 
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)

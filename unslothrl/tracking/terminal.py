@@ -122,13 +122,9 @@ class Terminal:
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
         """Prints a line; on a terminal one that `is_cut` ends before the last column, and any other
         is wrapped by the terminal, so that it can be copied."""
-        line = for_terminal(line)
-        if self.live_area:
-            text = Text(line, style)
-            self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
-        else:
-            self.console.file.write(line + "\n")
-            self.console.file.flush()
+        text = Text(for_terminal(line), style if self.live_area else "")
+        is_cut &= self.live_area
+        self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
 
     def _fitting(self, text: Text) -> Text:
         """In the columns that a line may fill: a key's echo must not wrap it."""
@@ -146,8 +142,7 @@ class Terminal:
             self.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
             self.line("")
-        if self.live_area and self.live is None:
-            self.live = Live(
+            self.live = self.live or Live(
                 get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
             )
             self.live.start()
