@@ -43,7 +43,7 @@
         const [value, low, high] = curves[curve][i] || [];
         label.textContent = short(value) + (high === undefined ? "" : ` (${short(low)} to ${short(high)})`);
       });
-      at.replaceChildren(`step ${steps[i]} `, ...links(steps[i]));
+      at.replaceChildren(`step ${steps[i]} `, linkTo(steps[i]));
     };
     const point = (event) => {
       const box = plot.getBoundingClientRect();
@@ -71,16 +71,11 @@
     });
   }
 
-  // To the rollouts of a step, or of the nearest that the page has, and to its evaluation.
-  function links(step) {
+  // To the rollouts of a step, or of the nearest that the page has.
+  function linkTo(step) {
     const far = ({ name }) => Math.abs(name - step);
     const nearest = data.steps.reduce((best, each) => (far(each) < far(best) ? each : best), data.steps[0]);
-    const evaluation = data.evals.find((each) => far(each) === 0);
-    return [
-      nearest && step > 0 ? element("a", { href: nearest.hash }, `rollouts of ${nearest.label}`) : "",
-      " ",
-      evaluation ? element("a", { href: evaluation.hash }, "evaluation") : "",
-    ];
+    return nearest ? element("a", { href: nearest.hash }, `rollouts of ${nearest.label}`) : "";
   }
 
   document.querySelectorAll("figure[data-values]").forEach(chart);

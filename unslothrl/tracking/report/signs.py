@@ -7,6 +7,7 @@ Beginning and end are the means of the first and the last tenth of the steps: se
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -90,19 +91,15 @@ def on(
     return test
 
 
-def no_signal(is_solved: bool) -> Callable[[RunHistory], Blanks]:
+def no_signal(is_solved: bool, run: RunHistory) -> Blanks:
     """Most groups of the last steps have equal rewards, and most problems are solved or not."""
-
-    def test(run: RunHistory) -> Blanks:
-        equal, groups = run.ends("reward/zero_signal_groups"), run.options.get("batch_size")
-        if equal is None or not groups or equal[1] / groups < 0.7:
-            return None
-        score = (run.ends("rollout/score") or (0.0, 0.0))[1]
-        is_near_best = 0.9 <= score <= 1  # over 1: a scale of its own
-        blanks = {"share": f"{equal[1] / groups:.0%}", "score": n(score)}
-        return blanks if is_near_best == is_solved else None
-
-    return test
+    equal, groups = run.ends("reward/zero_signal_groups"), run.options.get("batch_size")
+    if equal is None or not groups or equal[1] / groups < 0.7:
+        return None
+    score = (run.ends("rollout/score") or (0.0, 0.0))[1]
+    is_near_best = 0.9 <= score <= 1  # over 1: a scale of its own
+    blanks = {"share": f"{equal[1] / groups:.0%}", "score": n(score)}
+    return blanks if is_near_best == is_solved else None
 
 
 def collapse(run: RunHistory) -> Blanks:
@@ -184,12 +181,12 @@ RULES = (
          "{total} could not be computed and counted as 0, the first of them in step {began}.",
          "The run's output names the exception. Try the function with `unslothrl score`; slow ones "
          "need a larger --reward_timeout."),
-    Rule("Most groups had nothing to learn from", no_signal(is_solved=False),
+    Rule("Most groups had nothing to learn from", partial(no_signal, False),
          "In {share} of the groups of the last steps all candidates earned the same, so their "
          "advantages are 0.",
          "Problems that are always or never solved teach nothing: mix in others, raise "
          "--num_candidates or --temperature, or set --learner dapo, which redraws such groups."),
-    Rule("Most problems are solved by now", no_signal(is_solved=True),
+    Rule("Most problems are solved by now", partial(no_signal, True),
          "In {share} of the groups of the last steps all candidates earned the same, at a score "
          "of {score}.",
          "There is little left to learn from these problems: stop here, or continue with harder "
