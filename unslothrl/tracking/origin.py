@@ -77,8 +77,9 @@ def record(
     start: str = "",
     base: Mapping[str, str] = {},
 ) -> None:
-    """Writes run.json of a run that begins."""
-    command, known = command_line(sys.argv), None if recipe is None else dict(recipe)
+    """Writes run.json of a run that begins, with its command as it can be typed again."""
+    command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
+    known = None if recipe is None else dict(recipe)
     write(folder, Origin(command, now(), versions(), [], known, start, dict(base)))
 
 
@@ -111,11 +112,6 @@ def parsed(content: bytes) -> Origin:
         return Origin(**known | {"resumes": resumes})
     except (AttributeError, TypeError, ValueError, RecursionError):
         return Origin()
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """As it can be typed again, but for secrets."""
-    return " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in arguments[1:])])
 
 
 def versions() -> dict[str, str]:

@@ -84,8 +84,7 @@ class Phase:
     report."""
 
     def __init__(self, kind: str, now: float, tokens: int = 0):
-        self.kind, self.first_tokens = kind, tokens
-        self.started = self.said_at = now
+        self.kind, self.started, self.first_tokens = kind, now, tokens
         self.done, self.total, self.tokens = 0, 0, tokens
 
     def said(self, now: float) -> str:

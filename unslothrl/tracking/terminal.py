@@ -34,7 +34,6 @@ from unslothrl.tracking.step_lines import (
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
-TICK_S = 5.0  # between two looks at whether such a line is due
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
@@ -103,7 +102,7 @@ class Terminal:
             self.live = None
 
     def _tick_on(self) -> None:
-        while not self.has_ended.wait(TICK_S):
+        while not self.has_ended.wait(PLAIN_EVERY_S):
             self.tick()
 
     @property
@@ -174,8 +173,7 @@ class Terminal:
     def tick(self) -> None:
         """Where there is no live area, says now and then what is still being waited for."""
         phase, now = self.phase, self.clock()
-        if self.live is None and phase is not None and now - phase.said_at >= PLAIN_EVERY_S:
-            phase.said_at = now
+        if self.live is None and phase is not None and now - phase.started >= PLAIN_EVERY_S:
             self.line(f"{phase.kind}: {phase.said(now)}")
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
