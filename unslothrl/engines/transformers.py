@@ -147,8 +147,7 @@ class TransformersEngine:
             first = goes_with(*ordered[0])
             chosen = [entry for entry in ordered if goes_with(*entry) == first][:room]
             requests, load = [request for request, _ in chosen], chosen[0][1]
-            goes_on = any(self.in_flight[request.id].segment for request in requests)
-            chunk = Chunk(requests, self.stop, self.backend.model.device, in_parts=goes_on)
+            chunk = Chunk(requests, self.stop, self.backend.model.device)
             self.chunks.append((chunk, load))
             for row, request in enumerate(requests):
                 del self.waiting[request.id]
