@@ -5,7 +5,6 @@ the model and the gradient before the optimiser, and computes both again from th
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -266,14 +265,8 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
 
 def test_a_model_without_unsloths_patches_is_refused(base):
     model = models.policy(base, shape())
-    found = set(patches.missing(model))
-    assert {"decoder", "decoder layer", "attention"} <= found
     with pytest.raises(RunError, match=r"Unsloth's patches are not in force .*--backend peft"):
         patches.check(model)
-    model = models.policy(base, replace(shape(), dtype=torch.bfloat16))
-    assert {"LoRA of o_proj", "LoRA of gate_proj, up_proj, down_proj"} <= set(
-        patches.missing(model)
-    )
 
 
 @pytest.mark.parametrize(

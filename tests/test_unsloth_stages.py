@@ -195,11 +195,6 @@ def test_unsloths_fused_functions_ran(name, forwards, backwards, steps):
         assert counts[f"{function}.forward"] >= LAYERS * forwards
 
 
-def test_a_patch_that_is_not_in_force_is_found(steps, folder):
-    found = json.loads((folder / "facts.json").read_text())
-    assert found == {"missing": ["LoRA of gate_proj, up_proj, down_proj"]}
-
-
 @pytest.mark.parametrize("name", ["sft", "dpo", "rm"])
 def test_adapters_are_of_the_same_form(name, steps, folder, starts):
     (saved,) = (folder / "runs" / name / "adapters").iterdir()
