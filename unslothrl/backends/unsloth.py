@@ -69,7 +69,7 @@ from unsloth.device_type import DEVICE_TYPE_TORCH
 from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
 from unslothrl.backends import packing, patches
-from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend, measuring
+from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system import memory
@@ -115,20 +115,18 @@ def load(
     model = add_lora(model, lora, device, seed, start)
     packs = packs and model.config.model_type in patches.KINDS and packing.is_plain(model.config)
     return LoraBackend(
-        Loaded(
-            model=model,
-            device=device,
-            dtype=dtype,
-            name=name or str(base),
-            has_reference_adapter=start is not None,
-            offload=offload,
-            pack_inputs=functools.partial(pack_inputs, device) if packs else None,
-            shares_prompts=False,  # its kernels know sequences, not trees
-            for_inference=unsloth.FastLanguageModel.for_inference,
-            for_training=unsloth.FastLanguageModel.for_training,
-            decoder=functools.partial(Decoder, model, dtype),
-            llm=llm,
-        )
+        model=model,
+        device=device,
+        dtype=dtype,
+        name=name or str(base),
+        has_reference_adapter=start is not None,
+        offload=offload,
+        pack_inputs=functools.partial(pack_inputs, device) if packs else None,
+        shares_prompts=False,  # its kernels know sequences, not trees
+        for_inference=unsloth.FastLanguageModel.for_inference,
+        for_training=unsloth.FastLanguageModel.for_training,
+        decoder=functools.partial(Decoder, model, dtype),
+        llm=llm,
     )
 
 
