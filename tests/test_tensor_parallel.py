@@ -135,8 +135,8 @@ def test_an_actor_gets_the_engine_of_its_smallest_card():
     [
         ((0, 0, 1, 1, 1), 1, 2, [2], {(1, 0), (4, 3)}),  # the odd one is the learner's
         ((0, 0, 0, 1, 1, 1, 1), 1, 3, [0], {(2, 1), (4, 3), (6, 5)}),
-        ((0, 0, 0, 1, 1, 1), 2, 2, [2, 3], {(1, 0), (5, 4)}),  # one of each node
-        ((0, 0, 0, 1, 1, 1), 2, 1, [0, 1], {(4, 3)}),  # learners on one node where that can be
+        ((0, 0, 0, 1, 1, 1), 2, 2, [0, 3], {(2, 1), (5, 4)}),  # one of each node
+        ((0, 0, 0, 1, 1, 1), 2, 1, [1, 2], {(4, 3)}),  # learners on one node where that can be
     ],
 )
 def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, groups):

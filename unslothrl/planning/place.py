@@ -13,7 +13,7 @@ process on a GPU of unknown size plans for a part of it, and learns its size whe
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unslothrl.config.options import Config
@@ -94,19 +94,30 @@ def assign_gpus(
 
     Actors share what is left by learners, unless they have several GPUs of a node `each`. Of the
     ways that are tried the one whose smallest share of a GPU is largest; where that makes no
-    difference, learners are on as few nodes as can be and get the larger GPUs.
+    difference, learners are on as few nodes as can be and get the larger GPUs, or, where actors
+    have several, what is left over of each node.
     """
     if not gpus:
         return [()] * learners, [()] * actors
     if len(gpus) == learners == each == 1:
         return [(0,)], [(0,)] * actors
     nodes = nodes or [0] * len(gpus)
+    alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
+
+    def order(card: int) -> tuple[float, int, int]:
+        """The larger first; of equal ones those first whose node has most of them."""
+        return -size(gpus[card]), -alike[nodes[card], size(gpus[card])], nodes[card]
+
+    ordered = sorted(range(len(gpus)), key=order)
+    if each > 1:
+        by_node = [[card for card in ordered if nodes[card] == node] for node in sorted({*nodes})]
+        left_over = [card for its in by_node for card in its[: len(its) % each]]
+        ordered = left_over + [card for its in by_node for card in its[len(its) % each :]]
     best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
     most = 0  # groups for actors
-    for own in _for_learners(gpus, learners, each, nodes):
-        groups = groups_of(
-            [card for card in range(len(gpus)) if card not in own], gpus, nodes, each
-        )
+    for first in range(len(gpus) - learners + 1):
+        own = ordered[first : first + learners]
+        groups = groups_of([card for card in ordered if card not in own], gpus, nodes, each)
         most = max(most, len(groups))
         if len(groups) < (actors if each > 1 else actors > 0):
             continue
@@ -119,32 +130,6 @@ def assign_gpus(
     if best is None:
         raise _too_few(len(gpus), learners, actors, each, most)
     return [(card,) for card in best[1]], best[2]
-
-
-def _for_learners(
-    gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
-) -> Iterator[list[int]]:
-    """GPUs for the learners: neighbours in size; where actors have several, also what is left over
-    of each node, which leaves the most groups."""
-    alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
-
-    def order(card: int) -> tuple[float, int, int]:
-        """The larger first; of equal ones those first whose node has most of them."""
-        count = alike[nodes[card], size(gpus[card])] if each == 1 else 0
-        return -size(gpus[card]), -count, nodes[card]
-
-    ordered = sorted(range(len(gpus)), key=order)
-    for first in range(len(gpus) - learners + 1):
-        yield ordered[first : first + learners]
-    if each == 1 or len(gpus) < learners:
-        return
-    for takes_larger in (True, False):
-        left_over, others = [], []
-        for node in dict.fromkeys(nodes[card] for card in ordered):
-            cards = [card for card in ordered if nodes[card] == node][:: 1 if takes_larger else -1]
-            left_over += cards[: len(cards) % each]
-            others += cards[len(cards) % each :]
-        yield [*left_over, *others][:learners]
 
 
 def groups_of(
