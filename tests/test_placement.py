@@ -227,7 +227,7 @@ def test_cpu_processes_must_fit_in_memory():
     assert placement.cards == ()
     assert placement.rounds() == [placement.processes]
     assert [p.engine() for p in placement.processes] == [None, *[EngineMemory(64)] * 2]
-    with pytest.raises(UserError, match=r"19\.0 GB of memory, the cluster has 11\.7 GB"):
+    with pytest.raises(UserError, match=r"3 processes needs about 6\.3 GB .*11\.7 GB for 1"):
         place(config, Resources((), 12_000), base_mb=5_000)
 
 

@@ -237,12 +237,10 @@ def config_of(words: list[str]) -> dict:
     return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}  # noqa: B905
 
 
-def test_a_small_shm_is_reported_and_does_not_stop_a_run():
-    machine = replace(cards(24), shm_mb=64)
-    found = forecast_of(replace(MAIN, max_num_seqs=8), SEVEN, machine)
-    (shm,) = [store for store in found.stores if store.name == "/dev/shm"]
-    assert not shm.holds and found.fits
-    assert not forecast_of(MAIN, SEVEN, replace(machine, disk_mb=1000)).fits
+def test_a_disk_that_is_too_small_is_said():
+    config, machine = replace(MAIN, max_num_seqs=8), cards(24)
+    assert forecast_of(config, SEVEN, machine).fits
+    assert not forecast_of(config, SEVEN, replace(machine, disk_mb=1000)).fits
 
 
 def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):

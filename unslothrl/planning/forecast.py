@@ -1,5 +1,5 @@
-"""What a run takes of the GPUs, of the host's memory, of /dev/shm and of the disk, and how long a
-step takes: an estimate in a range, from what GPUs of their size move and compute.
+"""What a run takes of the GPUs, of the host's memory and of the disk, and how long a step takes: an
+estimate in a range, from what GPUs of their size move and compute.
 
     generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
                  + what an engine adds), n sequences at once; rounds = completions / n
@@ -19,7 +19,6 @@ from typing import Any
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
-from unslothrl.config.parts import versions_in_flight
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
@@ -52,21 +51,15 @@ Seconds = tuple[float, float, float]  # of generating, judging, updating
 
 @dataclass(frozen=True)
 class Store:
-    """Host memory, /dev/shm or the disk; `has_mb` is None where that is not known, `instead` what
-    takes its place where there is too little."""
+    """Host memory or the disk; `has_mb` is None where that is not known."""
 
     name: str
     needed_mb: float
     has_mb: float | None
-    instead: str | None = None
-
-    @property
-    def holds(self) -> bool:
-        return self.has_mb is None or self.needed_mb <= self.has_mb
 
     @property
     def fits(self) -> bool:
-        return self.holds or self.instead is not None
+        return self.has_mb is None or self.needed_mb <= self.has_mb
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,15 +119,8 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     host = sum(sum(needs.host.values()) for needs in everyone) + DRIVER_MB
     if not placed.cards:
         host += sum(needs.peak_mb() for needs in everyone)
-    adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
-    # of each process and of the driver two, and every further version that a vLLM actor draws under
-    copies = 2 * (1 + len(placed.processes))
-    copies += (versions_in_flight(config) - 1) * sum(
-        each.limits is not None for each in placed.actors
-    )
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", adapter * copies, machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Forecast(placed, stores)

@@ -41,8 +41,6 @@ def place(
 
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
-    if not resources.gpus and not resources.nodes and base_mb is not None:
-        _check_host_memory(config, resources, base_mb)
     shape = shape or shape_of(config.model)
     if len(resources.gpus) == 1:
         _check_shared_gpu(config)
@@ -59,6 +57,9 @@ def place(
             else assign_nodes(config, resources.nodes, base_mb)
         )
         bare = [replace(p, node=resources.nodes[at]) for p, at in zip(bare, places, strict=True)]
+    elif not resources.gpus:
+        memory_mb = resources.memory_mb
+        assign_nodes(config, [Node("", "this machine", 1, memory_mb, memory_mb)], base_mb)
     planned = {
         process.name: process
         for card in dict.fromkeys(process.card for process in bare)
@@ -262,17 +263,6 @@ def check_overlap(config: Config) -> None:
         raise UserError(
             f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
             "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
-        )
-
-
-def _check_host_memory(config: Config, resources: Resources, base_mb: float) -> None:
-    needed = config.number_of_learners * process_mb(base_mb)
-    needed += config.number_of_actors * process_mb(base_mb, config.actor_tensor_parallel)
-    if needed > resources.memory_mb:
-        raise UserError(
-            f"number_of_actors: {config.number_of_processes} processes need about "
-            f"{needed / 1024:.1f} GB of memory, the cluster has {resources.memory_mb / 1024:.1f} "
-            "GB: lower --number_of_actors"
         )
 
 
