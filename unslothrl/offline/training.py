@@ -1,13 +1,11 @@
 """TRL's config and trainer for a stage, and its loop."""
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -114,19 +112,7 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch
             "precompute_ref_batch_size": micro,
             "remove_unused_columns": False,  # `LearntOnly` reads more of them than TRL's
         }
-    with refused(options):
-        return CONFIGS[type(options)](**{**ours, **given_fields(options)})
-
-
-@contextlib.contextmanager
-def refused(options: OfflineOptions) -> Iterator[None]:
-    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError."""
-    try:
-        yield
-    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        if not options.trl:
-            raise
-        raise UserError(f"trl {', '.join(options.trl)}: {error}: leave it out") from None
+    return CONFIGS[type(options)](**{**ours, **given_fields(options)})
 
 
 def given_fields(options: OfflineOptions) -> dict[str, Any]:
@@ -233,17 +219,16 @@ def trainer_of(run: Any) -> Any:
         more["data_collator"] = LearntOnly(pad, pad_to_multiple_of=config.pad_to_multiple_of)
     trained = [p for p in model.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in trained]
-    with refused(options):
-        trainer = TRAINERS[type(options)](
-            model=model,
-            args=config,
-            train_dataset=Dataset.from_list(tables.train),
-            eval_dataset=Dataset.from_list(tables.evaluation),
-            processing_class=run.tokenizer,
-            callbacks=[Recorder(run)],
-            run=run,
-            **more,
-        )
+    trainer = TRAINERS[type(options)](
+        model=model,
+        args=config,
+        train_dataset=Dataset.from_list(tables.train),
+        eval_dataset=Dataset.from_list(tables.evaluation),
+        processing_class=run.tokenizer,
+        callbacks=[Recorder(run)],
+        run=run,
+        **more,
+    )
     for parameter, value in zip(trained, before, strict=True):
         parameter.data = value  # over 4 bits TRL makes it bfloat16
     trainer.remove_callback(transformers.PrinterCallback)
