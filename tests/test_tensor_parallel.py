@@ -59,7 +59,7 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
     ("flags", "line"),
     [
         ({"number_of_actors": "0"}, "change --number_of_actors"),
-        ({"cluster": "local"}, "beside 1 learner: leave it out"),
+        ({"cluster": "local"}, "leave --actor_tensor_parallel out"),
         ({"engine": "transformers"}, "change --engine"),
         ({"model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"}, "quantised already"),
         ({"actor_tensor_parallel": "3"}, "28 attention heads .* set --actor_tensor_parallel 2"),
@@ -280,7 +280,7 @@ def test_the_plan_shows_it(capsys):
     plan.forecast("train", SPLIT, "24,24,24", as_json=False)
     text = capsys.readouterr().out
     assert text.count("actor-0, each of its 2 GPUs") == 2 and "--actor_tensor_parallel 2" in text
-    with pytest.raises(UserError, match="shares none of its GPUs"):
+    with pytest.raises(UserError, match="leave --actor_tensor_parallel out"):
         plan.forecast("train", SPLIT, "24,24", as_json=True)
 
 

@@ -46,7 +46,7 @@ def load_on_cpu(current: list) -> None:
         current[0] = torch.device("cpu", 0)
         model = plain(
             base,
-            four_bit=False,
+            load_in_4bit=False,
             device_map="cpu",
             fast_inference=False,
             use_gradient_checkpointing=False,  # its buffers want a card's pinned memory

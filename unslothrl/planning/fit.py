@@ -164,12 +164,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     if gpus == 1:
         check_overlap(config)
     each, learners = config.actor_tensor_parallel, config.number_of_learners
-    if gpus and asked and each > 1 and gpus < learners + each:
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
-            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
-            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
-        )
     if gpus:
         free = max(0, gpus - learners) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
@@ -185,13 +179,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
         share = int(min(config.actor_gpu_usage, left) * 100) / 100
         if share > 0:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
-    holds_two = config.engine == "vllm" and config.number_of_actors and config.learner_has_engine
-    if gpus and config.cluster == "local" and holds_two:
-        raise UserError(
-            f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
-            "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
-            "--number_of_actors 0, or --cluster ray"
-        )
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:
