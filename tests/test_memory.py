@@ -82,10 +82,7 @@ def test_the_limit_reaches_every_worker(monkeypatch):
 def watched() -> memory.MemoryWatch:
     """What `prepare_card` began."""
     memory.prepare_card()
-    watch = memory.watch_card()
-    if watch.thread.is_alive():
-        watch.stop()
-    return watch
+    return memory.watch_card()
 
 
 def test_the_drivers_figure_is_this_processes(card):
@@ -109,18 +106,14 @@ def test_without_nvml_cuda_is_asked_and_never_in_the_background(card):
     card(24, free=10, nvml=Nvml(mine=GB))
     memory.prepare_card()
     assert memory.watch_card().thread.is_alive()
-    memory.watch_card().stop()
 
 
 def test_a_peak_between_two_questions_is_seen():
     """The thread reads it; nobody asks while the engine is awake."""
     values = [4.0]
     watch = memory.MemoryWatch(lambda: values[0])
-    try:
-        values[0] = 30.0
-        while watch.most < 30.0:
-            assert watch.thread.is_alive()
-        values[0] = 4.0
-        assert watch.peak_mb() == 30.0
-    finally:
-        watch.stop()
+    values[0] = 30.0
+    while watch.most < 30.0:
+        assert watch.thread.is_alive()
+    values[0] = 4.0
+    assert watch.peak_mb() == 30.0

@@ -84,8 +84,7 @@ class LoraBackend:
 
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
         """The critic's value of the state before each sampled token, float32 and flat."""
-        if self.value_head is None:
-            raise ValueError("this backend has no critic: call add_critic first")
+        assert self.value_head is not None, "this backend has no critic"
         states, _ = self.states_before(samples)
         return self.value_head(states.float()).squeeze(-1)
 

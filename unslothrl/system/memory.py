@@ -11,6 +11,7 @@ import os
 import resource
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -72,7 +73,6 @@ class MemoryWatch:
 
     def __init__(self, read: Callable[[], float], in_background: bool = True):
         self.read, self.most = read, 0.0
-        self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._run, name="memory", daemon=True)
         if in_background:
             self.thread.start()
@@ -83,12 +83,9 @@ class MemoryWatch:
             self.most = max(self.most, self.read())
         return self.most
 
-    def stop(self) -> None:
-        self.stopped.set()
-        self.thread.join()
-
     def _run(self) -> None:
-        while not self.stopped.wait(READ_EVERY_S):
+        while True:
+            time.sleep(READ_EVERY_S)
             self.peak_mb()
 
 
