@@ -75,7 +75,7 @@ def by_hand(model, loss, gradients):
 
 
 def shape(start=None, seed=3407):
-    return models.Shape(torch.float32, 8, 16, 0.0, seed, start, "embedded")
+    return models.Shape(torch.float32, 8, 16, 0.0, seed, start)
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
     exec(code.replace('/base")\n', exact), names)
     turns = [(each["role"], each["content"]) for each in names["turns"]]
     assert names["text"] == "".join(f"<|im_start|>{r}\n{s}<|im_end|>\n" for r, s in turns)[:-1]
-    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder, "embedded")
+    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder)
     model = models.reward_model(base_model.prepare("embedded"), shape_of)
     (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
     assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)

@@ -84,7 +84,7 @@ def steps(base, starts, folder):
 
 
 def shape(start: Path) -> models.Shape:
-    return models.Shape(torch.bfloat16, 8, 16, 0.0, 3407, start, "plain")
+    return models.Shape(torch.bfloat16, 8, 16, 0.0, 3407, start)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from transformers import TrainerCallback
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.parts import half_precision
-from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
 from unslothrl.offline.trainers import (
@@ -34,7 +33,7 @@ from unslothrl.planning import stages
 from unslothrl.system import stopping
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
-from unslothrl.weights import adapter_use, starting_adapter
+from unslothrl.weights import starting_adapter
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
@@ -206,8 +205,7 @@ def trainer_of(run: Any) -> Any:
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    name = EMBEDDED if run.use.base == EMBEDDED else adapter_use.base_name(run.use.base, run.base)
-    shape = shape_of(options, name, run.folder.path)
+    shape = shape_of(options, run.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)
     config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
@@ -263,8 +261,8 @@ def silence() -> None:
     os.environ["TQDM_DISABLE"] = "1"
 
 
-def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
-    """What is put on the base, which published adapters call `name`, in a run's folder."""
+def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
+    """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
     start = start or starting_adapter.folder(options)  # of an earlier version, which kept none
     dtype = options.dtype
@@ -278,7 +276,6 @@ def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
         dropout=options.lora_dropout,
         seed=options.seed,
         start=Path(start) if start else None,
-        name=name,
         backend=options.backend,
         context=options.max_length,
     )
