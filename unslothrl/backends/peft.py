@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from unslothrl.backends import packing
 from unslothrl.backends.lora import REFERENCE, LoraBackend
 from unslothrl.records import LORA_TARGETS
-from unslothrl.system.memory import prepare_card
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import coverage
 from unslothrl.weights.base_model import read_config
 
@@ -59,7 +59,7 @@ def load(
 
 def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
     """A checkpoint as a model of transformers' class `kind`, without a LoRA."""
-    prepare_card()
+    limit_card_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     more |= {name: 0.0 for name in DROPOUTS if read_config(base).get(name)}
     model = kind.from_pretrained(

@@ -102,7 +102,7 @@ def load(
     vLLM that holds the base once for both, within that share of the whole card; it is then the
     backend's `llm`. `loading` goes to `from_pretrained`.
     """
-    memory.prepare_card()
+    memory.limit_card_memory()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
         vllm_internals.leave_out_router_kernels()
@@ -149,7 +149,7 @@ def for_trainer(
     it has a head of one output, `score`, in place of the output layer. `context`: tokens of the
     longest row. RunError as `add_lora`.
     """
-    memory.prepare_card()
+    memory.limit_card_memory()
     if scores:
         loading["num_labels"] = 1
     # Beyond what the base knows Unsloth would scale its rotary embedding: another model.

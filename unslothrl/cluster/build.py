@@ -24,7 +24,7 @@ from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import smallest_card, this_card
-from unslothrl.system.memory import prepare_card
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 
@@ -34,7 +34,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     finds to itself."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
-        prepare_card()
+        limit_card_memory()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
     elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
         from unslothrl.engines import vllm_split
@@ -52,7 +52,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     else:
         from unslothrl.engines import vllm
 
-        prepare_card()
+        limit_card_memory()
         engine = vllm.start(
             base,
             **vllm_options(config),

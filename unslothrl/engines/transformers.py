@@ -18,7 +18,7 @@ from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight, longest
 from unslothrl.engines.chunk import Chunk
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request
-from unslothrl.system.memory import is_out_of_memory
+from unslothrl.system.memory import is_out_of_memory, peak_memory_mb
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -226,6 +226,7 @@ class TransformersEngine:
     def sleep(self) -> None:
         """Leaves the mode in which the backend generates, so that it can train. What is in flight
         goes on with the next `step`."""
+        peak_memory_mb()  # what it has awake
         self.awake.close()
         self.model = None
         self.backend.free_cache()
@@ -234,7 +235,7 @@ class TransformersEngine:
         return self.backend.fingerprint()
 
     def memory_mb(self) -> float:
-        return self.backend.memory_mb()
+        return peak_memory_mb()
 
     def close(self) -> None:
         self.abort(list(self.in_flight))

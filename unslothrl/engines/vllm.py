@@ -260,6 +260,7 @@ class VllmEngine:
     def sleep(self) -> None:
         """Stays awake while requests are in flight, whose keys and values would be lost."""
         if self.takes_turns and not self.is_asleep and not self.in_flight:
+            peak_memory_mb()  # what it has awake
             with sleep_lock(self.sleep_lock, adapter_room()):
                 self.llm.sleep(level=1)
             self.is_asleep = True

@@ -108,7 +108,6 @@ class SplitVllmEngine(vllm.VllmEngine):
         super().__init__(llm, base)
         self.base = base
         check_base(self.in_workers(partial(base_problem, base, True)))
-        self.memory_mb()  # from now on a GPU's use is watched
 
     @cached_property
     def slots(self) -> Slots:
