@@ -23,7 +23,7 @@ from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.system.machine import smallest_card, this_card
+from unslothrl.system.machine import this_card
 from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
@@ -39,7 +39,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
         from unslothrl.engines import vllm_split
 
-        gpu, free_mb = smallest_card()
+        gpu = plan.gpu
         engine = vllm_split.start(
             base,
             base_model.find(config.model),
@@ -47,7 +47,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             **vllm_options(config),
             on_gpu=gpu is not None,
             dtype=dtype_on(config, gpu.capability if gpu else None),
-            memory=plan.engine(gpu, free_mb),
+            memory=plan.engine(),
         )
     else:
         from unslothrl.engines import vllm

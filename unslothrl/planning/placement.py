@@ -83,15 +83,10 @@ class ProcessPlan:
     def engine(self, here: Gpu | None = None, free_mb: float | None = None) -> EngineMemory | None:
         """What its vLLM is given; None where it has none.
 
-        In the process itself: `here` is the GPU that it finds, `free_mb` what is free of it now.
-        Less is free than planned where somebody else has taken some: then it gets less.
+        In the process itself: `here` is the GPU that it finds, for one whose size was not known,
+        and `free_mb` what is free of it now, which is less where somebody else has taken some.
         """
-        if self.limits is None:
-            return None
-        gpu = self.gpu
-        if here is not None and (gpu is None or here.uuid != gpu.uuid):
-            gpu = here  # Ray chose it
-        return self.limits.on(gpu, self.share, free_mb)
+        return self.limits and self.limits.on(self.gpu or here, self.share, free_mb)
 
 
 @dataclass(frozen=True)

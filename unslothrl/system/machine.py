@@ -200,16 +200,6 @@ def this_card() -> tuple[Gpu | None, int]:
     return Gpu(properties.name, total, total, capability, uuid).limited(), free
 
 
-def smallest_card() -> tuple[Gpu | None, int]:
-    """As `this_card`, of the smallest GPU that this process sees and the least that is free on any
-    of them; torch is asked in a process of its own, so that this one takes nothing of them."""
-    gpus = [gpu.limited() for gpu in find_gpus()[0]]
-    if not gpus:
-        return None, 0
-    gpu = min(gpus, key=lambda gpu: gpu.memory_mb)
-    return replace(gpu, free_mb=gpu.memory_mb), min(gpu.free_mb for gpu in gpus)
-
-
 def usable_packages(on_gpu: bool) -> frozenset[str]:
     """Those of vllm, unsloth and ray that are installed and fit a machine with or without a GPU."""
     usable = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
