@@ -23,7 +23,7 @@ from unslothrl.engines.vllm_internals import EXTENSION, options
 from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, set_variables_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.footprint import EngineMemory
-from unslothrl.planning.place import assign_gpus, place
+from unslothrl.planning.place import cards_of, place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.planning.tensor_parallel import check_model, problem
 from unslothrl.records import LORA_TARGETS
@@ -130,6 +130,13 @@ def test_an_actor_gets_the_engine_of_its_smallest_card():
     assert of_both.cards == (0, 3) and of_both.gpu.memory_mb == 12 * GB
 
 
+def dealt(gpus, learners, actors, each, nodes):
+    config = Config(
+        number_of_learners=learners, number_of_actors=actors, actor_tensor_parallel=each
+    )
+    return cards_of(config, Resources(tuple(gpus), 0, (), tuple(nodes)))
+
+
 @pytest.mark.parametrize(
     ("nodes", "learners", "actors", "own", "groups"),
     [
@@ -140,7 +147,7 @@ def test_an_actor_gets_the_engine_of_its_smallest_card():
     ],
 )
 def test_learners_take_what_leaves_whole_groups(nodes, learners, actors, own, groups):
-    found_own, found = assign_gpus([card(24)] * len(nodes), learners, actors, 2, nodes)
+    found_own, found = dealt([card(24)] * len(nodes), learners, actors, 2, nodes)
     assert found_own == [(each,) for each in own]
     assert set(found) == groups
 
@@ -161,7 +168,7 @@ def test_every_way_that_there_is_is_found(found, learners, actors, each):
     counts = [nodes.count(node) for node in sorted(set(nodes))]
     can = max(groups_left(counts, learners, each), default=-1) >= actors
     try:
-        own, groups = assign_gpus(gpus, learners, actors, each, nodes)
+        own, groups = dealt(gpus, learners, actors, each, nodes)
     except UserError:
         assert not can
         return

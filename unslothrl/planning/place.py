@@ -8,7 +8,7 @@ none                                  CPU processes
 With `actor_tensor_parallel` an actor has that many whole GPUs of a node.
 
 Each process is bound to its GPU (`variables.of_cards`), and on a cluster that was joined to its
-node, so GPUs may differ: see `assign_gpus`. Without GPUs, `assign_nodes` chooses the nodes. A
+node, so GPUs may differ: see `cards_of`. Without GPUs, `assign_nodes` chooses the nodes. A
 process on a GPU of unknown size plans for a part of it, and learns its size when it is there.
 """
 
@@ -76,33 +76,21 @@ def place_alone(config: Config, process: ProcessPlan, cards: Cards, gpu: Gpu | N
 
 
 def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Sequence[Cards]]:
-    """-> (the GPU of each learner, those of each actor), none where there are no GPUs. Raises
-    UserError where there are too few."""
-    return assign_gpus(
-        resources.gpus,
-        config.number_of_learners,
-        config.number_of_actors,
-        config.actor_tensor_parallel if config.number_of_actors else 1,
-        resources.card_nodes,
-    )
+    """-> (the GPU of each learner, those of each actor), none where there are no GPUs. UserError
+    where there are too few.
 
-
-def assign_gpus(
-    gpus: Sequence[Gpu | None], learners: int, actors: int, each: int = 1, nodes: Sequence[int] = ()
-) -> tuple[list[Cards], list[Cards]]:
-    """-> (the GPU of each learner, the `each` GPUs of each actor). UserError where there are too
-    few. `nodes`: of each GPU; none: all are on one.
-
-    Actors share what is left by learners, unless they have several GPUs of a node `each`. Of the
+    Actors share what is left by learners, unless they have several GPUs of a node each. Of the
     ways that are tried the one whose smallest share of a GPU is largest; where that makes no
     difference, learners are on as few nodes as can be and get the larger GPUs, or, where actors
     have several, what is left over of each node.
     """
+    gpus, learners, actors = resources.gpus, config.number_of_learners, config.number_of_actors
+    each = config.actor_tensor_parallel if actors else 1
     if not gpus:
         return [()] * learners, [()] * actors
     if len(gpus) == learners == each == 1:
         return [(0,)], [(0,)] * actors
-    nodes = nodes or [0] * len(gpus)
+    nodes = resources.card_nodes or [0] * len(gpus)
     alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
 
     def order(card: int) -> tuple[float, int, int]:
