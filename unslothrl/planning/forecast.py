@@ -46,7 +46,6 @@ SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest
 )
 
 Rates = tuple[float, float]  # bytes/s, operations/s
-Seconds = tuple[float, float, float]  # of generating, judging, updating
 
 
 @dataclass(frozen=True)
@@ -156,17 +155,15 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
 
 
 def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
-    """(low, high) of a step on the placement's smallest GPU, and of what the reward model takes of
-    it; None without GPUs, the latter also without a reward model."""
+    """(low, high) of a step on the placement's smallest GPU; None without GPUs."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
-        return {"step_seconds": None, "judging_seconds": None}
+        return {"step_seconds": None}
     slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
-    low = parts(config, shape, fast, low_s, SHORT)
-    high = parts(config, shape, slow, high_s, 1.0, turns_of(config))
-    judging = (low[1], high[1]) if footprint.has_reward_model(config) else None
-    return {"step_seconds": (sum(low), sum(high)), "judging_seconds": judging}
+    low = step_s(config, shape, fast, low_s, SHORT)
+    high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
+    return {"step_seconds": (low, high)}
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
@@ -186,10 +183,10 @@ def turns_of(config: Config) -> int:
     return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
 
 
-def parts(
+def step_s(
     config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
-) -> Seconds:
-    """Of a step, one after the other; `turns` that are waited for."""
+) -> float:
+    """Generating, judging and updating, one after the other; `turns` that are waited for."""
     bandwidth, flops = speed
     length, parameters = share * config.episode_tokens, shape.parameters()
     learners = config.number_of_learners
@@ -207,4 +204,4 @@ def parts(
     judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
     chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     trained = chosen * (config.max_prompt_tokens * share + length) / learners
-    return generating, judging, FLOPS * parameters * trained / flops
+    return generating + judging + FLOPS * parameters * trained / flops
