@@ -116,7 +116,7 @@ def test_three_cards_hold_a_learner_and_an_actor_over_two():
     learner, actor = placement.processes
     assert (learner.cards, actor.cards) == ((0,), (2, 1))
     assert actor.engine() == EngineMemory(None, 0.884, 8192)
-    assert not actor.takes_turns and actor.sleep_lock is None
+    assert not actor.takes_turns
     assert placement.rounds() == [(learner, actor)]
     assert [[p.name for p in each.processes] for each in placement.cards] == [
         ["learner-0"], ["actor-0"], ["actor-0"],

@@ -59,7 +59,6 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             dtype=dtype_name(config),
             memory=engine_memory(plan),
             takes_turns=plan.takes_turns,
-            sleep_lock=plan.sleep_lock,
         )
     return actor_of(plan.name, engine, config, base)
 
@@ -184,7 +183,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         from unslothrl.engines.vllm import VllmEngine
 
-        engine = VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
+        engine = VllmEngine(backend.llm, base, plan.takes_turns)
     from unslothrl.learners.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(

@@ -257,12 +257,7 @@ def check_overlap(config: Config) -> None:
 def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
 ) -> list[ProcessPlan]:
-    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs.
-
-    Where several engines of a GPU sleep, they sleep and wake one at a time, under a lock: vLLM ends
-    its process where less of the GPU is free after it has gone to sleep than before
-    (v1/worker/gpu_worker.py:220), as it is where another one wakes meanwhile.
-    """
+    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs."""
     if processes[0].card is None:
         actor = limits_of_actor(config)
         plans = [replace(p, limits=actor if p.kind == ACTOR else None) for p in processes]
@@ -284,8 +279,7 @@ def _divide(
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
             left -= process.share
         plans.append(process)
-    lock = f"card-{processes[0].card}" if sum(plan.takes_turns for plan in plans) > 1 else None
-    return [replace(plan, sleep_lock=lock if plan.takes_turns else None) for plan in plans]
+    return plans
 
 
 def _with_needs(

@@ -68,7 +68,6 @@ class ProcessPlan:
     share: float = USABLE  # of its GPU's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none
     takes_turns: bool = False  # its vLLM sleeps except while it generates
-    sleep_lock: str | None = None  # held while it sleeps or wakes; None: no other sleeps there
     needs: Needs | None = None  # an estimate; None where the model's sizes are not known
 
     @property
