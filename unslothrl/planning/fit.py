@@ -16,7 +16,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
-from unslothrl.planning.place import cards_of, check_overlap, place
+from unslothrl.planning.place import cards_of, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
     LEAST_NEW_TOKENS,
@@ -161,8 +161,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     config = changes.config
     asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
-    if gpus == 1:
-        check_overlap(config)
     each, learners = config.actor_tensor_parallel, config.number_of_learners
     if gpus:
         free = max(0, gpus - learners) // each

@@ -234,7 +234,11 @@ def best_node(
 def _check_shared_gpu(config: Config) -> None:
     """Raises UserError where one GPU cannot do what the options name: hold their shares, or
     generate while it updates."""
-    check_overlap(config)
+    if config.max_staleness:
+        raise UserError(
+            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
+            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
+        )
     actors, learner = config.number_of_actors, config.learner_gpu_usage
     actor = config.actor_gpu_usage
     if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
@@ -245,34 +249,20 @@ def _check_shared_gpu(config: Config) -> None:
         )
 
 
-def check_overlap(config: Config) -> None:
-    """Raises UserError where actors are to generate while the learner updates on the only GPU."""
-    if config.max_staleness:
-        raise UserError(
-            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
-            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
-        )
-
-
 def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
 ) -> list[ProcessPlan]:
     """The processes of one GPU, learners first, with what each gets of it; or those on CPUs."""
-    if processes[0].card is None:
-        actor = limits_of_actor(config)
-        plans = [replace(p, limits=actor if p.kind == ACTOR else None) for p in processes]
-        return [_with_needs(config, shape, process) for process in plans]
-    count = len(processes)
+    has_card = processes[0].card is not None
     actors = sum(process.kind == ACTOR for process in processes)
-    is_shared = 0 < actors < count  # by a learner and actors
+    is_shared = has_card and 0 < actors < len(processes)  # by a learner and actors
     left, plans = usable_share(processes[0].gpu), []
     for process in processes:
-        if process.kind == ACTOR:
-            limits = limits_of_actor(config)
-            share, takes_turns = left / actors, is_shared and limits is not None
-        else:
-            limits = EngineLimits(config.learner_gpu_usage) if config.learner_has_engine else None
-            share, takes_turns = left, limits is not None
+        limits, share = limits_of_actor(config), left / max(1, actors)
+        if process.kind == LEARNER:
+            has_engine, share = has_card and config.learner_has_engine, left
+            limits = EngineLimits(config.learner_gpu_usage) if has_engine else None
+        takes_turns = limits is not None and (is_shared or process.kind == LEARNER)
         process = replace(process, limits=limits, share=share, takes_turns=takes_turns)
         process = _with_needs(config, shape, process, is_shared)
         if process.kind == LEARNER and is_shared:
