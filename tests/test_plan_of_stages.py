@@ -124,8 +124,7 @@ def test_a_stage_holds_what_is_planned(command, flags, kind, held):
         options = replace(options, max_length=length // 2)
     assert stages.rows_of(options) * options.max_length == pytest.approx(rows * length, abs=1)
     shape = shapes.shape_of(options.model)
-    pairs = (len(WORDS), len(WORDS))
-    planned = {name: mb * MB for name, mb in needs(options, shape, None, pairs).card.items()}
+    planned = {name: mb * MB for name, mb in needs(options, shape, None).card.items()}
     check_saved(command, batch, saved, planned, shape)
     check_trained(trainer, planned)
     if command == "dpo":

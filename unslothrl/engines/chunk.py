@@ -78,17 +78,12 @@ class Chunk:
     def drawn(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """-> (token ids, their log-probabilities) of a row so far."""
         length = int(self.lengths[row])
-        return tuple(self.tokens[row, :length].tolist()), tuple(
-            self.logprobs[row, :length].tolist()
-        )
+        tokens, logprobs = self.tokens[row, :length], self.logprobs[row, :length]
+        return tuple(tokens.tolist()), tuple(logprobs.tolist())
 
     def finish_reason(self, row: int) -> str:
         """Of a row that has finished: its last token says so."""
         return "stop" if self.tokens[row, self.lengths[row] - 1] in self.stop else "length"
-
-    def take_out(self, row: int) -> None:
-        """The row draws nothing more."""
-        self.is_running[row] = False
 
 
 def padded(

@@ -110,7 +110,7 @@ class TransformersEngine:
     def _taken_out(self, id: str) -> InFlight:
         """Of its chunk, with what it has drawn there."""
         chunk, row = self.running.pop(id)
-        chunk.take_out(row)
+        chunk.is_running[row] = False
         flight = self.in_flight[id]
         flight.extend(*chunk.drawn(row))
         return flight

@@ -264,7 +264,6 @@ def silence() -> None:
 def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
     """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
-    start = start or starting_adapter.folder(options)  # of an earlier version, which kept none
     dtype = options.dtype
     if dtype == "auto":
         has_card = torch.cuda.is_available()

@@ -105,7 +105,6 @@ def of_process(process: ProcessPlan) -> dict[str, Any]:
     return {
         "name": process.name,
         "cards": len(process.cards),
-        "peak_mb": round(needs.peak_mb()),
         **needs.to_json(),
     }
 
