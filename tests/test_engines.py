@@ -344,7 +344,7 @@ class Drawing(LogitsProcessor):
 
 
 def test_tokens_are_those_of_transformers_generate(bases, backend):
-    """Over prompts of several lengths, each of them twice, and further than a buffer's room."""
+    """Over prompts of several lengths, each of them twice."""
     prompts = sorted(2 * [request.prompt_ids for request in requests(12)], key=len, reverse=True)
     sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=84)
     asked = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]

@@ -20,7 +20,6 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from unslothrl.errors import UserError
 from unslothrl.files import home
 from unslothrl.system.variables import CARD_LIMIT
 
@@ -65,16 +64,9 @@ class Gpu:
 
 
 def card_limit_mb() -> int | None:
-    """UNSLOTHRL_CARD_MB; None where it is not set. Raises UserError where it is no size."""
+    """UNSLOTHRL_CARD_MB; None where it is not set."""
     text = os.environ.get(CARD_LIMIT, "").strip()
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise UserError(
-            f"{CARD_LIMIT} must be MB that may be used of each GPU, got {text}: set "
-            f"{CARD_LIMIT}=16384, or unset it"
-        )
-    return int(text)
+    return int(text) if text else None
 
 
 @dataclass(frozen=True)
