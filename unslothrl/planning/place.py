@@ -117,7 +117,11 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
         if best is None or score > best[0]:
             best = score, own, dealt
     if best is None:
-        raise _too_few(len(gpus), learners, actors, each, most)
+        raise UserError(
+            f"number_of_learners {learners}: beside a GPU for each learner, {len(gpus)} GPUs hold "
+            f"{most} of {actors} actors with {each} of one machine: lower --number_of_actors, "
+            "--actor_tensor_parallel or --number_of_learners"
+        )
     return [(card,) for card in best[1]], best[2]
 
 
@@ -158,20 +162,6 @@ def _for_actors(
 def size(gpu: Gpu | None) -> float:
     """MB of a GPU that may be used; GPUs of unknown size are alike."""
     return 1.0 if gpu is None else usable_mb(gpu)
-
-
-def _too_few(gpus: int, learners: int, actors: int, each: int, most: int) -> UserError:
-    if each == 1:
-        return UserError(
-            f"number_of_learners {learners}: the cluster has {gpus} GPUs for {learners} learners "
-            f"and {actors} actors: a learner needs one of its own"
-            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
-        )
-    lower = "--number_of_actors" if most else "--actor_tensor_parallel"
-    return UserError(
-        f"actor_tensor_parallel {each}: beside {learners} learners with a GPU each, {gpus} GPUs "
-        f"hold {most} of {actors} actors with {each} GPUs of one machine: lower {lower}"
-    )
 
 
 def process_mb(base_mb: float, workers: int = 1) -> float:
