@@ -21,7 +21,7 @@ from unslothrl.actors.actor import Actor
 from unslothrl.actors.episodes import Rules
 from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
-from unslothrl.engines.chunk import ROOM, Chunk, draw, keep_likely, padded, uniform_numbers
+from unslothrl.engines.chunk import Chunk, draw, keep_likely, padded, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup
@@ -344,9 +344,9 @@ class Drawing(LogitsProcessor):
 
 
 def test_tokens_are_those_of_transformers_generate(bases, backend):
-    """Over prompts of several lengths, each of them twice, and further than a buffer's room."""
+    """Over prompts of several lengths, each of them twice."""
     prompts = sorted(2 * [request.prompt_ids for request in requests(12)], key=len, reverse=True)
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=ROOM + 20)
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=84)
     asked = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=24, has_own_base=False)
     drawn = generate(engine, asked)
@@ -366,7 +366,6 @@ def test_tokens_are_those_of_transformers_generate(bases, backend):
         for completion, row in zip(drawn, expected, strict=True)
     ]
     assert sum(agree) >= 22  # all of them but for rounding, on some processor
-    assert max(len(completion.token_ids) for completion in drawn) > ROOM
 
 
 def test_rows_of_a_chunk_finish_by_themselves():

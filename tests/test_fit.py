@@ -134,8 +134,6 @@ def test_one_process_holds_one_vllm(tmp_path):
     resolved = resolve({"cluster": "local"}, gpus(*[24_564] * 4))
     assert resolved.config.number_of_actors == 0
     assert "number_of_actors 2 -> 0: 1 GPU (--cluster local)" in resolved.notes
-    with pytest.raises(UserError, match=r"number_of_actors 1: .* one vLLM, .* set --learner_chunk"):
-        resolve({"cluster": "local", "number_of_actors": "1"}, gpus(24_564))
     flags = {"cluster": "local", "number_of_actors": "1", "learner_chunk_size": "0"}
     assert resolve(flags, gpus(24_564)).config.number_of_actors == 1
     assert resolve({"cluster": "local", "backend": "peft"}, cpu()).config.number_of_actors == 1

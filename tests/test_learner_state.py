@@ -125,15 +125,14 @@ def test_another_optimisers_state_is_refused(kind, other):
 @pytest.mark.parametrize("kind", few(["PagedAdamW8bit", "AdamW8bit"]))
 def test_a_learner_with_a_critic_goes_on_under_8_bit_adam(kind, bases):
     from unslothrl.backends import peft
-    from unslothrl.backends.lora import LoraBackend
 
-    class OnACard(LoraBackend):
-        def optimizer(self, parameters, lr, weight_decay):
-            return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
+    def optimizer(parameters, lr, weight_decay):
+        return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
 
     def learner(seed):
         options = {"rank": 64, "alpha": 64, "dropout": 0.0, "dtype": torch.bfloat16}
-        backend = OnACard(peft.load(bases["plain"], seed=seed, **options).loaded)
+        backend = peft.load(bases["plain"], seed=seed, **options)
+        backend.optimizer = optimizer
         return learner_of(backend, bases["plain"], objective="ppo")
 
     def train(one, steps):

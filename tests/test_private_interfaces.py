@@ -42,7 +42,6 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
         "$VLLM_NO_STATS: system/variables.py uses",
     ),
     ("offline/trainers.py", "def _get_grad_norm", "def _norm", "_get_grad_norm: it is {"),
-    ("backends/patches.py", '"apply_qkv"', '"apply_all"', "unsloth.models.llama:apply_all: back"),
     ("backends/unsloth.py", "use_exact_model_name=", "exact=", "dtype=, exact=, "),
 ]
 IN_A_LIBRARY = [  # what is listed, where it is, what is there, what is planted, what is said of it

@@ -141,7 +141,7 @@ def build_unsloth(base: Path, **options):
 
     patch_what_asks_for_a_card()
     backend = load(
-        base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
+        base, context=64, load_in_4bit=False, device_map="cpu", fast_inference=False, **options
     )
     current[0] = 0
     return backend

@@ -23,8 +23,8 @@ from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.system.machine import smallest_card, this_card
-from unslothrl.system.memory import prepare_card
+from unslothrl.system.machine import this_card
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 
@@ -34,12 +34,12 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     finds to itself."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
-        prepare_card()
+        limit_card_memory()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
     elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
         from unslothrl.engines import vllm_split
 
-        gpu, free_mb = smallest_card()
+        gpu = plan.gpu
         engine = vllm_split.start(
             base,
             base_model.find(config.model),
@@ -47,19 +47,18 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             **vllm_options(config),
             on_gpu=gpu is not None,
             dtype=dtype_on(config, gpu.capability if gpu else None),
-            memory=plan.engine(gpu, free_mb),
+            memory=plan.engine(),
         )
     else:
         from unslothrl.engines import vllm
 
-        prepare_card()
+        limit_card_memory()
         engine = vllm.start(
             base,
             **vllm_options(config),
             dtype=dtype_name(config),
             memory=engine_memory(plan),
             takes_turns=plan.takes_turns,
-            sleep_lock=plan.sleep_lock,
         )
     return actor_of(plan.name, engine, config, base)
 
@@ -184,7 +183,7 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         from unslothrl.engines.vllm import VllmEngine
 
-        engine = VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
+        engine = VllmEngine(backend.llm, base, plan.takes_turns)
     from unslothrl.learners.learner import Hyperparameters, Learner
 
     settings = Hyperparameters(

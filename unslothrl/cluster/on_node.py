@@ -31,7 +31,6 @@ from unslothrl.engines.vllm import adapter_room
 from unslothrl.environments.corpus import Corpus
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, write_whole
-from unslothrl.planning import tensor_parallel
 from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.rewards import model
 from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
@@ -116,7 +115,6 @@ def prepare(
     with contextlib.closing(scorer_of(here)) as scorer:
         scorer.check()
     environments.check(here.environment)
-    tensor_parallel.check_source(here)
     base = base_model.prepare(config.model)
     parts = base_parts.of(base)
     return {"config": here, "base": str(base), "parts": parts, "scratch": str(scratch)}

@@ -22,7 +22,6 @@ from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
 from unslothrl.errors import RunError, UserError
-from unslothrl.system import stopping
 from unslothrl.text import for_terminal, printable, redacted
 
 USAGE = 2  # exit code
@@ -64,7 +63,6 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
-    stopping.heed_as_first_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of a terminal that knows only ASCII

@@ -100,12 +100,9 @@ def process_lines(process: Mapping[str, Any]) -> list[str]:
 
 
 def store_line(store: Mapping[str, Any]) -> str:
-    """/dev/shm fits where it is too small: the disk takes its place."""
     needed, has = store["needed_mb"], store["has_mb"]
     line = f"{store['name']}: {gb(needed)}" + ("" if has is None else f" of {gb(has)}")
-    if has is None or needed <= has:
-        return line
-    return f"{line}: TOO LITTLE" + (", the disk takes its place" if store["fits"] else "")
+    return line if store["fits"] else f"{line}: TOO LITTLE"
 
 
 # Known models

@@ -85,8 +85,6 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     step = f"{config.batch_size} x {config.num_candidates} {what}"
     if turns := forecast.turns_of(config):
         step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
-    if judging := seconds["judging_seconds"]:
-        step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
     return {
         "title": title,
         "step": step,

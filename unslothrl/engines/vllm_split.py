@@ -36,8 +36,6 @@ LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their s
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 
-siblings: tuple[int, ...] = ()  # in a worker: the other workers of the same actor
-
 
 def start(
     base: Path, source: Path, workers: int, *, on_gpu: bool, **chosen: Any
@@ -109,10 +107,7 @@ class SplitVllmEngine(vllm.VllmEngine):
     def __init__(self, llm: Any, base: Path):
         super().__init__(llm, base)
         self.base = base
-        pids = tuple(self.in_workers(process_id))
-        self.in_workers(partial(know_siblings, pids))
         check_base(self.in_workers(partial(base_problem, base, True)))
-        self.memory_mb()  # from now on a GPU's use is watched
 
     @cached_property
     def slots(self) -> Slots:
@@ -167,7 +162,10 @@ def check_base(problems: Sequence[str | None]) -> None:
     """Raises RunError where a worker has found one."""
     for problem in problems:
         if problem is not None:
-            raise RunError(f"vLLM's workers hold a different base than the learner: {problem}")
+            raise RunError(
+                f"vLLM's workers hold a different base than the learner: {problem}; a base that is "
+                "not in bfloat16 they quantise otherwise"
+            )
 
 
 # In the worker processes.
@@ -176,8 +174,8 @@ def check_base(problems: Sequence[str | None]) -> None:
 class EndsWithItsActor:
     """Mixed into vLLM's worker (`worker_extension_cls`), which then ends when the actor does.
 
-    vLLM's own watch on its parent only asks the worker to stop; one that waits for another worker,
-    or is stopped, would hold its GPU for ever.
+    vLLM's own watch on its parent only asks the worker to stop; one that waits for another worker
+    would hold its GPU for ever.
     """
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> "EndsWithItsActor":
@@ -190,20 +188,9 @@ class EndsWithItsActor:
 
 
 def end_after(parent: Any) -> None:
-    """Waits for the end of a process, then ends this one and its siblings, however they are."""
+    """Waits for the end of a process, then ends this one, whatever it does."""
     parent.join()
-    for pid in (*siblings, os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def process_id(model: Any) -> int:
-    return os.getpid()
-
-
-def know_siblings(pids: tuple[int, ...], model: Any) -> None:
-    global siblings
-    siblings = tuple(pid for pid in pids if pid != os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def peak_mb(model: Any) -> float:

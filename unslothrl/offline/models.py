@@ -34,7 +34,6 @@ class Shape:
     dropout: float
     seed: int
     start: Path | None  # an adapter to go on from
-    name: str  # what published adapters call their base
     backend: str = PEFT
     context: int = 0  # tokens of the longest row, which Unsloth is told
 
@@ -49,7 +48,7 @@ def policy(base: Path, shape: Shape) -> Any:
     """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
     if shape.backend == UNSLOTH:
         return unsloth_model(base, shape, start=shape.start)
-    backend = peft.load(base, **shape.options, start=shape.start, name=shape.name, packs=False)
+    backend = peft.load(base, **shape.options, start=shape.start, packs=False)
     if shape.start is not None:  # a stage's reference is its trainer's
         backend.model.delete_adapter(REFERENCE)
     return backend.model

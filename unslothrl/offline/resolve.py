@@ -32,12 +32,11 @@ from unslothrl.runs.resolve import (
     named,
     shape_of,
 )
-from unslothrl.system.machine import Machine, installed, requirements_of, unmet
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
 
 Stage = Resolved
 AUTO = "auto"
-RELATED = ("unsloth", "unsloth-zoo", "trl", "peft", "transformers", "torch", "torchao")
 OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/rl.py, PatchFastRL)
 
 
@@ -138,10 +137,6 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
-    found = {name: version for name, version in installed().items() if name in RELATED}
-    wanted = {name: requirements_of(name) for name in RELATED[:2] if name in found}
-    for what, remedy in unmet(found, wanted):
-        return f"{what}: {remedy}"
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
     from unslothrl.backends.patches import KINDS

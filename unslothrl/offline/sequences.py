@@ -57,11 +57,9 @@ class Writer:
     def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
+        self.tokens = self.template.tokens
         self.has_template = bool(tokenizer.chat_template)
         self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
-
-    def tokens(self, text: str) -> tuple[int, ...]:
-        return self.template.tokens(text)
 
     def joined(self, parts: Sequence[tuple[str, bool]]) -> Written:
         """Of (text, whether it is learnt) in order, each tokenised by itself."""

@@ -1,13 +1,11 @@
 """TRL's config and trainer for a stage, and its loop."""
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from transformers import TrainerCallback
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.config.parts import half_precision
-from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
 from unslothrl.offline.trainers import (
@@ -36,7 +33,7 @@ from unslothrl.planning import stages
 from unslothrl.system import stopping
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
-from unslothrl.weights import adapter_use, starting_adapter
+from unslothrl.weights import starting_adapter
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
@@ -114,19 +111,7 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch
             "precompute_ref_batch_size": micro,
             "remove_unused_columns": False,  # `LearntOnly` reads more of them than TRL's
         }
-    with refused(options):
-        return CONFIGS[type(options)](**{**ours, **given_fields(options)})
-
-
-@contextlib.contextmanager
-def refused(options: OfflineOptions) -> Iterator[None]:
-    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError."""
-    try:
-        yield
-    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        if not options.trl:
-            raise
-        raise UserError(f"trl {', '.join(options.trl)}: {error}: leave it out") from None
+    return CONFIGS[type(options)](**{**ours, **given_fields(options)})
 
 
 def given_fields(options: OfflineOptions) -> dict[str, Any]:
@@ -220,8 +205,7 @@ def trainer_of(run: Any) -> Any:
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    name = EMBEDDED if run.use.base == EMBEDDED else adapter_use.base_name(run.use.base, run.base)
-    shape = shape_of(options, name, run.folder.path)
+    shape = shape_of(options, run.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)
     config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
@@ -233,17 +217,16 @@ def trainer_of(run: Any) -> Any:
         more["data_collator"] = LearntOnly(pad, pad_to_multiple_of=config.pad_to_multiple_of)
     trained = [p for p in model.parameters() if p.requires_grad]
     before = [p.detach().clone() for p in trained]
-    with refused(options):
-        trainer = TRAINERS[type(options)](
-            model=model,
-            args=config,
-            train_dataset=Dataset.from_list(tables.train),
-            eval_dataset=Dataset.from_list(tables.evaluation),
-            processing_class=run.tokenizer,
-            callbacks=[Recorder(run)],
-            run=run,
-            **more,
-        )
+    trainer = TRAINERS[type(options)](
+        model=model,
+        args=config,
+        train_dataset=Dataset.from_list(tables.train),
+        eval_dataset=Dataset.from_list(tables.evaluation),
+        processing_class=run.tokenizer,
+        callbacks=[Recorder(run)],
+        run=run,
+        **more,
+    )
     for parameter, value in zip(trained, before, strict=True):
         parameter.data = value  # over 4 bits TRL makes it bfloat16
     trainer.remove_callback(transformers.PrinterCallback)
@@ -278,10 +261,9 @@ def silence() -> None:
     os.environ["TQDM_DISABLE"] = "1"
 
 
-def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
-    """What is put on the base, which published adapters call `name`, in a run's folder."""
+def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
+    """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
-    start = start or starting_adapter.folder(options)  # of an earlier version, which kept none
     dtype = options.dtype
     if dtype == "auto":
         has_card = torch.cuda.is_available()
@@ -293,7 +275,6 @@ def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
         dropout=options.lora_dropout,
         seed=options.seed,
         start=Path(start) if start else None,
-        name=name,
         backend=options.backend,
         context=options.max_length,
     )

@@ -16,7 +16,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
-from unslothrl.planning.place import cards_of, check_overlap, place
+from unslothrl.planning.place import cards_of, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
     LEAST_NEW_TOKENS,
@@ -161,15 +161,7 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     config = changes.config
     asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
-    if gpus == 1:
-        check_overlap(config)
     each, learners = config.actor_tensor_parallel, config.number_of_learners
-    if gpus and asked and each > 1 and gpus < learners + each:
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
-            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
-            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
-        )
     if gpus:
         free = max(0, gpus - learners) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
@@ -185,13 +177,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
         share = int(min(config.actor_gpu_usage, left) * 100) / 100
         if share > 0:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
-    holds_two = config.engine == "vllm" and config.number_of_actors and config.learner_has_engine
-    if gpus and config.cluster == "local" and holds_two:
-        raise UserError(
-            f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
-            "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
-            "--number_of_actors 0, or --cluster ray"
-        )
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:

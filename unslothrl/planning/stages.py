@@ -105,10 +105,8 @@ class Fitted:
     refusal: str = ""
 
 
-def needs(
-    options: OfflineOptions, shape: Shape, gpu: Gpu | None, pairs: tuple[int, int] | None = None
-) -> StageNeeds:
-    """`pairs`: those of DPO's data to train and to evaluate on, None where it was not read."""
+def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> StageNeeds:
+    """Before the data is read."""
     on = "cuda" if gpu else "cpu"
     lora = shape.lora_weights(options.max_lora_rank)
     rows, length = rows_of(options), options.max_length
@@ -125,7 +123,7 @@ def needs(
         # whole in so small a tensor, and its input in float32
         card["score head"] = shape.hidden * (HALF + (4 + tokens) * NUMBER) / MB
     if isinstance(options, DpoOptions):
-        reference = Reference.of(options, lora, *(pairs or (MANY_PAIRS, 0)))
+        reference = Reference.of(options, lora, MANY_PAIRS, 0)
         if reference.is_cached if options.reference == "auto" else options.reference == "cached":
             host["reference"] = reference.cached_mb
         else:

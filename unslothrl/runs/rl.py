@@ -197,12 +197,12 @@ def check_without_data(config: Config, view: Any) -> None:
     for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
         # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
         joining.check(config.ray_address)
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
     base_model.find(config.model)
+    tensor_parallel.check_model(config)
 
 
 def total_steps(config: Config, data: Data) -> int:
