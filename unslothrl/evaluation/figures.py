@@ -18,7 +18,7 @@ from unslothrl.rewards.reward import IN_PROCESS, IN_SANDBOX
 from unslothrl.training.metrics import mean
 
 SAME = "answercheck:same"
-PROCESSES, AHEAD = 2, 16
+PROCESSES = 2
 DEADLINE_S = 2.0  # for two answers, else they differ
 
 Read = Sequence[str | None]
@@ -119,7 +119,7 @@ def same_answers(texts: Sequence[Read]) -> list[frozenset[tuple[str, str]]]:
     if not pairs:
         return [frozenset()] * len(texts)
     with ProcessPool(PROCESSES, DEADLINE_S) as pool:
-        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs], ahead=AHEAD)
+        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs])
     found: list[set[tuple[str, str]]] = [set() for _ in texts]
     for (problem, one, other), result in zip(pairs, results, strict=True):
         if result.value is True:
