@@ -6,11 +6,11 @@ import pytest
 from byte_tokenizers import ByteTokenizer, for_template
 from test_dialogue import TOOL
 
-from unslothrl.dialogue.base import ToolCall
 from unslothrl.dialogue.calls import CUT_OFF, HERMES, NO_OBJECT, NOT_IN_FORM, NOT_JSON, CallForm
 from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
+from unslothrl.environments.base import ToolCall
 from unslothrl.errors import UserError
 from unslothrl.weights.base_model import load_tokenizer
 
@@ -285,11 +285,7 @@ def test_a_turn_that_the_next_turn_s_marker_ends():
 
 def test_messages_that_are_none_of_an_environment_s():
     conversation = Conversation(TemplateDialogue(chatml()), ASKED)
-    with pytest.raises(ValueError, match="nothing to answer"):
-        conversation.add(ASKED)
     conversation.reply([])
-    with pytest.raises(ValueError, match="a reply follows a reply"):
-        conversation.reply([])
     for message in ({"role": "assistant", "content": "-"}, {"role": "user", "content": None}):
         with pytest.raises(UserError):
             conversation.add([message])

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.dialogue.base import Extension, Message, Reply, ToolCall
-from unslothrl.dialogue.conversation import Conversation, checked_prompt
+from unslothrl.dialogue.conversation import Conversation, Extension, Reply, checked_prompt
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
+from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Message, ToolCall
 from unslothrl.environments.host import Host, Lost, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (

@@ -16,12 +16,15 @@ user in <tool_response>.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.dialogue.base import Message, Tool
+from unslothrl.environments.base import Message
 from unslothrl.text import is_too_deep, json_or_text
+
+Tool = Mapping[str, Any]
+"""{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {
