@@ -97,9 +97,7 @@ class Passes:
 def test_a_prompt_has_no_turn_of_an_unknown_role(role, tmp_path):
     first = [{"role": role, "content": "x"}, {"role": "user", "content": "2+2?"}]
     lost = played(tmp_path, first=first).lost
-    assert lost == (
-        f"environment: a message of role {role!r}: choose one of user, tool, system, assistant"
-    )
+    assert lost == (f"a message of role {role!r}: choose one of user, tool, system, assistant")
 
 
 def test_a_prompt_does_not_end_with_a_turn_of_the_assistant(tmp_path):

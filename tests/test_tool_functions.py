@@ -15,7 +15,6 @@ DOCUMENTED = '"""\n    A tool.\n\n    Args:\n        a: One.\n        b: Two.\n 
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (f"def g(a: int, *b: int):\n    {DOCUMENTED}", "g has the parameter *b, which no call"),
         ("def helper(x): return x", "helper has no schema (Cannot generate JSON schema for helper "
          "because it has no docstring): give it types and a docstring that describes each "
          "argument, or, if it is no tool, a name that begins with _"),

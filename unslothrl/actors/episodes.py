@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.dialogue.conversation import Conversation, Extension, Reply, checked_prompt
+from unslothrl.dialogue.conversation import Conversation, Extension, Reply
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Message, ToolCall
 from unslothrl.environments.host import Host, Lost, Session
@@ -349,8 +349,6 @@ def begun(dialogue: TemplateDialogue, task: Task, opened: dict[str, Any]) -> Tal
         return TalkOfTexts(dialogue, task)
     own = [{"role": role, "content": content} for role, content in task.messages]
     messages, tools = first_messages(own, opened), opened["tools"]
-    if messages != own:
-        checked_prompt(messages)
     is_own = not tools and messages == own
     prompt_ids = task.prompt_ids if is_own else None
     cleaned = [

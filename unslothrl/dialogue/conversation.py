@@ -13,8 +13,6 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import Message, ToolCall
 from unslothrl.errors import UserError
 
-OBSERVED = ("user", "tool", "system")
-FIRST = (*OBSERVED, "assistant")  # as in a data set: examples may come before the question
 OPEN, CLOSE = "<think>", "</think>"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
 
@@ -100,7 +98,7 @@ class Conversation:
         of the calls. Where a result cannot be written as one, since its call cannot be read, it is
         written as a turn of the user, in <tool_response>.
         """
-        new = self._paired(checked(messages))
+        new = self._paired(messages)
         try:
             return self._extended(new)
         except UserError:
@@ -164,7 +162,7 @@ class Conversation:
     def _render(self, messages: list[Message]) -> str:
         return self.dialogue.written(messages, self.native_tools)
 
-    def _paired(self, messages: list[Message]) -> list[Message]:
+    def _paired(self, messages: Sequence[Message]) -> list[Message]:
         """With the id and the name of the call in each result."""
         calls = {call.id: call for call in self.calls}
         answered = {message.get("tool_call_id") for message in messages}
@@ -209,27 +207,3 @@ def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
         return None, raw
     thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
     return thought.strip("\n"), rest
-
-
-def checked_prompt(messages: Sequence[Message]) -> list[Message]:
-    """UserError where no conversation begins with an environment's messages."""
-    messages = checked(messages, FIRST)
-    if messages[-1]["role"] == "assistant":
-        raise UserError("environment: its prompt ends with a turn of the assistant: leave it out")
-    return messages
-
-
-def checked(messages: Sequence[Message], roles: Sequence[str] = OBSERVED) -> list[Message]:
-    """UserError where an environment's messages are none."""
-    if not messages:
-        raise UserError("environment: it says nothing after a turn: return a message, or done=True")
-    for message in messages:
-        role, content = message.get("role"), message.get("content")
-        if role not in roles:
-            raise UserError(
-                f"environment: a message of role {role!r}: choose one of {', '.join(roles)}"
-            )
-        if not isinstance(content, str):
-            kind = type(content).__name__
-            raise UserError(f"environment: a message whose content is of type {kind}: give a text")
-    return list(messages)

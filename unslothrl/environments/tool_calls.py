@@ -18,7 +18,6 @@ TOOL = (
     "give it types and a docstring that describes each argument, or, if it is no tool, a name that "
     "begins with _"
 )
-BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not checked
     "string": str,
     "integer": int,
@@ -28,7 +27,6 @@ TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not
     "object": (dict, list),  # also what a bare `list` and unknown classes are called
     "null": type(None),
 }
-_schemas: dict[Any, dict[str, Any]] = {}  # function -> its own, of all that were ever asked for
 
 
 class InvalidEnvironment(Exception):
@@ -112,30 +110,24 @@ class Tools:
 
 
 def schema(function: Callable) -> dict[str, Any]:
-    """The JSON schema of a function or a method. Raises InvalidEnvironment for
-    a function that no call could be made of."""
-    plain = getattr(function, "__func__", function)
-    if plain in _schemas:
-        return _schemas[plain]
+    """The JSON schema of a function or a method, made once. Raises InvalidEnvironment for a
+    function that no call could be made of."""
+    return _schema(getattr(function, "__func__", function))
+
+
+@functools.cache
+def _schema(function: Callable) -> dict[str, Any]:
     from transformers.utils import chat_template_utils
 
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in BY_NAME:
-            raise InvalidEnvironment(
-                f"the tool {function.__name__} has the parameter {str(parameter).partition(':')[0]}"
-                ", which no call can fill: arguments are given by name, make it an ordinary "
-                "parameter"
-            )
     try:
         # It would import torch, 3 s in each process, for tools that take a tensor.
         chat_template_utils.is_torch_available = lambda: False
-        _schemas[plain] = dict(chat_template_utils.get_json_schema(function))
+        return dict(chat_template_utils.get_json_schema(function))
     except Exception as error:  # of many kinds, some with several arguments
         why = " ".join(" ".join(map(str, error.args)).split()).rstrip("!. ")
         raise InvalidEnvironment(
             f"the tool {function.__name__} has no schema ({why:.200}): {TOOL}"
         ) from None
-    return _schemas[plain]
 
 
 def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:

@@ -10,7 +10,6 @@ letters and digits in lower case and in Unicode's form NFKC, so that one way to 
 finds the other; of Chinese and Japanese, a character. There are no stop words.
 """
 
-import importlib.util
 import re
 import sys
 import unicodedata
@@ -18,11 +17,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from unslothrl.environments.base import ToolError
-from unslothrl.environments.tool_calls import InvalidEnvironment
-
-NEEDED = ("numpy", "bm25s", "transformers")  # which another Python may lack
-if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-    raise InvalidEnvironment(f"{sys.executable} lacks what search needs, {', '.join(missing)}")
 
 if "numba" in sys.modules:
     import bm25s
@@ -31,9 +25,9 @@ else:  # bm25s would load it, a second and 80 MB for what is not used here
     import bm25s
 
     del sys.modules["numba"]
-import numpy as np  # noqa: E402
+import numpy as np
 
-from unslothrl.environments.corpus import Corpus, Passage  # noqa: E402
+from unslothrl.environments.corpus import Corpus, Passage
 
 MOST_RESULTS, MOST_QUERY = 10, 1000  # passages, characters
 NOTHING = "nothing found: no passage has any of these words"
@@ -100,11 +94,11 @@ def tools(path: str) -> list[Callable]:
     return [search]
 
 
-def check(query: Any, k: Any) -> None:
+def check(query: str, k: int) -> None:
     """Raises ToolError for what the policy must write otherwise."""
-    if not isinstance(query, str) or not query.strip():
+    if not query.strip():
         raise ToolError("error: search: the query must be a text of a few words")
     if len(query) > MOST_QUERY:
         raise ToolError(f"error: search: the query is longer than {MOST_QUERY:,} characters")
-    if type(k) is not int or not 1 <= k <= MOST_RESULTS:
+    if not 1 <= k <= MOST_RESULTS:
         raise ToolError(f"error: search: k must be a whole number from 1 to {MOST_RESULTS}")
