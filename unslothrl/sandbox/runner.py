@@ -71,11 +71,9 @@ def start(
 ) -> StartedProgram:
     """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
     closed with `stack`."""
-    how = levels.start(level, limits)
-    for fd in how.inherited:
-        stack.callback(os.close, fd)
-    stdin = memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
-    request = memory_fd(stack, request_of(program, limits, how.uid))
+    how = levels.start(stack, level, limits)
+    stdin = view.memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
+    request = view.memory_fd(stack, request_of(program, limits, how.uid))
     folder = stack.enter_context(temporary_folder()) if level == "none" else None
     ours, theirs = map(stack.enter_context, socket.socketpair())
     process = subprocess.Popen(
@@ -111,13 +109,6 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
         "packages": view.packages(),
     }
     return marshal.dumps(request)
-
-
-def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:
-    """A file to read `content` from: on no disk, and no pipe that could fill."""
-    fd = view.memory_fd(content)
-    stack.callback(os.close, fd)
-    return fd
 
 
 def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
@@ -235,7 +226,7 @@ def start_connected(
     connection: socket.socket,
 ) -> tuple[StartedProgram, int]:
     """Starts a program that talks over a socket and prints nothing. -> (it, its stderr)."""
-    errors = memory_fd(stack, b"")
+    errors = view.memory_fd(stack, b"")
     started = start(
         stack, program, limits, level,
         stdout=subprocess.DEVNULL, stderr=errors, inherited=(connection.fileno(),),
