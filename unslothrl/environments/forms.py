@@ -60,10 +60,14 @@ class EnvironmentForm:
         return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
 
     def prompt(self, task: Task, seed: int) -> Answer:
-        """Ours: `reset` may leave the seed out."""
+        """Ours: `reset` may leave the seed out. Gymnasium's has no task, and may give a dict beside
+        the first observation."""
         reset = self.environment.reset
-        said = awaited(reset(task, **taken(reset, {"seed": seed})))
-        return {"prompt": None if said is None else opening(said)}
+        given = (task,) if takes_task(reset) else ()
+        said = awaited(reset(*given, **taken(reset, {"seed": seed})))
+        if not given and isinstance(said, tuple) and len(said) == 2:
+            said = said[0]
+        return {"prompt": None if given and said is None else opening(said)}
 
     def step(self, text: str, content: str, reasoning: str | None, calls: list[Answer]) -> Answer:
         """-> {"observation": a text (a user's turn) or messages, "reward", "done", "score", "calls"
@@ -88,21 +92,6 @@ class EnvironmentForm:
         if callable(close):
             awaited(close())
         return {}
-
-
-class GymnasiumForm(EnvironmentForm):
-    """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
-    observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
-
-    def prompt(self, task: Task, seed: int) -> Answer:
-        reset = self.environment.reset
-        first = awaited(reset(**taken(reset, {"seed": seed})))
-        if isinstance(first, tuple) and len(first) == 2:
-            first = first[0]
-        return {"prompt": opening(first)}
-
-    def answered(self, action: Action) -> Answer:
-        return answer(awaited(self.environment.step(str(action))))
 
 
 class TrlForm(EnvironmentForm):
@@ -241,9 +230,15 @@ def form_of(found: type) -> type[EnvironmentForm]:
     parameters = list(inspect.signature(reset).parameters.values())[1:]
     names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
     takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
-    if hasattr(found, "get_reward") or takes_row or not callable(step):
-        return TrlForm
-    return GymnasiumForm if not names or names[0] in ("seed", "options") else EnvironmentForm
+    is_trls = hasattr(found, "get_reward") or takes_row or not callable(step)
+    return TrlForm if is_trls else EnvironmentForm
+
+
+def takes_task(reset: Callable) -> bool:
+    """Unlike Gymnasium's, of a method."""
+    kinds = {each.name: each.kind for each in inspect.signature(reset).parameters.values()}
+    first = next(iter(kinds), "seed")
+    return first not in ("seed", "options") and kinds[first] is not inspect.Parameter.VAR_KEYWORD
 
 
 def taken(function: Callable, named: dict[str, Any]) -> dict[str, Any]:

@@ -3,8 +3,7 @@
     [token, function, arguments, named arguments]  ->  [value, error]
 
 Each reply is sealed with its call's token. So whatever a function writes to any descriptor, none of
-it is taken for a reply: the process is replaced, see `ProcessPool`. The socket moves to a number
-that differs between processes, which a stray write is unlikely to meet.
+it is taken for a reply: the process is replaced, see `ProcessPool`.
 
 Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
 find the token of its own call and answer before it returns. Untrusted programs belong in the
@@ -218,15 +217,13 @@ def serve(connection: socket.socket) -> None:
 
 
 def main(given: int, memory_mb: int) -> None:
-    import fcntl  # as resource, of POSIX alone
-    import resource
+    import resource  # of POSIX alone
 
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
-    number = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 64 + os.urandom(1)[0] // 2)
-    os.close(given)
+    os.set_inheritable(given, False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        serve(socket.socket(fileno=number))
+        serve(socket.socket(fileno=given))
     finally:  # with what a function's threads are at
         os._exit(1)
