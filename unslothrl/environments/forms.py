@@ -324,10 +324,7 @@ def message(given: Any, roles: Sequence[str]) -> Message:
 
 def number(value: Any, name: str) -> float:
     """A finite one that sums can hold."""
-    try:
-        found = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
+    found = math.nan if isinstance(value, str | bytes) else float(value)
     if not abs(found) < MOST_REWARD:
         shown = f"{found:g}" if isinstance(value, int | float) else f"{value!r:.40}"
         said = f"its {name} is {shown}: give a finite number below {MOST_REWARD:g}"

@@ -176,9 +176,6 @@ def shown(value: Any) -> str:
 
 
 def text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return str(value)
+    """As the policy reads it."""
+    is_text = isinstance(value, str)
+    return value if is_text else json.dumps(value, ensure_ascii=False, default=str)

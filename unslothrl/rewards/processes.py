@@ -99,9 +99,9 @@ class RewardProcess:
         self.imported: set[str] = set()  # functions
         self.answered: set[str] = set()  # functions that have answered at least once
 
-    def exchange(self, call: RewardCall, seconds: float) -> tuple[Any, str | None]:
-        """Makes a call -> its value and its error. Late after `seconds`, Lost where the process has
-        ended or writes anything but the reply."""
+    def exchange(self, call: RewardCall, seconds: float, to: str = "") -> tuple[Any, str | None]:
+        """Makes a call -> its value and its error. Late after `seconds`, which are `to` do what;
+        Lost where the process has ended or writes anything but the reply."""
         token, ends, line = secrets.token_hex(16), time.monotonic() + seconds, bytearray()
         request = json.dumps([token, call.function, call.arguments, call.named]).encode() + b"\n"
         try:
@@ -114,7 +114,7 @@ class RewardProcess:
                 line += data
         except OSError as error:  # what an ended process has started may hold its socket
             is_late = not isinstance(error, ConnectionError) and self.child.poll() is None
-            raise (Late(f"{TOO_LONG}{seconds:g} s") if is_late else Lost(ENDED)) from None
+            raise (Late(f"{TOO_LONG}{seconds:g} s{to}") if is_late else Lost(ENDED)) from None
         reply = opened(token, bytes(line[:-1]))
         if reply is None:
             raise Lost(STRAY)
@@ -185,6 +185,7 @@ class ProcessPool(contextlib.AbstractContextManager):
                 try:
                     return self.make_in(self.processes[slot], call)
                 except Lost as error:
+                    self.late[call.function] += isinstance(error, Late)
                     self.replace(slot)
                     if is_again or isinstance(error, Late):
                         return Result(None, str(error), time.monotonic() - started)
@@ -194,18 +195,13 @@ class ProcessPool(contextlib.AbstractContextManager):
 
     def make_in(self, process: RewardProcess, call: RewardCall) -> Result:
         """Raises Lost."""
-        try:
-            if call.function not in process.imported:
-                _, error = process.exchange(RewardCall(CHECK, (call.function,)), START_S)
-                if error is not None:
-                    return Result(None, error)
-                process.imported.add(call.function)
-            started = time.monotonic()
-            value, error = process.exchange(call, self.allowed_s(process, call))
-        except Late as late:
-            self.late[call.function] += 1
-            imports = "" if call.function in process.imported else " to import"
-            raise Late(f"{late}{imports}") from None
+        if call.function not in process.imported:
+            _, error = process.exchange(RewardCall(CHECK, (call.function,)), START_S, " to import")
+            if error is not None:
+                return Result(None, error)
+            process.imported.add(call.function)
+        started = time.monotonic()
+        value, error = process.exchange(call, self.allowed_s(process, call))
         seconds = time.monotonic() - started
         if call.function not in process.answered:
             process.answered.add(call.function)

@@ -29,7 +29,7 @@ exec(compile({remote!r}, "remote.py", "exec"), globals())
 """
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
-CHECK_EVERY_S = 0.05
+CHECK_EVERY_S, TICK_S = 0.05, 0.002
 
 
 def run(program: Program, limits: Limits, level: str) -> ProgramResult:
@@ -127,9 +127,9 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
         while stopped is None and process.returncode is None:
             pause_s = min(CHECK_EVERY_S, max(0.0, ends - time.monotonic()))
             if not selector.get_map():  # it has closed its pipes, as at its end
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(pause_s)
+                if process.poll() is not None:
                     break
+                time.sleep(TICK_S)
                 pause_s = 0.0
             for key, _ in selector.select(pause_s):
                 data = os.read(key.fd, CHUNK)
