@@ -141,7 +141,7 @@ class Rl2Form(EnvironmentForm):
         own = task.extra.get("extra_info")  # RL2's column
         row = {"answer": task.answer, "problem": task.problem, **task.extra}
         self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
-        return {"prompt": None, "wants_text": True}
+        return {"prompt": None}
 
     def answered(self, action: Action) -> Answer:
         said = awaited(self.environment(self.state, str(action), self.extra_info))
