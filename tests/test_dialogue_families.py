@@ -47,7 +47,7 @@ def test_the_embedded_base_s_conversation(make):
     start = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n"
     assert text_of(tokenizer, conversation.prompt_ids) == start
     reply = conversation.reply(tokenizer.encode("<think>2 and 3</think>5?<|im_end|>"))
-    assert reply.text == "<think>2 and 3</think>5?"
+    assert reply == "<think>2 and 3</think>5?"
     assert (reply.content, reply.reasoning) == ("5?", "2 and 3")
     extension = conversation.add([{"role": "user", "content": "Are you sure?"}])
     between = "\n<|im_start|>user\nAre you sure?<|im_end|>\n<|im_start|>assistant\n"

@@ -118,12 +118,6 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path):
     assert environments.check_tools((f"search:{rows_in(tmp_path, ROWS)}",)) == []
 
 
-def test_control_characters_do_not_reach_the_policy(tmp_path):
-    text = "red \x1b[31m alert\x07\x00\u202e \ud800 end\nof it"
-    (function,) = search.tools(rows_in(tmp_path, [{"title": "a\nb\x1b", "text": text}]))
-    assert function("alert") == "[1] a b\nred [31m alert  end\nof it"
-
-
 @pytest.mark.parametrize(
     ("written", "asked"),
     [

@@ -142,14 +142,14 @@ class Course:
             self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
             self.used += len(drawn.token_ids)
             reply = self.talk.reply(drawn.token_ids.tolist())
-            self.turns.append(Turn(reply.text, tool_calls=tuple(map(recorded, reply.calls))))
+            self.turns.append(Turn(str(reply), tool_calls=tuple(map(recorded, reply.calls))))
             if drawn.finish_reason == "abort":
                 return
             if drawn.finish_reason != "stop":
                 break
             answer = await session.call(
                 "step",
-                text=reply.text,
+                text=reply,
                 content=reply.content,
                 reasoning=reply.reasoning,
                 calls=[{name: getattr(call, name) for name in CALL} for call in reply.calls],

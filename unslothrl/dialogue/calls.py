@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.environments.base import Message
+from unslothrl.environments.base import Message, ToolCall
 from unslothrl.text import is_too_deep, json_or_text
 
 Tool = Mapping[str, Any]
@@ -59,16 +59,6 @@ NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON objec
 
 
 @dataclass(frozen=True, slots=True)
-class RawCall:
-    """A call as it stands in a reply."""
-
-    text: str
-    name: str = ""
-    arguments: dict[str, Any] | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CallForm:
     """Calls as JSON. `begin` ends where a call's JSON begins, or that of a list of calls; where it
     has a group, that is the name, and the JSON the arguments. `end` may follow the JSON."""
@@ -78,10 +68,10 @@ class CallForm:
     arguments_key: str = "arguments"
     is_bare: bool = False  # no mark says that JSON is a call: its keys do
 
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
         """-> (what is no call, the calls in their order, broken ones too)."""
         kept: list[str] = []
-        calls: list[RawCall] = []
+        calls: list[ToolCall] = []
         at = 0
         while (found := self.begin.search(text, at)) is not None:
             end, more = self._one(text, found)
@@ -90,7 +80,7 @@ class CallForm:
             at = end
         return "".join((*kept, text[at:])), calls
 
-    def _one(self, text: str, found: re.Match) -> tuple[int, list[RawCall]]:
+    def _one(self, text: str, found: re.Match) -> tuple[int, list[ToolCall]]:
         """-> (where what begins there ends, its calls)."""
         has_name = bool(self.begin.groups)
         start = found.start(1) if has_name else found.end()
@@ -101,10 +91,10 @@ class CallForm:
                 return len(text), []
             closing = self.end.search(text, found.end())
             if closing is None:
-                return len(text), [RawCall(text[start:], error=CUT_OFF)]
+                return len(text), [broken(text[start:], CUT_OFF)]
             at, end = closing.span()
             is_whole = at < end or text.rstrip().endswith(("}", "]"))
-            return end, [RawCall(text[start:at], error=NOT_JSON if is_whole else CUT_OFF)]
+            return end, [broken(text[start:at], NOT_JSON if is_whole else CUT_OFF)]
         written = text[start:at]
         while at < len(text) and text[at].isspace():
             at += 1
@@ -118,9 +108,9 @@ class CallForm:
             return end, []
         return end, [self._call(written, each) for each in values]
 
-    def _call(self, text: str, value: Any) -> RawCall:
+    def _call(self, text: str, value: Any) -> ToolCall:
         if not isinstance(value, dict):
-            return RawCall(text, error=NO_NAME)
+            return broken(text, NO_NAME)
         return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
 
 
@@ -132,7 +122,7 @@ class TaggedForm:
     call: re.Pattern
     argument: re.Pattern
 
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
         """As `CallForm.read`."""
         first, *pieces = text.split("<tool_call>")
         kept, calls = [first], []
@@ -140,9 +130,9 @@ class TaggedForm:
             body, closed, rest = piece.partition("</tool_call>")
             kept.append(rest)
             if not closed:
-                calls.append(RawCall(body, error=CUT_OFF))
+                calls.append(broken(body, CUT_OFF))
             elif (found := self.call.fullmatch(body.strip())) is None:
-                calls.append(RawCall(body, error=NOT_IN_FORM))
+                calls.append(broken(body, NOT_IN_FORM))
             else:
                 texts = texts_of(found[1], tools)
                 pairs = self.argument.findall(found[2])
@@ -198,15 +188,19 @@ FORMS = (
 )
 
 
-def call_of(text: str, name: Any, arguments: Any) -> RawCall:
+def call_of(text: str, name: Any, arguments: Any) -> ToolCall:
     """A call whose name and arguments may be anything."""
     if not isinstance(name, str) or not name.strip():
-        return RawCall(text, error=NO_NAME)
+        return broken(text, NO_NAME)
     if isinstance(arguments, str):
         arguments = json_or_text(arguments)
     if not isinstance(arguments, dict) or not is_sound(name, arguments):
-        return RawCall(text, name if is_sound(name, {}) else "", error=NO_OBJECT)
-    return RawCall(text, name, arguments)
+        return broken(text, NO_OBJECT, name if is_sound(name, {}) else "")
+    return ToolCall(name, arguments, text=text)
+
+
+def broken(text: str, error: str, name: str = "") -> ToolCall:
+    return ToolCall(name, None, error, text=text)
 
 
 def is_sound(name: str, arguments: Any) -> bool:

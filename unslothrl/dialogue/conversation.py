@@ -6,25 +6,15 @@ that drop the reasoning of earlier turns, a new sequence begins with all of it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from unslothrl.dialogue.calls import HERMES, RawCall, Tool, as_texts, has_tools, with_tools
+from unslothrl.dialogue.calls import HERMES, Tool, as_texts, has_tools, with_tools
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.environments.base import Message, ToolCall
+from unslothrl.environments.base import Action, Message, ToolCall
 from unslothrl.errors import UserError
 
 OPEN, CLOSE = "<think>", "</think>"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """A turn of the policy."""
-
-    text: str  # all of it, special tokens left out: what rewards judge
-    content: str  # without reasoning and calls
-    reasoning: str | None = None
-    calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,25 +60,25 @@ class Conversation:
             if dialogue.tokens(self.text) != self.prompt_ids:
                 self.text = dialogue.decode(self.prompt_ids)
 
-    def reply(self, token_ids: Sequence[int]) -> Reply:
-        """Takes the turn that the policy has written, whole or cut off."""
+    def reply(self, token_ids: Sequence[int]) -> Action:
+        """Takes the turn that the policy has written, whole or cut off. -> its text, special tokens
+        left out, and its parts."""
         dialogue, ids = self.dialogue, tuple(token_ids)
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
         reasoning, rest = reasoned(raw, self._is_open())
-        found: list[RawCall] = []
+        found: list[ToolCall] = []
         if self.tools:
             rest, found = (dialogue.native or HERMES).read(rest, self.tools)
         calls = tuple(
-            ToolCall(call.name, call.arguments, call.error, f"call{number:05}")
-            for number, call in enumerate(found, self.count)
+            replace(call, id=f"call{number:05}") for number, call in enumerate(found, self.count)
         )
         content = text = dialogue.decode(ids, skip_special_tokens=True)
         if calls or reasoning is not None:
             content = dialogue.special.removed(rest).strip()
-        reply = Reply(text, content, reasoning, calls)
+        reply = Action.of(text, content, reasoning, calls)
         self.reply_ids, self.calls, self.count = ids, calls, self.count + len(calls)
         self.raw.append({"role": "assistant", "content": raw})
-        self.parsed.append(as_message(reply, "\n".join(call.text for call in found if call.error)))
+        self.parsed.append(as_message(reply))
         return reply
 
     def add(self, messages: Sequence[Message]) -> Extension:
@@ -180,11 +170,11 @@ class Conversation:
         return paired
 
 
-def as_message(reply: Reply, unparsed: str = "") -> Message:
-    """A reply with its reasoning and its calls apart. Of calls that cannot be made only their text,
-    `unparsed`, is left.
-    """
-    content = "\n".join(filter(None, (reply.content, unparsed)))
+def as_message(reply: Action) -> Message:
+    """A reply with its reasoning and its calls apart. Of calls that cannot be made only their text
+    is left."""
+    unparsed = [call.text for call in reply.calls if call.error]
+    content = "\n".join(filter(None, (reply.content, "\n".join(unparsed))))
     message: Message = {"role": "assistant", "content": content}
     if reply.reasoning is not None:
         message["reasoning_content"] = reply.reasoning

@@ -42,6 +42,7 @@ class ToolCall:
     arguments: dict[str, Any] | None  # None where they could not be read
     error: str = ""  # why not
     id: str = ""
+    text: str = field(default="", compare=False)  # as it stands in the reply
 
 
 class Action(str):
