@@ -15,7 +15,6 @@ import inspect
 import math
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -183,7 +182,7 @@ def load(setup: Mapping[str, Any]) -> Make:
             )
         return lambda: Rl2Form(found)
     if inspect.isclass(found) and form_of(found) is TrlForm:  # raises now if it is none
-        Tools([bound(found, method) for method in TrlForm.methods(found)])
+        Tools(TrlForm.methods(found))
     if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
         getattr(found, "prepare")(**options)  # noqa: B009
 
@@ -247,12 +246,6 @@ def taken(function: Callable, named: dict[str, Any]) -> dict[str, Any]:
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return named
     return {each.name: named[each.name] for each in parameters if each.name in named}
-
-
-def bound(found: type, method: Callable) -> Callable:
-    """A method without the parameter that an object of the class fills; a static one has none."""
-    is_static = isinstance(inspect.getattr_static(found, method.__name__, None), staticmethod)
-    return method if is_static else types.MethodType(method, found)
 
 
 def answer(said: Any) -> Answer:
