@@ -98,24 +98,26 @@ class RewardProcess:
             )  # fmt: skip
         self.imported: set[str] = set()  # functions
         self.answered: set[str] = set()  # functions that have answered at least once
+        self.received = bytearray()  # and not read
 
     def exchange(self, call: RewardCall, seconds: float, to: str = "") -> tuple[Any, str | None]:
         """Makes a call -> its value and its error. Late after `seconds`, which are `to` do what;
         Lost where the process has ended or writes anything but the reply."""
-        token, ends, line = secrets.token_hex(16), time.monotonic() + seconds, bytearray()
+        token, ends, data = secrets.token_hex(16), time.monotonic() + seconds, bytes(self.received)
         request = json.dumps([token, call.function, call.arguments, call.named]).encode() + b"\n"
         try:
             self.socket.settimeout(seconds)
             self.socket.sendall(request)
-            while not line.endswith(b"\n") and len(line) <= MOST_REPLIED:
+            while b"\n" not in data and len(self.received) <= MOST_REPLIED:
                 self.socket.settimeout(max(0.0, ends - time.monotonic()))
                 if not (data := self.socket.recv(CHUNK)):
                     raise ConnectionError
-                line += data
+                self.received += data
         except OSError as error:  # what an ended process has started may hold its socket
             is_late = not isinstance(error, ConnectionError) and self.child.poll() is None
             raise (Late(f"{TOO_LONG}{seconds:g} s{to}") if is_late else Lost(ENDED)) from None
-        reply = opened(token, bytes(line[:-1]))
+        line, _, self.received = self.received.partition(b"\n")
+        reply = opened(token, bytes(line))
         if reply is None:
             raise Lost(STRAY)
         return reply
