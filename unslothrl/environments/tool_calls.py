@@ -98,13 +98,7 @@ class Tools:
 
 
 def schema(function: Callable) -> dict[str, Any]:
-    """The JSON schema of a function or a method, made once. Raises InvalidEnvironment for a
-    function that no call could be made of."""
-    return _schema(getattr(function, "__func__", function))
-
-
-@functools.cache
-def _schema(function: Callable) -> dict[str, Any]:
+    """The JSON schema of a function or a method. Raises InvalidEnvironment where it has none."""
     from transformers.utils import chat_template_utils
 
     try:
