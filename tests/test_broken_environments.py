@@ -14,7 +14,8 @@ from few_cases import few
 
 from unslothrl.actors.actor import Actor
 from unslothrl.commands import cli
-from unslothrl.environments.host import Setup
+from unslothrl.environments.host import Host, Setup
+from unslothrl.errors import UserError
 from unslothrl.records import FROM_THE_ENVIRONMENT, Group, Sampling
 from unslothrl.weights.adapter import Adapter
 
@@ -150,6 +151,27 @@ def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):
     assert "the environment failed in 4 of 4 episodes (ValueError: no (mine.py line 3))" in (
         said.err + said.out
     )
+
+
+DOCUMENTED = '"""\n    A tool.\n\n    Args:\n        a: One.\n        b: Two.\n    """'
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("def helper(x): return x", "helper has no schema (Cannot generate JSON schema for helper "
+         "because it has no docstring): give it types and a docstring that describes each "
+         "argument, or, if it is no tool, a name that begins with _"),
+        (f"def g(a, b: int):\n    {DOCUMENTED}", "g has no schema (Argument a is missing a type"),
+        (f"def g(a: 'Nothing', b: int):\n    {DOCUMENTED}", "g has no schema (name 'Nothing'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_tool_is_refused_in_a_line(source, why, tmp_path):
+    host = Host(Setup(tools=(written(tmp_path, source),)))
+    with pytest.raises(UserError) as refused:
+        host.start()
+    said = str(refused.value)
+    assert f"the tool {why}" in said and "\n" not in said and "chat_template" not in said
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published
 
 SAME = "answercheck:same"
-PROCESSES, AHEAD = 2, 16
+PROCESSES = 2
 DEADLINE_S = 2.0  # for two answers, else they differ
 
 
@@ -165,7 +165,7 @@ def same_answers(texts: Sequence[Read]) -> list[set[tuple[str, str]]]:
     if not pairs:
         return found
     with ProcessPool(PROCESSES, DEADLINE_S) as pool:
-        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs], ahead=AHEAD)
+        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs])
     for (problem, one, other), result in zip(pairs, results, strict=True):
         if result.value is True:
             found[problem].add((one, other))

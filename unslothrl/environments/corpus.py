@@ -4,7 +4,6 @@ Rows have their text in a column of `TEXT`. A longer text is cut into passages, 
 search finds is what it shows.
 """
 
-import itertools
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")
 TEXTS = (".txt", ".md")
 MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
-MOST_PASSAGES, MOST_FILES = 1_000_000, 100_000
+MOST_PASSAGES = 1_000_000
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
 WORD = re.compile(r"\w")
 
@@ -39,7 +38,7 @@ class Corpus:
 
     def __init__(self, name: str):
         self.name, self.path = name, expanded(name)
-        self.dropped, self.columns = 0, ""
+        self.dropped = 0
 
     def __iter__(self) -> Iterator[Passage]:
         self.dropped = count = 0
@@ -52,10 +51,8 @@ class Corpus:
                 if count > MOST_PASSAGES:
                     self.refuse(f"it has more than {MOST_PASSAGES:,} passages: give a part of it")
                 yield passage
-        if not count and not self.columns:
-            self.refuse("there is no text in it: give a file with passages")
         if not count:
-            self.refuse(f"no row has a text{self.columns}: name its column {TEXT[0]}")
+            self.refuse(f"there is no text in it: rows have it in a column {TEXT[0]}")
 
     def documents(self) -> Iterator[Passage]:
         """Every row and text file; its text is "" where it has none."""
@@ -77,10 +74,7 @@ class Corpus:
             return [self.path]
         if not is_folder(self.path):
             self.refuse("no such file or folder: check the path")
-        found = list(itertools.islice(files.below(self.path), MOST_FILES + 1))
-        if len(found) > MOST_FILES:
-            self.refuse(f"it has more than {MOST_FILES:,} files: give a part of it")
-        found = [file for file in found if is_readable(file) and is_file(file)]
+        found = [file for file in files.below(self.path) if is_readable(file) and is_file(file)]
         if not found:
             self.refuse(f"no file with passages in this folder: use {', '.join(TEXTS)} or .jsonl")
         for file in found:
@@ -98,7 +92,6 @@ class Corpus:
             self.refuse(f"{error}: fix it, or take it out", file)
 
     def of_row(self, row: Mapping[str, Any], place: str) -> Passage:
-        self.columns = self.columns or f" (its columns: {plain(', '.join(row))})"
         text = next((row[name] for name in TEXT if isinstance(row.get(name), str)), "")
         title = row.get(TITLE)
         title = one_line_of(title) if isinstance(title, str) else ""

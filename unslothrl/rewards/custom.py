@@ -9,7 +9,6 @@ A function that names `answers` or `rows`, which TRL has not, gets texts always.
 """
 
 import ast
-import symtable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
 from unslothrl.files import MOST_CODE, read_text
 from unslothrl.records import Completion, Task
+from unslothrl.rewards.assertions import python_of
 from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
@@ -110,28 +110,22 @@ ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=
 
 
 def signature_of(path: Path, name: str) -> Signature:
-    """Raises UserError for a file that is no Python, or that has no such function."""
+    """Raises UserError for a file that is no Python. Whether it has a function of this name is seen
+    when it is loaded, before a run."""
     text = read_text(path, MOST_CODE)
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
-        raise UserError(f"reward {path}: it is not Python ({error!s:.200}): fix it") from None
+    tree, why = python_of(text, path.name)
+    if tree is None:
+        raise UserError(f"reward {path}: it is not Python ({why:.200}): fix it")
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
-    if name in functions:
-        signature = _signature(functions[name])
-        if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
-            raise UserError(
-                f"reward {path}: the first parameter of {name} is what gets the completion: put it "
-                "there, as in def reward(completion, answer)"
-            )
-        return signature
-    scope = symtable.symtable(text, str(path), "exec")
-    if any(each.get_name() == name and each.is_local() for each in scope.get_symbols()):
+    if name not in functions:
         return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
-    raise UserError(
-        f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
-        "write file.py:function"
-    )
+    signature = _signature(functions[name])
+    if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
+        raise UserError(
+            f"reward {path}: the first parameter of {name} is what gets the completion: put it "
+            "there, as in def reward(completion, answer)"
+        )
+    return signature
 
 
 def _function(node: ast.stmt) -> Function | None:

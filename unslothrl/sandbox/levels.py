@@ -1,6 +1,7 @@
 """A program, its limits and its result; the levels of the sandbox, best first, and how a program is
 started at each."""
 
+import contextlib
 import functools
 import json
 import os
@@ -68,15 +69,15 @@ class LevelStart:
     """How to start a program at a level."""
 
     command: list[str]  # what stands before the interpreter
-    inherited: list[int]  # file descriptors, to be closed afterwards
+    inherited: list[int]  # file descriptors
     prepare: Callable[[], None] | None  # runs in the forked child
     harness: str
     uid: int | None  # the user that the harness becomes
     count_files: Callable[[], int] | None = None  # in its folder, where that has no limit
 
 
-def start(level: str, limits: Limits) -> LevelStart:
-    """OSError where this machine lacks what the level needs."""
+def start(stack: contextlib.ExitStack, level: str, limits: Limits) -> LevelStart:
+    """OSError where this machine lacks what the level needs. `stack` closes what it opens."""
     # Imported here: the names of the levels are read on systems that have none of this.
     from unslothrl.sandbox import namespaces
 
@@ -91,7 +92,7 @@ def start(level: str, limits: Limits) -> LevelStart:
         path = shutil.which("bwrap")
         if path is None:
             raise OSError("there is no bwrap")
-        command, inherited = bubblewrap(path, limits.folder_mb, root, threads)
+        command, inherited = bubblewrap(stack, path, limits.folder_mb, root, threads)
         count = functools.partial(files_of_bubblewrap, inherited[-1])
         return LevelStart(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
@@ -139,13 +140,10 @@ def is_root() -> bool:
 def can_count_threads(uid: int | None) -> bool:
     """Whether the kernel holds a program to its limit of threads, which it counts by user.
 
-    With a user of its own, yes. User 0 has no limit, not even as another inside a user namespace;
-    and before Linux 5.14 all that our own user runs is counted. There a program gets no threads.
+    Not as user 0, which has no limit, not even as another inside a user namespace: there a program
+    gets no threads.
     """
-    if uid is not None or os.geteuid() == 0:
-        return uid is not None
-    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    return release >= (5, 14)
+    return uid is not None or os.geteuid() != 0
 
 
 def files_of_bubblewrap(info_fd: int) -> int:
@@ -160,14 +158,14 @@ def files_of_bubblewrap(info_fd: int) -> int:
 
 
 def bubblewrap(
-    bwrap: str, folder_mb: int, is_root: bool, threads: bool
+    stack: contextlib.ExitStack, bwrap: str, folder_mb: int, is_root: bool, threads: bool
 ) -> tuple[list[str], list[int]]:
     """The command line of `bwrap` (0.8 or newer) that gives a program its view.
 
     -> (what stands before the program's own command, file descriptors it is to inherit: the last
     is where bwrap writes of the sandbox)."""
-    filter_fd, harness_fd = map(view.memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
-    info_fd = view.memory_fd(b"")
+    contents = (seccomp.bpf_filter(threads), view.harness_text(), b"")
+    filter_fd, harness_fd, info_fd = (view.memory_fd(stack, content) for content in contents)
     paths, links = view.read_only()
     words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]

@@ -29,7 +29,7 @@ exec(compile({remote!r}, "remote.py", "exec"), globals())
 """
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
-CHECK_EVERY_S = 0.05
+CHECK_EVERY_S, TICK_S = 0.05, 0.002
 
 
 def run(program: Program, limits: Limits, level: str) -> ProgramResult:
@@ -71,11 +71,9 @@ def start(
 ) -> StartedProgram:
     """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
     closed with `stack`."""
-    how = levels.start(level, limits)
-    for fd in how.inherited:
-        stack.callback(os.close, fd)
-    stdin = memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
-    request = memory_fd(stack, request_of(program, limits, how.uid))
+    how = levels.start(stack, level, limits)
+    stdin = view.memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
+    request = view.memory_fd(stack, request_of(program, limits, how.uid))
     folder = stack.enter_context(temporary_folder()) if level == "none" else None
     ours, theirs = map(stack.enter_context, socket.socketpair())
     process = subprocess.Popen(
@@ -113,13 +111,6 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
     return marshal.dumps(request)
 
 
-def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:
-    """A file to read `content` from: on no disk, and no pipe that could fill."""
-    fd = view.memory_fd(content)
-    stack.callback(os.close, fd)
-    return fd
-
-
 def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
@@ -136,9 +127,9 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
         while stopped is None and process.returncode is None:
             pause_s = min(CHECK_EVERY_S, max(0.0, ends - time.monotonic()))
             if not selector.get_map():  # it has closed its pipes, as at its end
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(pause_s)
+                if process.poll() is not None:
                     break
+                time.sleep(TICK_S)
                 pause_s = 0.0
             for key, _ in selector.select(pause_s):
                 data = os.read(key.fd, CHUNK)
@@ -235,7 +226,7 @@ def start_connected(
     connection: socket.socket,
 ) -> tuple[StartedProgram, int]:
     """Starts a program that talks over a socket and prints nothing. -> (it, its stderr)."""
-    errors = memory_fd(stack, b"")
+    errors = view.memory_fd(stack, b"")
     started = start(
         stack, program, limits, level,
         stdout=subprocess.DEVNULL, stderr=errors, inherited=(connection.fileno(),),
