@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
-from unslothrl.data.files import Rows, file_of, number_of
+from unslothrl.data.files import Rows, number_of
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.errors import UserError
 from unslothrl.records import Task
@@ -208,7 +208,6 @@ def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
     if skipped.unusable_rows <= skipped.rows / 2:
         return
     reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
-    place = file_of(skipped.source, row) or source
-    where = f" of {place}" if place else ""
+    where = f" of {source}" if source else ""
     counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
     raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")

@@ -55,7 +55,6 @@ class Source:
         return (
             exists(self.name)
             or files.kind_of(self.name) is not None
-            or Path(self.name).suffix.lower() in files.NO_ROWS
             or self.name.startswith((".", "/", "~"))
         )
 
@@ -162,13 +161,13 @@ def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
-    by_split: dict[str, dict[Path, Rows]] = {}
+    by_split: dict[str, list[Rows]] = {}
     for file in sorted(files.below(path)):
         is_known = files.kind_of(file.name) and file.name not in NOT_ROWS
         if is_known and file.is_file() and not file.name.startswith("_"):
             if leads_out(file, path):
                 raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
-            by_split.setdefault(split_of(file.relative_to(path)), {})[file] = files.read(file)
+            by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not by_split:
         known = ", ".join(files.READERS)
         raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")

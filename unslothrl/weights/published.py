@@ -38,37 +38,27 @@ class Published:
             dtype = DTYPES[entry["dtype"]]
             self.tensors[name] = view(data, dtype, begin + entry["data_offsets"][0], entry["shape"])
 
-    def scaling(self, module: str) -> float:
-        return scaling_of(self.settings, module)
+    @property
+    def scaling(self) -> float:
+        return scaling_of(self.settings)
 
     def shape(self) -> AdapterShape:
         tensors = tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
         return AdapterShape(tensors, json.dumps(self.settings))
 
 
-def scaling_of(settings: dict[str, Any], module: str) -> float:
-    """What B A x is multiplied by, of a module by its PEFT name (`peft.LoraConfig`)."""
-    rank = matched(settings.get("rank_pattern"), module, settings["r"])
-    alpha = matched(settings.get("alpha_pattern"), module, settings["lora_alpha"])
-    return alpha / (math.sqrt(rank) if settings.get("use_rslora") else rank)
+def scaling_of(settings: dict[str, Any]) -> float:
+    """What B A x is multiplied by; a plain LoRA has one rank and alpha for all its modules."""
+    rank = settings["r"]
+    return settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
 def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) -> torch.Tensor:
     """A tensor over bytes that nobody writes to."""
     count = math.prod(shape)
-    if not count:
-        return torch.empty(shape, dtype=dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
         return torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(shape)
-
-
-def matched(pattern: dict[str, float] | None, module: str, default: float) -> float:
-    """A module's own value, by PEFT's rule: a key is the end of a name, after a dot."""
-    for key, value in (pattern or {}).items():
-        if re.match(rf"(.*\.)?({key})$", module):
-            return value
-    return default
 
 
 def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
