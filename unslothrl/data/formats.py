@@ -14,7 +14,6 @@ letters does not count. Any column can be chosen instead (`Columns`). What else 
 row, the reward reads itself.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from unslothrl.data.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.text import is_utf8, plain
+from unslothrl.text import is_utf8
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
@@ -80,13 +79,6 @@ class Record:
         return self.messages[-1][1]
 
 
-def instead(name: str, flag: str, row: Mapping) -> str:
-    """What to set where the column `name` is not there: the one of nearly that name."""
-    names = {str(each).lower(): str(each) for each in row}
-    near = difflib.get_close_matches(name.lower(), names, 1)
-    return f"--{flag}_column {plain(names[near[0]])}" if near else f"another --{flag}_column"
-
-
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
     """Raises UnusableRow."""
     row = with_known_names(row)
@@ -98,7 +90,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
             raise UnusableRow(
                 f"column {name} is empty"
                 if name in row
-                else f"no column {name}; it has {names_of(row)}: set {instead(name, flag, row)}"
+                else f"no column {name}; it has {names_of(row)}: set --{flag}_column"
             )
     messages, last, prompt = read_prompt(row, columns.prompt, problems)
     if answer is not None:

@@ -162,8 +162,8 @@ def named(row: Mapping, columns: ExampleColumns) -> Mapping:
         if name is not None and value_of(both, name) is None:
             if name in both:
                 raise UnusableRow(f"column {name} is empty")
-            near = formats.instead(name, each.name, both)
-            raise UnusableRow(f"no column {name}; it has {names_of(row)}: set {near}")
+            flag = f"--{each.name}_column"
+            raise UnusableRow(f"no column {name}; it has {names_of(row)}: set {flag}")
     return both
 
 
