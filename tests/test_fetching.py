@@ -103,11 +103,6 @@ def test_names_that_lead_elsewhere_are_left_out(there, run, tmp_path, name, monk
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["one"]
 
 
-def test_more_than_the_disk_has_room_for_is_refused(there, tmp_path, monkeypatch):
-    opened_as(there, monkeypatch, name=f"{there}/more", size=10**15)
-    refused(there, tmp_path, r"has 1000000\.0 GB, and [\d.]+ GB are free")
-
-
 def test_a_folder_that_is_no_run_is_refused(there, tmp_path):
     (there / "config.toml").unlink()
     refused(there, tmp_path, "must be a run's folder, got .* \\(it has no config.toml\\)")
