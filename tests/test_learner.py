@@ -217,7 +217,7 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     done = learner.update(batch([]), LRS)
     assert (done.stats.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
     agrees = done.stats.agreement
-    assert (agrees.tokens, len(agrees.largest), agrees.sources) == (0, 0, {})
+    assert (agrees.tokens, len(agrees.gaps), agrees.sources) == (0, 0, {})
     assert (done.stats.values is None) == (objective == "grpo")
     assert learner.measure([], reference=True) == [] and learner.publish(1) == before
 

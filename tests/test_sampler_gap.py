@@ -13,7 +13,7 @@ def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
     """(generator, version, its |sampler - learner| of each token) of each sample."""
     gaps = np.concatenate([gap for *_, gap in sources])
     described = [(name, version, len(gap)) for name, version, gap in sources]
-    return agreement(gaps, np.zeros(len(gaps)), described, len(gaps))
+    return agreement(gaps, np.zeros(len(gaps)), described)
 
 
 class Watched(SamplerGapWatch):

@@ -24,7 +24,7 @@ def selected(groups, chosen) -> Selected:
 
 
 def stats(traced) -> UpdateStats:
-    nothing = agreement(np.zeros(1), np.zeros(1), [("", 0, 1)], 1)
+    nothing = agreement(np.zeros(1), np.zeros(1), [("", 0, 1)])
     return UpdateStats(0.0, 0, 0, 0.0, nothing, np.zeros(1), traced=traced)
 
 

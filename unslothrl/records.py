@@ -345,7 +345,7 @@ class Agreement:
     gap: float  # |sampler - learner|, summed
     weight: float  # exp(learner - sampler), summed
     square: float  # of such weights, summed
-    largest: np.ndarray  # gaps: with those of the other parts enough for a percentile
+    gaps: np.ndarray  # [tokens]
     sources: dict[tuple[str, int], tuple[int, float, float]]
     """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed"""
 

@@ -137,7 +137,6 @@ class Passes:
             _joined([s.sampler_logprobs for s in passed]),
             _joined(old),
             [(s.generator, s.policy_version, s.tokens) for s in passed],
-            batch.tokens,
         )
         if self.objective.has_critic:
             stats.values = _joined([s.measured.values for s in passed if s.measured is not None])
