@@ -3,7 +3,6 @@
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
 """
 
-import itertools
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 
 from unslothrl.text import is_too_deep, plain
 
-MOST_NAMES, LONGEST_NAME = 30, 40  # columns, characters that a message names
+MOST_SHOWN = 400  # characters of columns' names in a message
 
 
 class UnusableRow(ValueError):
@@ -75,7 +74,5 @@ def plain_value(value: Any) -> Any:
 
 
 def names_of(row: Mapping) -> str:
-    """The names of a row's columns, for a message; of many the first."""
-    names = [plain(str(name), LONGEST_NAME) for name in itertools.islice(row, MOST_NAMES)]
-    left_out = len(row) - len(names)
-    return ", ".join([*names, *([f"{left_out:,} more"] if left_out else [])]) or "none"
+    """The names of a row's columns, for a message."""
+    return plain(", ".join(map(str, row)), MOST_SHOWN) or "none"

@@ -1,17 +1,16 @@
 """Rows, and local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
 
-A text file is read through once, so that every fault is found before a run begins; of each row only
-its position is kept. The `datasets` library would read such files differently: it makes dates of
-answers like "2020-01-01" and numbers of "007", and adds nulls for keys that a row does not have.
+A file is read through once, so that every fault is found before a run begins. Of an object a line
+only its position is kept, Arrow and large Parquet files stay on disk, and the rest is held. The
+`datasets` library would read such files differently: it makes dates of answers like "2020-01-01"
+and numbers of "007", and adds nulls for keys that a row does not have.
 """
 
 import bisect
 import codecs
 import contextlib
 import csv
-import functools
 import gzip
-import io
 import itertools
 import json
 import os
@@ -50,20 +49,18 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> Row: ...
 
 
-class TextRows:
-    """Rows of a text file, read when asked for. `starts` has their first bytes and the byte after
-    the last, int64 [rows + 1]; `parse` takes a row's text with whatever stands before the next."""
+class JsonLines:
+    """The objects on a file's lines, read when asked for. `starts`: where they begin, [rows]."""
 
-    def __init__(self, path: Path, starts: np.ndarray, parse: Callable[[str], Row]):
-        self.starts, self.parse, self.file = starts, parse, path.open("rb")
+    def __init__(self, path: Path, starts: Sequence[int]):
+        self.starts, self.file = starts, path.open("rb")
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.starts)
 
     def __getitem__(self, index: int) -> Row:
-        begin, end = int(self.starts[index]), int(self.starts[index + 1])
-        self.file.seek(begin)
-        return self.parse(self.file.read(end - begin).decode("utf-8-sig"))
+        self.file.seek(self.starts[index])
+        return json.loads(self.file.readline())
 
 
 class TableRows:
@@ -178,20 +175,14 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8")
 
 
-def at_bytes(path: Path, starts: array, end: int, parse: Callable[[str], Row]) -> TextRows:
-    """The rows that begin at these bytes of a file; the last one ends before byte `end`."""
-    starts.append(end)
-    return TextRows(path, np.frombuffer(starts, np.int64), parse)
-
-
 def lines_of(path: Path) -> Iterator[tuple[int, str]]:
-    """(the byte that it ends before, the line) of each line of a text. UnicodeError."""
-    end = 0
+    """(the byte that it begins at, the line) of each line of a text. UnicodeError."""
     with path.open("rb") as file:
+        begin = len(BOM) if file.read(len(BOM)) == BOM else 0
+        file.seek(begin)
         while line := file.readline(LONGEST_ROW):
-            text = decoded(line if end else line.removeprefix(BOM))
-            end += len(line)
-            yield end, text
+            yield begin, decoded(line)
+            begin += len(line)
 
 
 def read_json(path: Path) -> Rows:
@@ -236,8 +227,8 @@ def is_rows(value: Any) -> bool:
 
 def read_lines(path: Path) -> Rows:
     """An object a line. Unreadable."""
-    starts, begin = array("q"), 0
-    for end, line in lines_of(path):
+    starts = array("q")
+    for begin, line in lines_of(path):
         if line.strip():
             if not isinstance(parsed(line), dict):
                 raise Unreadable(
@@ -245,44 +236,25 @@ def read_lines(path: Path) -> Rows:
                     'write {"problem": ..., "answer": ...}, each object on one line, as jq -c does'
                 )
             starts.append(begin)
-        begin = end
-    return at_bytes(path, starts, begin, json.loads)
+    return JsonLines(path, starts)
 
 
 def read_csv(path: Path) -> Rows:
-    """Records under a header, separated as `dialect_of` finds; every value is text."""
+    """Records under a header; every value is text."""
     csv.field_size_limit(LONGEST_ROW)
     options = dialect_of(path)
-    starts, last, end, header = array("q"), 0, 0, None
-
-    def lines() -> Iterator[str]:
-        nonlocal end
-        for at, line in lines_of(path):
-            end = at
-            yield line
-
-    records = csv.reader(lines(), strict=True, **options)
-    while True:
-        begin = end
-        if (fields := next(records, None)) is None:
-            break
-        if header is None:
-            header = [name.strip() for name in fields] or None
-            refuse_repeated(header or [])
-        elif fields and len(fields) != len(header):
+    records = csv.reader((line for _, line in lines_of(path)), strict=True, **options)
+    header = [name.strip() for name in next(records, [])]
+    refuse_repeated(header)
+    rows = []
+    for fields in filter(None, records):
+        if len(fields) != len(header):
             raise Unreadable(
                 f"line {records.line_num} has {len(fields)} fields, the header {len(header)}: fix "
                 f"it, or quote fields that hold {DELIMITERS[options['delimiter']]}"
             )
-        elif fields:
-            starts.append(begin)
-            last = end
-    return at_bytes(path, starts, last, functools.partial(parse_csv, header or [], options))
-
-
-def parse_csv(header: list[str], options: dict[str, Any], text: str) -> Row:
-    fields = next(csv.reader(io.StringIO(text, newline=""), **options))
-    return dict(zip(header, fields, strict=True))
+        rows.append(dict(zip(header, fields, strict=True)))
+    return rows
 
 
 def refuse_repeated(columns: list[str]) -> None:
