@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
-from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.files import Unreadable, read_text
 from unslothrl.system import variables
 from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
@@ -188,7 +188,7 @@ def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
 def read(learner: str, path: Path) -> Objective:
     """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
     try:
-        text = read_text(path, MOST_CODE)
+        text = read_text(path)
     except Unreadable as error:
         raise UserError(f"learner {learner}: {error}: give a .py file") from None
     if "torch" in text:  # which reads some of them when it is imported

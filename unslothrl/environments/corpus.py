@@ -18,7 +18,6 @@ from unslothrl.text import plain
 TEXT = ("text", "contents", "content", "passage", "body", "document")
 TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")
 TEXTS = (".txt", ".md")
-MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
 MOST_PASSAGES, MOST_FILES = 1_000_000, 100_000
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
@@ -93,7 +92,7 @@ class Corpus:
 
     def text_of(self, file: Path) -> str:
         try:
-            return read_text(file, MOST_TEXT)
+            return read_text(file)
         except Unreadable as error:
             self.refuse(f"{error}: fix it, or take it out", file)
 

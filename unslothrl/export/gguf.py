@@ -33,7 +33,6 @@ ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
 TOKENIZER = "tokenizer.json"
-MOST_TOKENIZER = 256 << 20  # bytes
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types
 INSTEAD = "export it with --to merged"
 
@@ -97,7 +96,7 @@ class GgufTokenizer:
 
 def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
     """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
-    content = read_object_of(f"model {base}", base / TOKENIZER, MOST_TOKENIZER)
+    content = read_object_of(f"model {base}", base / TOKENIZER)
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         raise no_tokenizer("it is not byte-level BPE")

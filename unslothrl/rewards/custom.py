@@ -18,7 +18,7 @@ from typing import Any
 from unslothrl.data.columns import parsed
 from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
-from unslothrl.files import MOST_CODE, read_text
+from unslothrl.files import read_text
 from unslothrl.records import Completion, Task
 from unslothrl.rewards.functions import LOGS
 
@@ -111,7 +111,7 @@ ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=
 
 def signature_of(path: Path, name: str) -> Signature:
     """Raises UserError for a file that is no Python, or that has no such function."""
-    text = read_text(path, MOST_CODE)
+    text = read_text(path)
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting

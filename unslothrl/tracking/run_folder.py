@@ -44,7 +44,6 @@ BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begin
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 FOLDERS_OF_A_RUN = (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START)
 FILES_OF_A_RUN = (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}")
-MOST_SUMMARY = 1 << 20
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -80,7 +79,7 @@ def is_free(folder: Path) -> bool:
 def lock_holder(folder: Path) -> dict[str, Any]:
     """The process that took a folder's lock last, by "pid" and "host"; {} if nothing says so."""
     try:
-        return read_object(folder / LOCK, MOST_SUMMARY)
+        return read_object(folder / LOCK)
     except Unreadable:
         return {}
 
@@ -262,7 +261,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is

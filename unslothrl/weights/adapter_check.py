@@ -21,7 +21,6 @@ from unslothrl.weights.shapes import LINEARS, Shape
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
 LARGEST_WEIGHT = 65_504  # float16's: what a T4 serves
-MOST_CONFIG = 1 << 20  # bytes
 PLAIN: dict[str, tuple] = {  # settings -> what they may be
     "peft_type": ("LORA",),
     "task_type": (None, "CAUSAL_LM"),
@@ -86,7 +85,7 @@ def check_settings(name: str) -> Lora:
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")
-    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE, MOST_CONFIG)
+    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"

@@ -23,7 +23,6 @@ from unslothrl.weights.adapter import CONFIG_FILE, Beside, with_base
 from unslothrl.weights.base_parts import tokenizer_files
 
 USE_FILE = "unslothrl.json"
-MOST = 1 << 20  # bytes
 FORMAT = 1  # of the file
 MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
@@ -81,7 +80,7 @@ def read(folder: Path) -> Use | None:
     if not exists(str(path)):
         return None
     try:
-        values = read_object(path, MOST)
+        values = read_object(path)
         if values.get("format") != FORMAT:
             found = shown(values.get("format"))
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")

@@ -25,7 +25,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, leads_out, read_object, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
-from unslothrl.weights.base_parts import MORE_TEMPLATES, MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
+from unslothrl.weights.base_parts import MORE_TEMPLATES, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
 QUANTISING = Path(__file__).parent / "quantise.py"
@@ -199,7 +199,7 @@ def load_tokenizer(base: Path, needs_template: bool = True):
 
     file = base / "tokenizer_config.json"
     try:
-        saved = read_object(file, MOST_CONFIG).get("tokenizer_class") if file.is_file() else None
+        saved = read_object(file).get("tokenizer_class") if file.is_file() else None
         plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
         kind = PreTrainedTokenizerFast if plain else AutoTokenizer
         tokenizer = kind.from_pretrained(base, trust_remote_code=False)

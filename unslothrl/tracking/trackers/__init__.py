@@ -31,7 +31,6 @@ from unslothrl.tracking.metrics import is_number
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
-MOST_IDS = 1 << 16  # bytes
 MOST_WAITING = 1000  # calls that a tracker has not taken, before it is given up
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
@@ -179,7 +178,7 @@ class TrackerThread(threading.Thread):
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
-    ids = read_object(path, MOST_IDS) if path.is_file() else {}
+    ids = read_object(path) if path.is_file() else {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:
         write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
