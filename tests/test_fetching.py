@@ -109,7 +109,7 @@ def test_a_folder_that_is_no_run_is_refused(there, tmp_path):
 
 
 def test_what_a_killed_process_had_fetched_is_removed(there, tmp_path):
-    left_over = tmp_path / "new" / ".one.fetched"
+    left_over = tmp_path / "new" / ".one.unfinished"
     (left_over / "rollouts").mkdir(parents=True)
     (left_over / "old").write_text("")
     assert "old" not in tree(fetch(there, tmp_path / "new"))

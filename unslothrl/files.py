@@ -88,8 +88,8 @@ def existing(target: Path) -> Path:
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder, which becomes `target` when the block ends without an error."""
-    temporary = existing(target) / f".{target.name}.exporting"
-    remove(temporary)  # of an export that was killed
+    temporary = existing(target) / f".{target.name}.unfinished"
+    remove(temporary)  # of a process that was killed
     temporary.mkdir()
     try:
         yield temporary

@@ -14,7 +14,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
+from unslothrl.files import exists, expanded, staged, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
@@ -168,22 +168,15 @@ def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Pat
             f"resume {url}: {folder} is there already: continue that with --resume {folder}, or "
             "set another --output_dir"
         )
-    temporary = folder.with_name(f".{name}.fetched")
-    remove(temporary)  # of a process that was killed
-    temporary.mkdir(parents=True)
     megabytes = sum(files.values()) / 1e6
-    try:
-        note(for_terminal(f"fetching {url}: {len(files)} files, {megabytes:,.1f} MB"))
+    note(for_terminal(f"fetching {url}: {len(files)} files, {megabytes:,.1f} MB"))
+    with staged(folder) as temporary:
         for each in files:
             (temporary / each).parent.mkdir(parents=True, exist_ok=True)
             with reaching("resume", url):
                 target.fs.get_file(f"{target.root}/{each}", str(temporary / each))
         sent = (each for each in files if not each.startswith(f"{CHECKPOINTS}/"))
         write_state(temporary, url, {each: stat_of(temporary / each) for each in sent})
-        flush_tree(temporary)
-        temporary.rename(folder)
-    finally:
-        remove(temporary)
     return folder
 
 
