@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors import safe_open
 
@@ -63,21 +62,7 @@ def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) ->
 
 def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
     """Whether two tensors of one dtype have the same values."""
-    if held.shape != published.shape:
-        return False
-    published = published.to(held.device)
-    return has_same_bytes(held, published) or torch.equal(held, published)
-
-
-def has_same_bytes(held: torch.Tensor, published: torch.Tensor) -> bool:
-    """In a host's memory, where it is 100 times as fast as `torch.equal` (0.04 against 5.8 ms for
-    600,000 values of bfloat16, torch 2.13); False where that cannot be asked."""
-    if held.device.type != "cpu" or not (held.is_contiguous() and published.is_contiguous()):
-        return False
-    if held.numel() * held.element_size() % 8:
-        return False
-    first, second = (each.detach().reshape(-1).view(torch.int64) for each in (held, published))
-    return np.array_equal(first.numpy(), second.numpy())
+    return held.shape == published.shape and torch.equal(held, published.to(held.device))
 
 
 def described(name: str, held: torch.Tensor, published: torch.Tensor) -> str:
