@@ -1,6 +1,5 @@
 """Adapter versions on disk: PEFT's format, written whole or not at all."""
 
-import hashlib
 import json
 import pickle
 import shutil
@@ -36,11 +35,6 @@ class Adapter:
         """`checksum`: of one that was published elsewhere."""
         checksum = checksum or xxhash.xxh3_128_hexdigest(weights)
         return cls(version, memoryview(weights).cast("B").toreadonly(), config, checksum)
-
-    @property
-    def sha256(self) -> str:
-        """Of `weights`; it takes ten times as long as `checksum`."""
-        return hashlib.sha256(self.weights).hexdigest()
 
     def verify(self) -> None:
         """Raises AdapterDamaged if the weights are not those that were published."""
