@@ -127,8 +127,8 @@ def newest_numbered(folder: Path, prefix: str) -> Path | None:
 MOST_BYTES = 256 << 20  # that are read of a file
 
 
-class Unreadable(ValueError):
-    """A file that is not what it has to be; says why."""
+class Unreadable(UserError, ValueError):
+    """A file that is not what it has to be; says which, and why."""
 
 
 def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
@@ -137,20 +137,20 @@ def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+        raise Unreadable(f"{path}: byte {error.start} is not UTF-8: fix it") from None
 
 
 def read_bytes(path: Path) -> bytes:
     """The content of a regular file of at most `MOST_BYTES`. Raises Unreadable."""
     if not is_file(path):  # opening a FIFO would wait for its writer
-        raise Unreadable("it is a folder" if is_folder(path) else "it is not a regular file")
+        raise Unreadable(f"{path}: it is {'a folder' if is_folder(path) else 'not a regular file'}")
     try:
         with path.open("rb") as file:
             data = file.read(MOST_BYTES + 1)  # the size of what lies under /proc is 0
     except OSError as error:
-        raise Unreadable(f"it cannot be read ({error.strerror})") from None
+        raise Unreadable(f"{path}: it cannot be read ({error.strerror})") from None
     if len(data) > MOST_BYTES:
-        raise Unreadable(f"it has over {MOST_BYTES:,} bytes")
+        raise Unreadable(f"{path}: it has over {MOST_BYTES:,} bytes")
     return data
 
 
@@ -160,15 +160,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
-        raise Unreadable(f"it is not JSON ({error})") from None
+        raise Unreadable(f"{path} is damaged: it is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise Unreadable(f"it must be an object, got {shown(value)}")
+        raise Unreadable(f"{path} is damaged: it must be an object, got {shown(value)}")
     return value
-
-
-def read_object_of(owner: str, path: Path) -> dict[str, Any]:
-    """The same of a file of `owner`'s, "adapter NAME". UserError."""
-    try:
-        return read_object(path)
-    except Unreadable as error:
-        raise UserError(f"{owner}: {path.name} is damaged ({error}): get it again") from None

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
-from unslothrl.files import Unreadable, read_text
+from unslothrl.files import read_text
 from unslothrl.system import variables
 from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
@@ -91,9 +91,9 @@ class Part:
         line = code.co_firstlineno if code else 0
         try:
             result = self.function(*arguments, **asked_for(self.function, len(arguments), named))
-        except RunError:  # of a part of another file, which this one calls
-            raise
         except Exception as error:
+            if isinstance(error, RunError):  # of a part of another file, which this one calls
+                raise
             frames = traceback.extract_tb(error.__traceback__)
             own = [each.lineno for each in frames if code and each.filename == code.co_filename]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
@@ -181,10 +181,7 @@ def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
 
 def read(learner: str, path: Path) -> Objective:
     """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
-    try:
-        text = read_text(path)
-    except Unreadable as error:
-        raise UserError(f"learner {learner}: {error}: give a .py file") from None
+    text = read_text(path)
     if "torch" in text:  # which reads some of them when it is imported
         variables.apply(usable_cpus(), gpu=True)
     return _executed(learner, path, text)

@@ -3,12 +3,11 @@
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.text import is_too_deep, plain
+from unslothrl.text import is_too_deep, json_or_text, plain
 
 MOST_SHOWN = 400  # characters of columns' names in a message
 
@@ -56,10 +55,7 @@ def value_of(row: Mapping, name: str) -> Any:
 def parsed(value: Any) -> Any:
     """The object or list of a text that is JSON; any other value, or a deeper one, as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
+        found = json_or_text(value)
         return value if is_too_deep(value, found) else found
     return value
 

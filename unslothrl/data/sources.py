@@ -142,13 +142,10 @@ def hub_splits(source: Source) -> dict[str, Rows]:
     disable_progress_bars()
     name, config, known = source.name, source.config, source.known
     try:
-        try:
-            splits = load_dataset(name, config)
-        except ValueError as error:  # several configurations, like openai/gsm8k
-            if config is not None or "Config name is missing" not in str(error):
-                raise
-            splits = load_dataset(name, "main")
+        splits = load_dataset(name, config)
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
+        if config is None and "Config name is missing" in str(error):  # as of openai/gsm8k
+            return hub_splits(replace(source, config="main"))
         what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
             f"dataset {what}: not a local file, and could not be loaded from the hub "

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from unslothrl.errors import UserError
-from unslothrl.files import read_object_of
+from unslothrl.files import read_object
 
 F16, Q8_0 = "f16", "q8_0"
 TYPES = {
@@ -96,7 +96,7 @@ class GgufTokenizer:
 
 def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
     """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
-    content = read_object_of(f"model {base}", base / TOKENIZER)
+    content = read_object(base / TOKENIZER)
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         raise no_tokenizer("it is not byte-level BPE")

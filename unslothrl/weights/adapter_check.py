@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object_of
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
@@ -85,7 +85,7 @@ def check_settings(name: str) -> Lora:
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")
-    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE)
+    settings = read_object(folder / CONFIG_FILE)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"

@@ -79,8 +79,8 @@ def read(folder: Path) -> Use | None:
     path = folder / USE_FILE
     if not exists(str(path)):
         return None
+    values = read_object(path)
     try:
-        values = read_object(path)
         if values.get("format") != FORMAT:
             found = shown(values.get("format"))
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")

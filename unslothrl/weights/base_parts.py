@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from unslothrl.errors import UserError
-from unslothrl.files import read_object_of
+from unslothrl.files import read_object
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -118,7 +118,7 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 def read(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of a base, {} where there is no such file. UserError."""
     file = folder / name
-    return read_object_of(f"model {folder}", file) if file.is_file() else {}
+    return read_object(file) if file.is_file() else {}
 
 
 def tokenizer_files(base: Path) -> list[Path]:
