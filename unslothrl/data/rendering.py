@@ -4,7 +4,7 @@ used are counted."""
 import itertools
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
@@ -105,7 +105,6 @@ class Renderer:
     system_prompt: str
     max_prompt_tokens: int
     replaces: bool = False  # whether the system prompt replaces a row's own
-    keeps_row: bool = False  # whether tasks have it: environments and custom rewards read it
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
@@ -140,15 +139,10 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    task = Task(f"{name}/{number - 1}", record.problem, record.answer, text,
-                                tuple(tokens), record.extra)  # fmt: skip
-                    yield self.with_row(task, row, record) if self.keeps_row else task
-
-    def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
-        """The task with its conversation, and with the columns that this was read from."""
-        turns = turns_of(record.messages, self.system_prompt, self.replaces)
-        read = columns_as_they_stand(row, record.columns)
-        return replace(task, messages=tuple(turns), read=read)
+                    turns = turns_of(record.messages, self.system_prompt, self.replaces)
+                    read = columns_as_they_stand(row, record.columns)
+                    yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
+                               tuple(tokens), record.extra, tuple(turns), read)  # fmt: skip
 
 
 def plain(problem: str) -> str:

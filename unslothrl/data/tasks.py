@@ -44,7 +44,6 @@ class DataOptions:
     needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
     system_prompt: str | None = None  # the user's, in place of the rows' own
     default_prompt: str = ""  # system prompt of rows that have none
-    keeps_row: bool = False  # for what reads the tasks' messages and columns as they stand
 
     @property
     def reader(self) -> Reader:
@@ -208,7 +207,6 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
         options.added_system_prompt,
         options.max_prompt_tokens,
         replaces=options.system_prompt is not None,
-        keeps_row=options.keeps_row,
         reader=options.reader,
     )
 
