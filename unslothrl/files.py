@@ -95,7 +95,7 @@ def staged(target: Path) -> Iterator[Path]:
         yield temporary
         flush_tree(temporary)
         target.parent.mkdir(parents=True, exist_ok=True)
-        temporary.rename(target)  # which may be an empty folder
+        replace_folder(temporary, target)
     finally:
         remove(temporary)
 

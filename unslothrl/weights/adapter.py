@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any, SupportsIndex
 import xxhash
 
 from unslothrl.errors import AdapterDamaged
-from unslothrl.files import link_or_copy, replace_folder, write_whole
+from unslothrl.files import link_or_copy, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,29 +89,23 @@ def write_adapter(
 ) -> Path:
     """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there. What does
     not change is linked from `earlier`, another version's folder with the same files."""
-    parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"v{adapter.version:06d}"
-    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
-    try:
-        temporary.chmod(0o755)
+    with staged(target) as temporary:
         config = adapter.config
         if beside.base is not None:
             config = with_base(config, str(target.absolute() / beside.base))
-        write_whole(temporary / CONFIG_FILE, config.encode())
-        write_whole(temporary / WEIGHTS_FILE, adapter.weights)
+        (temporary / CONFIG_FILE).write_text(config, "utf-8")
+        (temporary / WEIGHTS_FILE).write_bytes(adapter.weights)
         for name, source in beside.files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
             if earlier is not None and (earlier / name).exists():
                 link_or_copy(earlier / name, temporary / name)
             else:
-                write_whole(temporary / name, source.read_bytes())
+                shutil.copyfile(source, temporary / name)
         for name, content in beside.contents.items():
-            write_whole(temporary / name, content)
+            (temporary / name).write_bytes(content)
         if beside.card is not None:
-            write_whole(temporary / CARD_FILE, beside.card(adapter.version).encode())
-        replace_folder(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (temporary / CARD_FILE).write_text(beside.card(adapter.version), "utf-8")
     return target
 
 
