@@ -18,7 +18,7 @@ from unslothrl.data import sources
 from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
 from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Columns, Reader
-from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
+from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered, plain
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
@@ -228,11 +228,7 @@ def rendered(
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:
-    """A warning for each eval set with problems that are also trained on, ignoring spaces."""
-
-    def plain(problem: str) -> str:
-        return " ".join(problem.split())
-
+    """A warning for each eval set with problems that are also trained on, by their `plain` text."""
     asked = {plain(task.problem) for of_set in evals.values() for task in of_set}
     drawn = train.tasks
     problems = drawn.problems() if isinstance(drawn, LazyTasks) else (t.problem for t in drawn)
