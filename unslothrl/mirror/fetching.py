@@ -98,9 +98,6 @@ class Target:
             fs, root = fsspec.core.url_to_fs(url)
         return cls(fs, root, url)
 
-    def below(self, name: str) -> "Target":
-        return Target(self.fs, f"{self.root}/{name}", f"{self.url}/{name}")
-
     def sizes(self) -> dict[str, int]:
         """Every file of a run, its name -> bytes; {} where there is no such folder."""
         self.fs.invalidate_cache()

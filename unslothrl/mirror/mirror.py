@@ -196,7 +196,7 @@ def of_run(config: Any) -> Target | None:
     folder = Path(config.output_dir) / (config.run_name or "run")
     check_place(config.mirror, folder)
     target = Target.opened("mirror", config.mirror)
-    run = target.below(folder.name)
+    run = Target.opened("mirror", f"{config.mirror}/{folder.name}")
     with fetching.reaching("mirror", config.mirror):
         with tempfile.NamedTemporaryFile(prefix=".write-test-") as trial:
             path = Path(trial.name)

@@ -32,7 +32,7 @@ from unslothrl.tracking.rows import (
     plain,
     read_jsonl,
 )
-from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
+from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
@@ -89,7 +89,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self.beside_adapters = NOTHING
+        self.beside_adapters = Beside()
         self.last_adapter: Path | None = None  # that this process has written
         self.checkpoints: Any = Checkpoints(self.path)  # or a stage's
         self.lock = lock_of(self.path)

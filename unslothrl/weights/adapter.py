@@ -81,11 +81,8 @@ class Beside:
     card: Callable[[int], str] | None = None  # the model card of a version
 
 
-NOTHING = Beside()
-
-
 def write_adapter(
-    adapter: Adapter, parent: Path, beside: Beside = NOTHING, earlier: Path | None = None
+    adapter: Adapter, parent: Path, beside: Beside = Beside(), earlier: Path | None = None
 ) -> Path:
     """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there. What does
     not change is linked from `earlier`, another version's folder with the same files."""
