@@ -24,7 +24,6 @@ from unslothrl.weights.base_parts import tokenizer_files
 
 USE_FILE = "unslothrl.json"
 FORMAT = 1  # of the file
-MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
 MODEL = ("config.json", "generation_config.json")
 BASE_FOLDER = "base"  # in an adapter's folder: the embedded base

@@ -16,7 +16,6 @@ from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.base_parts import weight_files
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
-PREFIX = "base_model.model."  # of PEFT's names, before the base's own
 CPU = torch.device("cpu")
 STATE = ".quant_state."  # of the names of what a 4-bit weight is stored with
 OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\.weight$")
