@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
 from unslothrl.records import (
+    Agreement,
     Assignment,
     Batch,
     Collected,
@@ -253,8 +253,7 @@ class FakeLearner(FakeGenerator):
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
-        agrees = agreement(tokens, tokens, sources, len(tokens))
-        stats = UpdateStats(loss, 0, 0, 0.0, agrees, np.zeros(1))
+        stats = UpdateStats(loss, 0, 0, 0.0, Agreement(tokens, sources), np.zeros(1))
         return Update(stats, 1.0, skipped, 1.0)
 
     @staticmethod

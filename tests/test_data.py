@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -298,11 +297,11 @@ def test_folders_of_the_datasets_library(tmp_path):
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
-        ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "row 2 is not JSON"),
+        ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "row 2 is no JSON object"),
         ("", "a.jsonl", "it is empty"),
         ("problem,answer\n", "a.csv", "it is empty"),
-        ('[{"problem": "1"\n', "a.json", "is not JSON"),
-        ('{"problem": "1"}\n[{"problem": "1"}]', "a.json", "row 2 is not JSON"),
+        ('[{"problem": "1"\n', "a.json", "is no JSON object"),
+        ('{"problem": "1"}\n[{"problem": "1"}]', "a.json", "row 2 is no JSON object"),
         ("problem,answer\n1,2\n1,2,3\n", "a.csv", "line 3 has 3 fields, the header 2"),
         ("x", "a.txt", "unknown kind of file"),
         ("x", "a.arrow", "cannot be read"),
@@ -325,15 +324,6 @@ def test_files_from_windows(tmp_path, tokenizer):
     for name, text in (("a.jsonl", rows), ("a.json", json.dumps(ROWS))):
         (tmp_path / name).write_text(text, "utf-8-sig")
         assert len(tasks.load(options(tmp_path / name), tokenizer).train.tasks) == 15
-
-
-def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    """Elements, escapes and letters of several bytes across the ends of parts."""
-    monkeypatch.setattr(files, "CHUNK", 7)
-    rows = [{"problem": f'é😀 " {i}', "answer": "\\"} for i in range(50)]
-    (tmp_path / "a.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), "utf-8")
-    read = files.read(tmp_path / "a.json")
-    assert [read[i] for i in range(len(read))] == rows
 
 
 def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
@@ -525,30 +515,6 @@ def test_problems_that_differ_in_spaces_and_case_may_have_one_prompt(tmp_path):
     assert {task.prompt for task in found.train.tasks} == {"1 + 1 = x"}
 
 
-LOOPS = (
-    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
-)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("template", few(LOOPS))
-@pytest.mark.parametrize("in_a_thread", [False, True])
-def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
-    monkeypatch.setattr(rendering, "LONGEST_S", 0.2)
-    loops = base_model.load_tokenizer(embedded.BASE)
-    loops.chat_template = template
-    with (
-        pytest.raises(UserError, match=r"user \(it takes longer than 0.2 s\): set --system"),
-        ThreadPoolExecutor(1) as threads,
-    ):
-        if in_a_thread:
-            threads.submit(rendering.render, loops, "1 + 1?", "").result()
-        rendering.render(loops, "1 + 1?", "")
-    loops.chat_template = "{{ messages[0].content }}"
-    assert rendering.render(loops, "1 + 1?", "") == "1 + 1?"
-
-
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     mine = tmp_path / "mine.py"
@@ -665,19 +631,13 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
-def test_a_large_file_is_streamed(kind, tmp_path):
+def test_a_large_file_is_streamed(tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
-    path = tmp_path / f"large.{kind}"
+    path = tmp_path / "large.jsonl"
     with path.open("w") as file:
-        file.write({"json": "[", "csv": "problem,answer\n", "jsonl": ""}[kind])
         for i in range(count):
-            row = f"{i}{filler},{i}\n"
-            if kind != "csv":
-                row = f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n'
-            file.write("," * (kind == "json" and i > 0) + row)
-        file.write("]" if kind == "json" else "")
+            file.write(f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n')
     done = subprocess.run(
         [sys.executable, "-c", GIGABYTE, str(path)], capture_output=True, text=True, cwd=ROOT
     )
@@ -716,7 +676,7 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     with pytest.raises(UserError) as refused:
         describe.look(config)
     assert str(refused.value).startswith(
-        f"eval set held_out row 1 of {tmp_path / 'test.jsonl'}: no column messages"
+        f"eval set held_out row 1 of {tmp_path}: no column messages"
     )
 
 

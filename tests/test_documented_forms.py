@@ -225,7 +225,7 @@ WORKED = "3 + 4 is 7.\n#### 7"
 )  # fmt: skip
 def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, shown, said, tmp_path):
     """Every column as TRL gives it, and the prompt as messages."""
-    renderer = Renderer(tokenizer(), "", 1000, keeps_row=True, reader=Reader(columns))
+    renderer = Renderer(tokenizer(), "", 1000, reader=Reader(columns))
     (task,) = renderer.tasks("rows", [(1, row)], Skipped())
     shown = f"[prompt, {shown}]" if "prompt, " in parameters else shown
     if "**row" in parameters:

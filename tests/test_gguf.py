@@ -3,6 +3,7 @@ shares no code with ours, computes the same. tests/test_llama_cpp.py asks llama.
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from few_cases import few
@@ -136,10 +137,10 @@ def small_model(kind: str):
 
 
 def write(model, path, kind: str = "f16") -> None:
-    tokenizer = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
+    found = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
     special = {"eos": 2, "pad": 0}
-    gguf.write(model, tokenizer, path, kind, name="x", special=special, adds_bos=False,
-               chat_template="{{ messages }}")  # fmt: skip
+    tokenizer = replace(found, special=special, chat_template="{{ messages }}")
+    gguf.write(model, tokenizer, path, kind, "x")
 
 
 @pytest.mark.real

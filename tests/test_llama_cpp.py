@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,8 +136,7 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
     model.resize_token_embeddings(2048)
     read = gguf.read_tokenizer(tmp_path, 2048)
     assert read.pre == name and len(read.merges) > 1000
-    gguf.write(model, read, tmp_path / "x.gguf", "f16", name="x", special={"eos": 2},
-               adds_bos=False, chat_template=None)  # fmt: skip
+    gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in [*ODD, *texts]]
     said = ask(tmp_path / "x.gguf", texts=[*ODD, *texts])["tokens"]
     wrong = [text[:80] for text, one, other in zip([*ODD, *texts], expected, said, strict=True)

@@ -448,7 +448,7 @@ def test_a_file_may_build_on_another(tmp_path):
     path.write_text(BUILT_ON_ANOTHER.format(base=str(base)))
     objective = objectives.load(str(path))
     assert (objective.clip_low, objective.kl, objective.kl_coefficient) == (0.25, "loss", 1.0)
-    assert objective.ratio.name == "half" and objective.ratio.line == 2
+    assert objective.ratio.function.__name__ == "half"
     assert objective.ratio(numbers(0.0, math.log(3)), [2]).tolist() == pytest.approx([0.5, 1.5])
     with pytest.raises(RunError, match=rf"learner {base}, line 4, aggregation bad: it must return"):
         objective.aggregation(numbers(1.0), [1], None)

@@ -330,7 +330,7 @@ def test_the_learners_own_weights_are_those_that_it_published(backend, versions,
     drifted from learner 0, do not."""
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
     before, newest = versions(220), versions(221)
-    assert before.sha256 != newest.sha256
+    assert before.checksum != newest.checksum
     engine.load(newest)
     with pytest.raises(AdapterMismatch, match=r"adapter v220: .* differs"):
         engine.load(before)
@@ -385,18 +385,9 @@ def test_published_is_what_was_saved(versions):
     for name, tensor in saved.items():
         assert torch.equal(published.tensors[name], tensor)
         assert published.tensors[name].dtype == torch.bfloat16
-    assert published.scaling("base_model.model.model.layers.0.mlp.up_proj") == 2
-    settings = {
-        "r": 8,
-        "lora_alpha": 16,
-        "use_rslora": True,
-        "rank_pattern": {"layers.1.mlp.up_proj": 4},
-        "alpha_pattern": {"up_proj": 6},
-    }
-    other = Published(Adapter.of(0, adapter.weights, json.dumps(settings)))
-    assert other.scaling("model.layers.1.mlp.up_proj") == 6 / 4**0.5
-    assert other.scaling("model.layers.11.mlp.up_proj") == 6 / 8**0.5
-    assert other.scaling("model.layers.1.mlp.down_proj") == 16 / 8**0.5
+    assert published.scaling == 2
+    settings = {"r": 4, "lora_alpha": 6, "use_rslora": True}
+    assert Published(Adapter.of(0, adapter.weights, json.dumps(settings))).scaling == 6 / 4**0.5
 
 
 def test_the_shards_of_tensor_parallelism():

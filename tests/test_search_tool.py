@@ -155,7 +155,7 @@ def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path, monkeypatch):
         "code.py": "unknown kind of file",
         "empty.txt": "there is no text in it",
         "latin.txt": "byte 3 is not UTF-8",
-        "broken.jsonl": "row 2 is not JSON",
+        "broken.jsonl": "row 2 is no JSON object",
         "columns.jsonl": "rows have it in a column text",
         "none": "no file with passages",
         "leaves": "passwd.txt: a link that leads out of the folder",

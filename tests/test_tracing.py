@@ -8,8 +8,7 @@ import pytest
 from fakes import completion, group, samples_of
 from few_cases import few
 
-from unslothrl.algorithms.diagnostics import agreement
-from unslothrl.records import Batch, Measured, UpdateStats
+from unslothrl.records import Agreement, Batch, Measured, UpdateStats
 from unslothrl.training import tracing
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace, is_traced
@@ -24,7 +23,7 @@ def selected(groups, chosen) -> Selected:
 
 
 def stats(traced) -> UpdateStats:
-    nothing = agreement(np.zeros(1), np.zeros(1), [("", 0, 1)], 1)
+    nothing = Agreement(np.zeros(1), [("", 0, 1)])
     return UpdateStats(0.0, 0, 0, 0.0, nothing, np.zeros(1), traced=traced)
 
 
@@ -155,5 +154,7 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     assert np.allclose(found[1].traced[10], measured[0].logprobs, atol=1e-5)
     assert np.allclose(found[1].traced[11], measured[-1].logprobs, atol=1e-5)
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
-    assert found[0].loss == found[1].loss and found[0].agreement.gap == found[1].agreement.gap
+    assert found[0].loss == found[1].loss and np.array_equal(
+        found[0].agreement.difference, found[1].agreement.difference
+    )
     assert math.isfinite(found[1].loss)

@@ -187,7 +187,7 @@ def test_many_loads_leave_nothing(engine, adapters):
     assert grown < 50, f"{grown:.0f} MB in {loads} loads of {len(adapters[0].weights)} bytes"
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        (held,) = engine.files.held
+        (held,) = engine.files.folder.iterdir()
         assert held == engine.loaded[engine.newest].files
         assert not engine.internal_ids and not engine.llm.llm_engine.has_unfinished_requests()
     else:

@@ -82,7 +82,7 @@ def test_two_functions_of_one_name_are_not_one_given_twice(tmp_path):
 def test_an_objective_imports_what_lies_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(OBJECTIVE)
     (tmp_path / "beside_an_objective.py").write_text("def centred(rewards): return rewards\n")
-    assert objectives.load(str(tmp_path / "mine.py")).advantage.name == "centred"
+    assert objectives.load(str(tmp_path / "mine.py")).advantage.function.__name__ == "centred"
     assert objectives.load(str(tmp_path / "mine.py")).advantage([[1.0, 0.0]]) == [[1.0, 0.0]]
 
 

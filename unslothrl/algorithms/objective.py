@@ -24,12 +24,12 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
-from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.files import read_text
 from unslothrl.system import variables
 from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
@@ -78,40 +78,34 @@ class Objective:
 
 @dataclass(frozen=True)
 class Part:
-    """A function in an objective's file, loaded from it when it is first called.
-
-    What it raises, or returns in place of numbers, ends the run in a line that names its file and
-    its line.
-    """
+    """A function of an objective's file. What it raises, or returns in place of numbers, ends the
+    run in a line that names its file and its line."""
 
     learner: str  # the objective's name or file, as `--learner` has it
     part: str  # one of `FUNCTIONS`
-    name: str  # the function's
-    line: int  # where it is defined; 0: unknown
-    path: Path
-    text: str = field(repr=False)  # of the file
+    function: Callable[..., Any]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Raises RunError. What is passed by name and not asked for is left out."""
-        function = getattr(_executed(self.learner, self.path, self.text), self.part)
-        named = asked_for(function, len(arguments), named)
+        code = getattr(self.function, "__code__", None)
+        line = code.co_firstlineno if code else 0
         try:
-            result = function(*arguments, **named)
+            result = self.function(*arguments, **asked_for(self.function, len(arguments), named))
         except Exception as error:
             if isinstance(error, RunError):  # of a part of another file, which this one calls
                 raise
             frames = traceback.extract_tb(error.__traceback__)
-            lines = [each.lineno for each in frames if each.filename == str(self.path)]
+            own = [each.lineno for each in frames if code and each.filename == code.co_filename]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise WillRepeat(self._message(lines[-1] if lines else self.line, reason)) from None
+            raise WillRepeat(self._message(own[-1] if own else line, reason)) from None
         wanted = _wanted(self.part, result, arguments)
         if wanted is not None:
-            wrong = f"it must return {wanted}, got {shown(result)}"
-            raise WillRepeat(self._message(self.line, wrong))
+            raise WillRepeat(self._message(line, f"it must return {wanted}, got {shown(result)}"))
         return result
 
     def _message(self, line: int | None, what: str) -> str:
-        return f"learner {self.learner}, line {line}, {self.part} {self.name}: {what}"
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"learner {self.learner}, line {line}, {self.part} {name}: {what}"
 
 
 def function_of(
@@ -187,13 +181,10 @@ def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
 
 def read(learner: str, path: Path) -> Objective:
     """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
-    try:
-        text = read_text(path, MOST_CODE)
-    except Unreadable as error:
-        raise UserError(f"learner {learner}: {error}: give a .py file") from None
+    text = read_text(path)
     if "torch" in text:  # which reads some of them when it is imported
         variables.apply(usable_cpus(), gpu=True)
-    return Objective(**_parts(learner, path, text))
+    return _executed(learner, path, text)
 
 
 @functools.lru_cache(maxsize=64)
@@ -215,19 +206,12 @@ def _executed(learner: str, path: Path, text: str) -> Objective:
             f"learner {learner} defines no OBJECTIVE: write OBJECTIVE = Objective(...) with "
             "Objective from unslothrl.algorithms.objective"
         )
-    return objective
+    names = [entry.name for entry in fields(Objective)]
+    return Objective(**{name: _part(learner, name, getattr(objective, name)) for name in names})
 
 
-def _parts(learner: str, path: Path, text: str) -> dict[str, Any]:
-    """The parts, each function as a `Part`; what no part can be as it is shown. UserError."""
-    objective = _executed(learner, path, text)
-    found: dict[str, Any] = {}
-    for part in (entry.name for entry in fields(Objective)):
-        value = getattr(objective, part)
-        if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
-            code = getattr(value, "__code__", None)
-            name = getattr(value, "__name__", type(value).__name__)
-            value = Part(learner, part, name, code.co_firstlineno if code else 0, path, text)
-        is_known = type(value) in PLAIN or isinstance(value, Part)
-        found[part] = value if is_known else shown_text(value)
-    return found
+def _part(learner: str, part: str, value: Any) -> Any:
+    """A value of OBJECTIVE: a function as a `Part`, what no part can be as it is shown."""
+    if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
+        return Part(learner, part, value)
+    return value if type(value) in PLAIN or isinstance(value, Part) else shown_text(value)

@@ -23,7 +23,6 @@ LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"
 AHEAD = "ahead.jsonl"
 OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
 KEPT = 2  # the older one is for where the newest is damaged
-MOST_SUMS = 1 << 20  # bytes
 
 UNREADABLE = (ValueError, TypeError, RecursionError, OSError)
 
@@ -174,7 +173,7 @@ def sums_in(folder: Path) -> dict[str, set[str]]:
     """The files that SHA256SUMS lists, all inside of the folder -> their sums; a mirror has two of
     one that is being replaced. Raises Damaged."""
     try:
-        lines = read_bytes(folder / SUMS, MOST_SUMS).decode("ascii").splitlines()
+        lines = read_bytes(folder / SUMS).decode("ascii").splitlines()
     except (Unreadable, UnicodeDecodeError) as error:
         raise Damaged(f"{SUMS}: {error}") from None
     found: dict[str, set[str]] = {}

@@ -103,7 +103,6 @@ def data_options(config: Config) -> DataOptions:
         columns=Columns(config.prompt_column, config.answer_column),
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
-        keeps_row=config.has_environment or any(each.signature is not None for each in chosen),
         default_prompt=asked_for if use is None else use.system_prompt,
     )
 

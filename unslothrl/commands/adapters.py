@@ -40,7 +40,7 @@ def find(adapter: str, any_kind: bool = False) -> Found:
         folder = newest
     elif is_file(folder.resolve().parent.parent / CONFIG):
         run = folder.resolve().parent.parent
-    adapter_check.check_format(str(folder))
+    adapter_check.check_settings(str(folder))
     if not any_kind:
         adapter_use.check_policy(folder)
     return Found(folder, run, adapter_use.read(folder))

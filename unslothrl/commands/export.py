@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,21 +156,17 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
 
     config = AutoConfig.from_pretrained(source.base, trust_remote_code=False)
     gguf.check(config)
-    converted = gguf.read_tokenizer(source.base, config.vocab_size)
     tokenizer = source.tokenizer()
     special, adds_bos = special_ids(source, tokenizer)
-    with_adapter, model = merged(source, stored=torch.float16)
-    file = f"{serving.module_name(shown)}-{kind}.gguf"
-    gguf.write(
-        model,
-        converted,
-        folder / file,
-        kind,
-        name=source.title,
+    converted = replace(
+        gguf.read_tokenizer(source.base, config.vocab_size),
         special=special,
         adds_bos=adds_bos,
         chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,
     )
+    with_adapter, model = merged(source, stored=torch.float16)
+    file = f"{serving.module_name(shown)}-{kind}.gguf"
+    gguf.write(model, converted, folder / file, kind, source.title)
     gguf.round_as_stored(model, kind)
     merging.compute_in_float32(model)
     alike = merging.likeness(with_adapter, model, prompts_of(source))

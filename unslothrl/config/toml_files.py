@@ -19,12 +19,11 @@ RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folde
 
 RUN_FILE = "config.toml"  # a run's, which has every option whatever recipe it began with
 COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
-MOST_BYTES = 1 << 20
 
 
 def read_table(path: Path) -> dict[str, Any]:
     """What a .toml file says, options of [objective] among the others. Raises ValueError."""
-    found = tomllib.loads(read_text(path, MOST_BYTES))
+    found = tomllib.loads(read_text(path))
     section = found.get(SECTION)
     if isinstance(section, dict):
         del found[SECTION]

@@ -55,7 +55,6 @@ class Source:
         return (
             exists(self.name)
             or files.kind_of(self.name) is not None
-            or Path(self.name).suffix.lower() in files.NO_ROWS
             or self.name.startswith((".", "/", "~"))
         )
 
@@ -143,13 +142,10 @@ def hub_splits(source: Source) -> dict[str, Rows]:
     disable_progress_bars()
     name, config, known = source.name, source.config, source.known
     try:
-        try:
-            splits = load_dataset(name, config)
-        except ValueError as error:  # several configurations, like openai/gsm8k
-            if config is not None or "Config name is missing" not in str(error):
-                raise
-            splits = load_dataset(name, "main")
+        splits = load_dataset(name, config)
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
+        if config is None and "Config name is missing" in str(error):  # as of openai/gsm8k
+            return hub_splits(replace(source, config="main"))
         what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
             f"dataset {what}: not a local file, and could not be loaded from the hub "
@@ -162,13 +158,13 @@ def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
-    by_split: dict[str, dict[Path, Rows]] = {}
+    by_split: dict[str, list[Rows]] = {}
     for file in sorted(files.below(path)):
         is_known = files.kind_of(file.name) and file.name not in NOT_ROWS
         if is_known and file.is_file() and not file.name.startswith("_"):
             if leads_out(file, path):
                 raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
-            by_split.setdefault(split_of(file.relative_to(path)), {})[file] = files.read(file)
+            by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not by_split:
         known = ", ".join(files.READERS)
         raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")
@@ -291,14 +287,12 @@ NAMED = {  # name -> the source, the reward that grades it where the run's own r
     "HumanEval": ("openai/openai_humaneval@test", CODE),
     "MBPP": ("google-research-datasets/mbpp:sanitized@test", CODE),
 }
-OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
 
 
 def name_of(text: str) -> str | None:
     """The set that a name means, whatever its case and hyphens; None for any other."""
     plain = text.lower().replace("-", "").replace("_", "")
-    by_name = {name.lower().replace("-", ""): name for name in NAMED}
-    return by_name.get(plain) or OTHER_NAMES.get(plain)
+    return {name.lower().replace("-", ""): name for name in NAMED}.get(plain)
 
 
 def reward_of(names: Iterable[str], given: str) -> str | None:

@@ -139,27 +139,13 @@ class VllmEngine:
         self._unload_unused()
 
     def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
-        """From the node's files or, where somebody has damaged or removed them, from files of its
-        own. -> the number of the load."""
-        is_own = False
-        while True:
-            files = self.files.hold(adapter, is_own)
-            try:
-                return self._add_files(adapter, files)
-            except BaseException:
-                is_whole = self.files.is_whole(files, adapter)
-                self.files.release(files)
-                if is_own or is_whole:
-                    raise
-            is_own = True
-
-    def _add_files(self, adapter: Adapter, files: Path) -> tuple[int, LoadedVersion]:
-        """Under a name and an id that no other load has."""
+        """-> the number of the load: under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
-        number = next(NUMBERS)
+        number, files = next(NUMBERS), self.files.hold(adapter)
         request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files))
         with contextlib.ExitStack() as on_error:
+            on_error.callback(self.files.release, files)
             on_error.callback(self.llm.llm_engine.remove_lora, number)
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")

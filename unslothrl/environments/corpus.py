@@ -11,13 +11,12 @@ from typing import Any, NamedTuple, NoReturn
 
 from unslothrl.data import files
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_text
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_text
 from unslothrl.text import plain
 
 TEXT = ("text", "contents", "content", "passage", "body", "document")
 TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")
 TEXTS = (".txt", ".md")
-MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
 MOST_PASSAGES = 1_000_000
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
@@ -58,7 +57,7 @@ class Corpus:
         """Every row and text file; its text is "" where it has none."""
         for file in self.files():
             if file.suffix.lower() in TEXTS:
-                yield Passage(self.shown(file), self.text_of(file))
+                yield Passage(self.shown(file), read_text(file))
                 continue
             rows = files.read(file)
             for number in range(len(rows)):
@@ -84,12 +83,6 @@ class Corpus:
 
     def shown(self, file: Path) -> str:
         return file.name if file == self.path else str(file.relative_to(self.path))
-
-    def text_of(self, file: Path) -> str:
-        try:
-            return read_text(file, MOST_TEXT)
-        except Unreadable as error:
-            self.refuse(f"{error}: fix it, or take it out", file)
 
     def of_row(self, row: Mapping[str, Any], place: str) -> Passage:
         text = next((row[name] for name in TEXT if isinstance(row.get(name), str)), "")

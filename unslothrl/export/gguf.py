@@ -7,7 +7,7 @@ halves of a head; that of Qwen is as it is here.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from unslothrl.errors import UserError
-from unslothrl.files import read_object_of
+from unslothrl.files import read_object
 
 F16, Q8_0 = "f16", "q8_0"
 TYPES = {
@@ -33,7 +33,6 @@ ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
 TOKENIZER = "tokenizer.json"
-MOST_TOKENIZER = 256 << 20  # bytes
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types
 INSTEAD = "export it with --to merged"
 
@@ -93,11 +92,14 @@ class GgufTokenizer:
     tokens: list[str]  # [vocabulary]
     types: list[int]  # [vocabulary]
     merges: list[str]
+    special: dict[str, int] = field(default_factory=dict)  # ids by "bos", "eos", "pad", "eot"
+    adds_bos: bool = False
+    chat_template: str | None = None
 
 
 def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
     """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
-    content = read_object_of(f"model {base}", base / TOKENIZER, MOST_TOKENIZER)
+    content = read_object(base / TOKENIZER)
     model = content["model"]
     if model.get("type") != "BPE" or model.get("byte_fallback"):
         raise no_tokenizer("it is not byte-level BPE")
@@ -161,27 +163,15 @@ def vocabulary_of(
     return tokens, types
 
 
-def write(
-    model: Any,
-    tokenizer: GgufTokenizer,
-    path: Path,
-    kind: str,
-    *,
-    name: str,
-    special: dict[str, int],
-    adds_bos: bool,
-    chat_template: str | None,
-) -> None:
-    """Writes a causal model of transformers whose weights lie on the host.
-
-    `special`: ids by "bos", "eos", "pad", "eot". One tensor at a time is held a second time.
-    """
+def write(model: Any, tokenizer: GgufTokenizer, path: Path, kind: str, name: str) -> None:
+    """Writes a causal model of transformers whose weights lie on the host. One tensor at a time is
+    held a second time."""
     config = model.config
     check(config)
     writer = gguf.GGUFWriter(path, config.model_type)
     try:
         add_settings(writer, config, kind, name)
-        add_tokenizer(writer, tokenizer, special, adds_bos, chat_template)
+        add_tokenizer(writer, tokenizer)
         for tensor, values, stored in tensors(model, kind):
             block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
             size = values.numel() // block * block_bytes
@@ -228,23 +218,17 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(original)
 
 
-def add_tokenizer(
-    writer: Any,
-    tokenizer: GgufTokenizer,
-    special: dict[str, int],
-    adds_bos: bool,
-    chat_template: str | None,
-) -> None:
+def add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tokenizer.pre)
     writer.add_token_list(tokenizer.tokens)
     writer.add_token_types(tokenizer.types)
     writer.add_token_merges(tokenizer.merges or NEVER_MERGED)
-    for which, token in special.items():
+    for which, token in tokenizer.special.items():
         getattr(writer, f"add_{which}_token_id")(token)
-    writer.add_add_bos_token(adds_bos)
-    if chat_template:
-        writer.add_chat_template(chat_template)
+    writer.add_add_bos_token(tokenizer.adds_bos)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
 
 
 def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:

@@ -116,7 +116,8 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
         after_system, _, _ = rest.partition(user)
     except UserError:
         return None
-    opening = common_end(start, between, after_system)
+    ends = [text[::-1] for text in (start, between, after_system)]
+    opening = os.path.commonprefix(ends)[::-1]  # noqa: RUF071  # of texts, which are no paths
     first, closing = start.removesuffix(opening), between.removesuffix(opening)
     after_system = after_system.removesuffix(opening)
     body = f"{opening}{user}{before_answer}{assistant}{closing}{opening}{again}{end}"
@@ -133,10 +134,3 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
         f'{{{{ .Content }}}}{before_answer}{{{{ else if eq .Role "assistant" }}}}'
         f"{{{{ .Content }}}}{closing}{{{{ end }}}}{{{{ end }}}}"
     )
-
-
-def common_end(*texts: str) -> str:
-    """The longest text that all of them end with."""
-    shortest = min(texts, key=len)
-    starts = range(len(shortest) + 1)
-    return next(shortest[i:] for i in starts if all(text.endswith(shortest[i:]) for text in texts))

@@ -15,10 +15,9 @@ import torch
 
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
-from unslothrl.records import Batch, Measured, Sample, UpdateStats
+from unslothrl.records import Agreement, Batch, Measured, Sample, UpdateStats
 from unslothrl.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -133,11 +132,9 @@ class Passes:
                 self._critic_backward(samples, over, stats)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
-        stats.agreement = agreement(
-            _joined([s.sampler_logprobs for s in passed]),
-            _joined(old),
+        stats.agreement = Agreement(
+            _joined(old).astype(np.float64) - _joined([s.sampler_logprobs for s in passed]),
             [(s.generator, s.policy_version, s.tokens) for s in passed],
-            batch.tokens,
         )
         if self.objective.has_critic:
             stats.values = _joined([s.measured.values for s in passed if s.measured is not None])

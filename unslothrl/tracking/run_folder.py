@@ -25,7 +25,7 @@ from unslothrl.files import exists, read_object, remove, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import redacted
 from unslothrl.tracking.rows import encoded, json_line, plain, read_jsonl
-from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
+from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
@@ -38,7 +38,6 @@ OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 OF_A_SAMPLE = (
     "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
 )  # fmt: skip
-MOST_SUMMARY = 1 << 20
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -75,7 +74,7 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self.beside_adapters = NOTHING
+        self.beside_adapters = Beside()
         self.last_adapter: Path | None = None  # that this process has written
         self.checkpoints: Any = Checkpoints(self.path)  # or a stage's
         self.lock = lock_of(self.path)
@@ -228,7 +227,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is

@@ -158,7 +158,7 @@ def gaps_of(parts: Sequence[Agreement], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
-        for (generator, drawn_under), of_source in part.sources.items():
+        for (generator, drawn_under), of_source in diagnostics.by_source(part).items():
             of_key = sums[version - drawn_under, generator]
             for place, value in enumerate(of_source):
                 of_key[place] += value

@@ -1,6 +1,6 @@
 """The single tokens that the report shows: of some completions, in some steps.
 
-A learner hands over sums of its distance from the sampler (`records.Agreement`). Of the completions
+A learner hands over its distance from the sampler (`records.Agreement`). Of the completions
 that a step's page shows it also hands over its log-probabilities, which it has computed anyway; so
 neither what is computed nor how long it takes depends on whether a step is traced.
 """

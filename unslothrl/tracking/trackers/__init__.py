@@ -37,7 +37,6 @@ from unslothrl.tracking.rows import evaluation_rows
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
-MOST_IDS = 1 << 16  # bytes
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
 COLUMNS = ("set", "task", "prompt", "answer", "completion", "score", "finish_reason", "tokens")
@@ -162,7 +161,7 @@ class TrackerThread(threading.Thread):
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
-    ids = read_object(path, MOST_IDS) if path.is_file() else {}
+    ids = read_object(path) if path.is_file() else {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:
         write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
