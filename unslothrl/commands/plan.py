@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.planned import NOT_MEASURED, Report, plan_of
@@ -70,8 +69,6 @@ def lines(report: Report) -> list[str]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
-    if report.get("reference"):
-        text += ["", report["reference"]]
     if report["step_seconds"]:
         low, high = map(duration, report["step_seconds"])
         of = f"a step of {report['step']}: {low} to {high}"
@@ -171,42 +168,37 @@ def size(mb: float) -> str:
 
 # Recipes, and which fit
 
-FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")  # of a recipe's header
-FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
 CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
-NOT_YET = "not measured yet"
-UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
 
 def list_recipes(card: str | None, as_json: bool) -> None:
-    """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
+    """Prints every recipe, those that fit first; `card`: as if there were GPUs of so many GB.
+    UserError."""
     machine = machine_with(card)
-    found = [recipe_report(name, path, machine) for name, path in RECIPES.items()]
-    as_text = "\n".join(recipe_lines(found, "here" if card is None else card))
-    print(json.dumps(found) if as_json else as_text)
+    found = sorted((recipe_report(name, machine) for name in RECIPES), key=lambda r: not r["fits"])
+    lines = [recipe_lines(recipe, "here" if card is None else card) for recipe in found]
+    print(json.dumps(found) if as_json else "\n\n".join(map("\n".join, lines)))
 
 
-def recipe_report(name: str, path: Path, machine: Machine) -> Report:
-    """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
-    text = path.read_text("utf-8")
-    said = {field.lower(): said for field, said in FIELD.findall(text)}
-    command = command_of(str(path))
+def recipe_report(name: str, machine: Machine) -> Report:
+    """A recipe with its header, and whether it fits by the planner of a run on `machine`."""
+    command = command_of(name)
+    header = RECIPES[name].read_text("utf-8").partition("\n\n")[0].splitlines()
+    notes: list[str] = []
     try:
         report = plan_of(command, {"recipe": name}, machine)
-        why_not = refusal(report, machine)
+        notes, why_not = report["changed_to_fit"], refusal(report, machine)
     except UserError as error:
-        report, why_not = {"changed_to_fit": []}, str(error)
-    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+        why_not = str(error)
+    changes = [match.groups() for note in notes if (match := CHANGE.match(note))]
     return {
         "name": name,
-        **{field: said.get(field, "") for field in ("hardware", "task", "memory", "time")},
-        "reward": said.get("reward") or said.get("result", ""),
         "command": command,
-        "is_measured": UNMEASURED not in text,
+        "header": [line[2:] for line in header if line != "#"],
         "fits": not why_not,
         "why_not": why_not,
-        "changes": [f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE],
+        "changes": [" ".join(change) for change in changes if change[0] not in OF_THE_MACHINE],
     }
 
 
@@ -214,34 +206,22 @@ def refusal(report: Report, machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
     if not machine.gpus and report["model"] != EMBEDDED:
         return "no GPU"
-    for gpu in report["cards"]:
-        if not gpu["fits"]:
-            needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
-            return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
-    for store in report["stores"]:
-        if not store["fits"]:
-            return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB"
+    for each in (*report["cards"], *report["stores"]):
+        if not each["fits"]:
+            has = each.get("usable_mb", each.get("has_mb"))
+            return f"{each['name']}: needs {gb(each['needed_mb'])}, has {gb(has)}"
     return ""
 
 
-def recipe_lines(found: list[Report], where: str) -> list[str]:
-    """The list for people: those that fit `where` first."""
-    written = []
-    for recipe in sorted(found, key=lambda each: not each["fits"]):
-        changes = f", with {', '.join(recipe['changes'])}" if recipe["changes"] else ""
-        fits = f"fits {where}{changes}"
-        result = f"time {recipe['time']}; result {recipe['reward']}"
-        written += [
-            f"{recipe['name']}: "
-            + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
-            f"  {recipe['task']}",
-            f"  {recipe['hardware']}",
-            f"  memory {recipe['memory']}",
-            f"  {result if recipe['is_measured'] else f'time and result {NOT_YET}'}",
-            f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
-            "",
-        ]
-    return written[:-1]
+def recipe_lines(recipe: Report, where: str) -> list[str]:
+    """A recipe for people."""
+    fits = f"fits {where}" + (f", with {', '.join(recipe['changes'])}" if recipe["changes"] else "")
+    return [
+        f"{recipe['name']}: "
+        + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
+        *(f"  {line}" for line in recipe["header"]),
+        f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
+    ]
 
 
 # GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"
