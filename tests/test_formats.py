@@ -281,4 +281,4 @@ def test_data_shows_prompts_as_text_alone(tmp_path, capsys):
     words = ["data", str(tmp_path / "a.jsonl"), "--model", "embedded", "--system_prompt", ""]
     assert cli.main(words) == 0
     out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\nd" in out
+    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\n" in out
