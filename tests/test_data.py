@@ -637,7 +637,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
     text = capfd.readouterr().out
-    for part in ("23 rows", "problem -> answer", "--- row 5,", "█", "1 longer than 200"):
+    for part in ("23 rows", "problem -> answer", "--- row 5,", "longest", "1 longer than 200"):
         assert part in text
     assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
     assert "no tests" in capfd.readouterr().err

@@ -32,7 +32,6 @@ from unslothrl.weights import base_model
 SHOWN = 5  # rows
 MOST_SHOWN = 3_000  # characters of a part of a row
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
-BINS, BAR = 10, 40  # of the histogram: lines, characters
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})")  # 3,5 and 12,75, but not 1,000
 LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
@@ -53,6 +52,7 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
 def lines(report: Report) -> list[str]:
     """The description for people."""
     looked_at, rows, limit = report["looked_at"], report["rows"], report["limit"]
+    quantiles = np.percentile(report["lengths"], (50, 95, 100))
     of_these = "" if looked_at == rows else f" (of {looked_at:,} rows looked at)"
     text = [f"{report['source']}: {rows:,} rows{of_these}"]
     text += [f"{name:<19} {fact(value)}" for name, value in report["facts"].items()]
@@ -68,7 +68,7 @@ def lines(report: Report) -> list[str]:
     return [
         *text,
         f"--- lengths in tokens of {report['model']}",
-        *histogram(report["lengths"]),
+        "half up to {:,.0f}, 95% up to {:,.0f}, longest {:,.0f}".format(*quantiles),
         f"--- rows not used, with --{limit} {report[limit]}",
         *(report["not_used"] or ["none"]),
         *report["refused"],
@@ -86,19 +86,6 @@ def fact(value: Any) -> str:
 def shortened(text: str) -> str:
     left_out = len(text) - MOST_SHOWN
     return text if left_out <= 0 else f"{text[:MOST_SHOWN]} [... {left_out:,} characters more]"
-
-
-def histogram(lengths: list[int]) -> list[str]:
-    """A line for each of at most `BINS` bins, the middle and the longest below."""
-    low, high = min(lengths), max(lengths)
-    width = 1 + (high - low) // BINS
-    counts = np.bincount((np.asarray(lengths) - low) // width)
-    rows = []
-    for count, begin in zip(counts, itertools.count(low, width), strict=False):
-        drawn = "█" * round(BAR * count / counts.max())
-        rows.append(f"{begin:>7,} to {begin + width - 1:>7,}  {count:>7,}  {drawn}")
-    middle, most = np.percentile(lengths, (50, 95))
-    return [*rows, f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {high:,}"]
 
 
 def sampled(rows: Rows) -> Rows:

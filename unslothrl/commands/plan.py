@@ -168,7 +168,6 @@ def size(mb: float) -> str:
 
 # Recipes, and which fit
 
-CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
 
 
@@ -191,14 +190,13 @@ def recipe_report(name: str, machine: Machine) -> Report:
         notes, why_not = report["changed_to_fit"], refusal(report, machine)
     except UserError as error:
         why_not = str(error)
-    changes = [match.groups() for note in notes if (match := CHANGE.match(note))]
     return {
         "name": name,
         "command": command,
         "header": [line[2:] for line in header if line != "#"],
         "fits": not why_not,
         "why_not": why_not,
-        "changes": [" ".join(change) for change in changes if change[0] not in OF_THE_MACHINE],
+        "changes": [note for note in notes if note.split()[0] not in OF_THE_MACHINE],
     }
 
 
@@ -215,11 +213,11 @@ def refusal(report: Report, machine: Machine) -> str:
 
 def recipe_lines(recipe: Report, where: str) -> list[str]:
     """A recipe for people."""
-    fits = f"fits {where}" + (f", with {', '.join(recipe['changes'])}" if recipe["changes"] else "")
+    verdict = "fits" if recipe["fits"] else "does not fit"
+    why = f": {recipe['why_not']}" if recipe["why_not"] else ""
     return [
-        f"{recipe['name']}: "
-        + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
-        *(f"  {line}" for line in recipe["header"]),
+        f"{recipe['name']}: {verdict} {where}{why}",
+        *(f"  {line}" for line in (*recipe["header"], *recipe["changes"])),
         f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
     ]
 

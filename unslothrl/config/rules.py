@@ -3,11 +3,12 @@
 Most rules are declared by the options themselves, as conditions that rule their values out
 (`refused`) or leave them without effect (`unused`), and as `no_more_than` another option. A
 condition is "with NAME VALUE", "with NAME", "without NAME VALUE" or "without NAME", where NAME is
-an option, or a text of `FACTS`.
+an option, or a text of `Facts.all`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,50 +37,34 @@ class Facts:
     machine: Machine
     adapter: Any  # the one that it starts from, a `weights.adapter_check.Lora`; None: none
 
-    def runs(self, *kinds: str) -> bool:
-        """Whether any of its rewards runs in one of those places, see rewards/."""
-        return any(reward.runs in kinds for reward in rewards.choose(self.config.reward))
-
-    @property
-    def is_on_policy(self) -> bool:
-        """Whether every ratio is 1: a rollout has one update, and no function of the user's."""
-        config = self.config  # which leaves parts that are functions unset
-        named = config.clip is not None and config.ratio is not None
-        return config.updates_per_step == 1 and named
-
-    @property
-    def learner_generates_alone(self) -> bool:
-        """Whether nothing generates but a learner without a vLLM of its own."""
+    @cached_property
+    def all(self) -> dict[str, bool]:
+        """Conditions that no option says alone."""
         config = self.config
-        is_alone = config.engine == "vllm" and config.number_of_actors == 0
-        return is_alone and config.backend != "unsloth"
+        places = {reward.runs for reward in rewards.choose(config.reward)}
+        has_gpu = bool(self.machine.gpus) or config.ray_address is not None  # a cluster has one
+        # A rollout has one update, and no function of the user's (which leaves parts unset).
+        named = config.clip is not None and config.ratio is not None
+        alone = config.number_of_actors == 0 and config.engine == "vllm"
+        return {
+            "with an adapter": self.adapter is not None,
+            "with one update per rollout": config.updates_per_step == 1 and named,
+            "with topk at num_candidates": config.topk == config.num_candidates,
+            "without a GPU": not has_gpu,
+            "without a reward model": IN_LEARNER not in places,
+            "without a reward that can stall": not places & {IN_PROCESS, IN_SANDBOX},
+            "without a reward that runs programs": IN_SANDBOX not in places,
+            "without actors or backend unsloth": alone and config.backend != "unsloth",
+            "without environment or tools": not config.has_environment,
+        }
 
-    @property
-    def has_gpu(self) -> bool:
-        """Whether it computes on a GPU; a cluster that is joined is taken to have one."""
-        return bool(self.machine.gpus) or self.config.ray_address is not None
-
-
-FACTS: dict[str, Callable[[Facts], bool]] = {
-    "with an adapter": lambda run: run.adapter is not None,
-    "with one update per rollout": lambda run: run.is_on_policy,
-    "with topk at num_candidates": lambda run: run.config.topk == run.config.num_candidates,
-    "without a GPU": lambda run: not run.has_gpu,
-    "without a reward model": lambda run: not run.runs(IN_LEARNER),
-    "without a reward that can stall": lambda run: not run.runs(IN_PROCESS, IN_SANDBOX),
-    "without a reward that runs programs": lambda run: not run.runs(IN_SANDBOX),
-    "without actors or backend unsloth": lambda run: run.learner_generates_alone,
-    "without environment or tools": lambda run: not run.config.has_environment,
-}
-
-
-def holds(condition: str, run: Facts) -> bool:
-    """Whether a condition of an option's declaration is true for a run."""
-    if condition in FACTS:
-        return FACTS[condition](run)
-    word, name, *value = condition.split()
-    has = getattr(run.config, name)
-    return (str(has) == value[0] if value else bool(has)) == (word == "with")
+    def holds(self, condition: str) -> bool:
+        """Whether a condition of an option's declaration is true."""
+        if condition in self.all:
+            return self.all[condition]
+        word, name, *value = condition.split()
+        has = getattr(self.config, name)
+        return (str(has) == value[0] if value else bool(has)) == (word == "with")
 
 
 # What changes nothing
@@ -90,7 +75,7 @@ def notes(requested: Mapping[str, Any], run: Facts) -> list[str]:
     lines = []
     for name, value in requested.items():
         conditions = OPTIONS[name].metadata["unused"] if wants(name, value, run) else ()
-        why = next((each for each in conditions if holds(each, run)), None)
+        why = next((each for each in conditions if run.holds(each)), None)
         if why is not None:
             lines.append(f"{name} {plain(value)} has no effect {why}")
     return lines
@@ -133,7 +118,7 @@ def declared(config: Config) -> Iterator[Check]:
     for name, entry in OPTIONS.items():
         value, limit = getattr(config, name), entry.metadata.get("no_more_than")
         flag = in_full(name, entry.metadata["group"])
-        is_off = any(holds(condition, run) for condition in entry.metadata["unused"])
+        is_off = any(run.holds(condition) for condition in entry.metadata["unused"])
         if limit is not None and value is not None and not is_off:
             most, other = getattr(config, limit), in_full(limit, OPTIONS[limit].metadata["group"])
             yield (
@@ -144,7 +129,7 @@ def declared(config: Config) -> Iterator[Check]:
         if value != entry.default:
             for condition in entry.metadata.get("refused", ()):
                 remedy = f"change --{condition.split()[1]}, or leave --{flag} out"
-                yield holds(condition, run), f"{name} {value} is not possible {condition}: {remedy}"
+                yield run.holds(condition), f"{name} {value} is not possible {condition}: {remedy}"
 
 
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
