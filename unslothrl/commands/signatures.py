@@ -40,10 +40,9 @@ def train(**flags: Any) -> int:
     without network the package's own tiny base and arithmetic problems are used, unless you name
     others. The numbers of the objective are --objective.NAME: see --help_all.
     """
-    from unslothrl.mirror import fetching
     from unslothrl.runs.resolve import resolve
 
-    resolved = resolve(given(flags), fetch=fetching.fetch)
+    resolved = resolve(given(flags), fetches=True)
     from unslothrl.runs.rl import run
 
     return run(resolved)
@@ -60,10 +59,9 @@ def stage(command: str) -> Any:
     """`unslothrl sft`, `dpo` or `rm`."""
 
     def of_command(**flags: Any) -> int:
-        from unslothrl.mirror import fetching
         from unslothrl.offline.resolve import resolve
 
-        resolved = resolve(command, given(flags), fetching.fetch)
+        resolved = resolve(command, given(flags), fetches=True)
         from unslothrl.offline.run import run
 
         return run(resolved)
