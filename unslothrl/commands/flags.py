@@ -9,7 +9,6 @@ from typing import Any
 import typer
 
 from unslothrl.config.names import off
-from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
@@ -133,8 +132,7 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
     elif entry.default not in (None, ()):
         default = f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    is_bounded = entry.metadata.get("at_most") not in (MOST_NUMBER, *MOST.values())
-    limits = limits_text(name, table) if is_bounded else ""  # the others only refuse slips
+    limits = limits_text(name, table) if "at_most" in entry.metadata else ""
     facts = [known_names, entry.metadata.get("unit"), limits, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{said} ({known})" if known else said

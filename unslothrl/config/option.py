@@ -5,17 +5,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-# More than any run takes: what is larger is a slip, and would fail late or never end.
-MOST = {
-    "tokens": 2**20,
-    "prompts": 65_536,
-    "sequences": 65_536,
-    "completions": 1024,
-    "problems": 10_000,  # all of them are rendered before the run
-    "MB": 2**22,
-}
-MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
-
 TASK = "Model and data"
 OBJECTIVE = "Objective"  # written --objective.NAME, and in the section [objective] of a TOML file
 
@@ -28,11 +17,8 @@ def option(
     `unused`: conditions, each of which alone leaves the option without effect, see rules.py.
     `more`: over, at_least, at_most (numbers), choices (strings), unit (for the help), commas
     (whether several values may be separated by them), refused (conditions as in `unused`, under
-    which the option has to be left out), no_more_than (the name of another option). A number
-    without at_most gets its unit's.
+    which the option has to be left out), no_more_than (the name of another option).
     """
-    if more.keys() & {"over", "at_least"}:
-        more.setdefault("at_most", MOST.get(more.get("unit", ""), MOST_NUMBER))
     conditions = (unused,) if isinstance(unused, str) else unused
     metadata = {"help": help, "group": group, "unused": conditions, **more}
     return field(default=default, metadata=metadata)
@@ -106,7 +92,6 @@ class TaskOptions:
         5.0,
         "a completion whose reward takes longer gets 0",
         over=0,
-        at_most=3600,
         unit="s",
         unused="without a reward that can stall",
     )
@@ -193,7 +178,6 @@ class EnvironmentOptions:
         None,
         "turns of the model in an episode; default: the environment's, else 10",
         at_least=1,
-        at_most=1000,
     )
     max_episode_tokens: int | None = episode(
         None,
@@ -209,7 +193,6 @@ class EnvironmentOptions:
         60.0,
         "an episode whose environment takes longer to answer is lost",
         over=0,
-        at_most=3600,
         unit="s",
     )
     environment_memory_mb: int = episode(

@@ -56,11 +56,8 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         1,
         "parts into which a rollout is split, each for one optimiser step",
         at_least=1,
-        at_most=1024,
     )
-    epochs_per_rollout: int = training(
-        1, "training passes over each rollout", at_least=1, at_most=100
-    )
+    epochs_per_rollout: int = training(1, "training passes over each rollout", at_least=1)
     max_staleness: int = training(
         0,
         "policy versions that a rollout may be behind when it is trained on; above 0, actors "
@@ -148,17 +145,15 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         2,
         "processes that only generate; 0: the learner generates everything",
         at_least=0,
-        at_most=1024,
     )
     min_actors: int = hardware(
         1,
         "fewest actors with which a run continues while dead ones are being replaced",
         at_least=0,
-        at_most=1024,
         no_more_than="number_of_actors",
         unused="without number_of_actors",
     )
-    number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
+    number_of_learners: int = hardware(1, "processes that train", at_least=1)
     learner_chunk_size: int = hardware(
         8,
         "prompts per step for which each learner generates, 0 = none",
