@@ -160,8 +160,8 @@ def register() -> None:
     add()(with_options(our.train))
     as_in_run = dict.fromkeys(EVAL_OPTIONS, "default: as in its run")
     add("eval")(with_options(our.evaluate, EVAL_OPTIONS, defaults=as_in_run))
-    add("plan")(with_options(our.plan(our.RL), defaults={"learner": "default grpo"}))
-    add("data")(with_options(our.data(our.RL), DATA_OPTIONS))
+    add("plan")(with_options(our.plan, defaults={"learner": "default grpo"}))
+    add("data")(with_options(our.data, DATA_OPTIONS))
     hidden = functools.partial(add, hidden=True)
     for name, table in TABLES.items():
         options = tuple(table.options)
@@ -170,9 +170,9 @@ def register() -> None:
             for each, entry in table.options.items()
             if each in STAGE_DATA_OPTIONS or (entry.metadata["group"] == TASK and each != "dataset")
         ]
-        add(name)(with_options(our.stage(name), options, table))
-        hidden(f"plan {name}")(with_options(our.plan(name), options, table))
-        hidden(f"data {name}")(with_options(our.data(name), of_data, table))
+        add(name, help=our.STAGES[name])(with_options(our.stage, options, table))
+        hidden(f"plan {name}")(with_options(our.plan, options, table))
+        hidden(f"data {name}")(with_options(our.data, of_data, table))
     add()(with_options(our.score, SCORE_OPTIONS))
     own = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
     for command, options in (

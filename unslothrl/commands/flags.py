@@ -59,11 +59,23 @@ def with_options(
     table: Table = RUN,
     defaults: Mapping[str, str] | None = None,
 ) -> Any:
-    """`function`, which takes **flags, with one typed parameter for each option instead, which
-    typer reads its flags from; its other parameters come first. `defaults`: in words, what the
-    command does without an option, where that is not the table's default."""
-    *parameters, _ = inspect.signature(function).parameters.values()
-    parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
+    """What Typer reads the parameters of a command from: those of `function` that it declares, and
+    one for each option. `function` is called with its own, `command` if it asks for the table's,
+    and the options that are given, each in its own type. `defaults`: in words, what the command
+    does without an option, where that is not the table's default."""
+    *own, _ = inspect.signature(function).parameters.values()
+    command = {"command": table.command} if own and own[0].name == "command" else {}
+    own = own[len(command) :]
+
+    def called(**found: Any) -> Any:
+        mine = {each.name: found[each.name] for each in own}
+        flags = {
+            name: read_value(name, found[name], table=table)
+            for name in names
+            if found[name] not in (None, [])
+        }
+        return function(**command, **mine, **flags)
+
     info = typer.Option(
         None,
         f"--{ALL}",
@@ -73,10 +85,12 @@ def with_options(
         show_default=False,
         hidden=len(names) <= MANY,
     )
-    parameters.append(keyword(ALL, info, bool))
-    function.__signature__ = inspect.Signature(parameters)
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
-    return function
+    options = [flag(name, table, (defaults or {}).get(name)) for name in names]
+    parameters = [*own, *options, keyword(ALL, info, bool)]
+    called.__name__, called.__doc__ = function.__name__, function.__doc__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
 
 
 def keyword(name: str, info: Any, kind: Any) -> inspect.Parameter:
@@ -136,13 +150,3 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
     facts = [known_names, entry.metadata.get("unit"), limits, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{said} ({known})" if known else said
-
-
-def given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that are there: name -> value."""
-    return {name: value for name, value in flags.items() if value not in (None, [])}
-
-
-def typed(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that are there, each in its option's own type. UserError."""
-    return {name: read_value(name, value) for name, value in given(flags).items()}
