@@ -109,7 +109,7 @@ def resolve(
         before = read_toml(expanded(config.resume) / CONFIG)
         changed = resume.changed(before, config, RUN)
         notes += [f"{line}: changed in this resume" for line in changed]
-    notes += rules.notes(layers.requested, rules.Facts(config, machine, lora))
+    notes += rules.notes(layers.requested, config, machine, lora)
     recipe = resume.recipe_of(RUN, layers.asked)
     return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)
 
