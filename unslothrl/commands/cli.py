@@ -28,7 +28,6 @@ from unslothrl.text import for_terminal, printable, redacted
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
-LONGEST = 1000  # characters of a message
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
 OF_THE_PROGRAM = {"version", "help", "h", "install_completion", "show_completion"}  # its flags
@@ -132,12 +131,8 @@ def usage_message(error: Any) -> str:
 
 
 def refuse(message: str, code: int = USAGE) -> int:
-    """Prints one line, of a long message without its middle. What it quotes may come from a file,
-    and does not steer the terminal."""
-    line = for_terminal(" ".join(message.split()))
-    if len(line) > LONGEST:
-        line = f"{line[: LONGEST * 2 // 3]} [...] {line[-LONGEST // 3 + 7 :]}"
-    print("unslothrl: " + line, file=sys.stderr)
+    """Prints one line. What it quotes may come from a file, and does not steer the terminal."""
+    print("unslothrl: " + for_terminal(" ".join(message.split())), file=sys.stderr)
     return code
 
 

@@ -25,7 +25,6 @@ from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 PHASES = ("generating", "updating", "training")  # a stage has the last alone
-LEAST_GB_MB = 10  # below which a part is given in MB
 
 
 def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json: bool) -> None:
@@ -70,8 +69,8 @@ def lines(report: Report) -> list[str]:
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
     if report["step_seconds"]:
-        low, high = map(duration, report["step_seconds"])
-        of = f"a step of {report['step']}: {low} to {high}"
+        low, high = report["step_seconds"]
+        of = f"a step of {report['step']}: {low:,.0f} to {high:,.0f} s"
         text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
@@ -90,7 +89,7 @@ def process_lines(process: Mapping[str, Any]) -> list[str]:
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
     text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
     for part in dict.fromkeys(part for phase in phases.values() for part in phase):
-        cells = [size(phase[part]) if part in phase else "-" for phase in phases.values()]
+        cells = [f"{phase[part]:,.1f} MB" if part in phase else "-" for phase in phases.values()]
         text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
     sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases.values())
     return [*text, f"    {'together':<25} {sums}"]
@@ -150,20 +149,8 @@ def table_lines(models: Report) -> list[str]:
     return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
 
 
-def duration(seconds: float) -> str:
-    """In the unit that leaves one to three digits."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(1, seconds):.0f} s"
-
-
 def gb(mb: float) -> str:
     return f"{mb / 1024:.2f} GB"
-
-
-def size(mb: float) -> str:
-    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"
 
 
 # Recipes, and which fit
