@@ -63,8 +63,8 @@ def test_a_damaged_line_of_metrics_costs_that_line_alone(run, line, said):
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[3:], "x", '{"step": 9}', '{"half']))
-    (note,) = go_on(run).notes
-    assert f"metrics.jsonl, line 3 {said}" in note and ", and 1 more: left out of" in note
+    note, _ = go_on(run).notes
+    assert f"metrics.jsonl, line 3 {said}" in note and ": left out of" in note
     assert [row["step"] for row in read_jsonl(path)] == [0, 1, 3, 4]
     assert RunFolder(run).read_metrics() == [json.loads(lines[i]) for i in (0, 1, 3, 4)]
 

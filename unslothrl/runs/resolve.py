@@ -105,10 +105,6 @@ def resolve(
     notes += changes
     config = following(config, layers)
     rules.check(config)
-    if config.resume is not None:
-        before = read_toml(expanded(config.resume) / CONFIG)
-        changed = resume.changed(before, config, RUN)
-        notes += [f"{line}: changed in this resume" for line in changed]
     notes += rules.notes(layers.requested, config, machine, lora)
     recipe = resume.recipe_of(RUN, layers.asked)
     return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)

@@ -66,10 +66,10 @@ class EarlierRun:
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        if damaged:  # which costs no step
-            more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
-            notes.append(f"{damaged[0]}{more}: left out of the record of the run")
+        # which costs no step
+        notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
+        notes += [f"{line}: changed in this resume" for line in changes]
         return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
 
     @property
