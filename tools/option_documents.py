@@ -15,7 +15,7 @@ PAGE = ROOT / "docs" / "options.md"
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
-from unslothrl.commands.flags import EVERYDAY, count  # noqa: E402
+from unslothrl.commands.flags import EVERYDAY  # noqa: E402
 from unslothrl.config.names import off  # noqa: E402
 from unslothrl.config.offline_options import TABLES  # noqa: E402
 from unslothrl.config.options import OPTIONS  # noqa: E402
@@ -29,10 +29,9 @@ from unslothrl.config.values import (  # noqa: E402
 
 INTRODUCTION = f"""# Options
 
-All {count(tuple(OPTIONS))} options of `unslothrl train`, which `unslothrl plan` also takes; the \
-numbers of the objective, `--objective.NAME`, are one of them. `unslothrl train --help` shows the \
-{len(EVERYDAY)} everyday ones, which are in bold here, and `unslothrl train --help_all` shows \
-all. Each can also be a line of a recipe (`lr = 1e-5` in a TOML file, for `--recipe`; those of the \
+All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. \
+`unslothrl train --help` shows the {len(EVERYDAY)} everyday ones, which are in bold here, and \
+`unslothrl train --help_all` shows all. Each can also be a line of a recipe (`lr = 1e-5` in a TOML file, for `--recipe`; those of the \
 objective may stand in its section `[objective]`, without that word before them). Flags may be \
 written with dashes (`--max-steps`).
 

@@ -22,9 +22,8 @@ from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, SUMMARY
 
 MOST_BYTES = 64 << 10  # of a file: its end
 MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
-METRIC_ROWS, LOG_LINES = 200, 300
 MOST_LISTED, MOST_LOGS = 5_000, 20
-TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR)
+TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR, METRICS)
 LOGS = (".log", ".err", ".out")
 CUT = "[... the beginning is left out]\n"
 
@@ -56,11 +55,7 @@ def texts(run: Path, checks: Iterable[Check]) -> dict[str, str]:
         "doctor.txt": clean("".join(f"{check.line()}\n" for check in checks)),
         "files.txt": clean("".join(file_line(path, run) for path in listed[:MOST_LISTED])),
         **{name: end_of(run / name) for name in TEXTS},
-        METRICS: end_of(run / METRICS, METRIC_ROWS),
-        **{
-            f"logs/{i:02d}-{safe(path.name)}": end_of(path, LOG_LINES)
-            for i, path in enumerate(logs)
-        },
+        **{f"logs/{i:02d}-{safe(path.name)}": end_of(path) for i, path in enumerate(logs)},
     }
     return {name: text for name, text in found.items() if text}
 
@@ -81,9 +76,9 @@ def file_line(path: Path, run: Path) -> str:
     return f"{size:>14}  {redacted(str(path.relative_to(run)), guess=True)!a}\n"
 
 
-def end_of(path: Path, lines: int | None = None) -> str:
-    """The end of a regular file, of at most so many lines; "" for a link, a pipe, a folder, or what
-    is not there. It is cleaned before it is cut, with what was left out of it: see `MARGIN`."""
+def end_of(path: Path) -> str:
+    """The end of a regular file; "" for a link, a pipe, a folder, or what is not there. It is
+    cleaned before it is cut, with what was left out of it: see `MARGIN`."""
     if path.is_symlink() or not path.is_file():
         return ""
     size = path.stat().st_size
@@ -92,7 +87,7 @@ def end_of(path: Path, lines: int | None = None) -> str:
         text = clean(file.read(MOST_BYTES + MARGIN).decode("utf-8", "replace"))
     if size > MOST_BYTES:  # the first line may have lost the beginning of a secret
         text = CUT + text[-MOST_BYTES:].partition("\n")[2]
-    return text if lines is None else "".join(text.splitlines(keepends=True)[-lines:])
+    return text
 
 
 def ray_logs(run: Path) -> list[Path]:

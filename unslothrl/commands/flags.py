@@ -81,7 +81,7 @@ def with_options(
         f"--{ALL}",
         is_eager=True,
         callback=print_all,
-        help=f"List all {count(names, table)} options by group.",
+        help=f"List all {len(names)} options by group.",
         show_default=False,
         hidden=len(names) <= MANY,
     )
@@ -97,11 +97,6 @@ def keyword(name: str, info: Any, kind: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None
     )
-
-
-def count(names: Sequence[str], table: Table = RUN) -> int:
-    """Options; all numbers of an objective are one, `--objective.NAME`."""
-    return len({table.spellings(name)[0].partition(".")[0] for name in names})
 
 
 def print_all(ctx: typer.Context, is_wanted: bool | None) -> None:

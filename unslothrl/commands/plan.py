@@ -235,6 +235,7 @@ CARDS = {
     for name, gb in (each.split(":") for each in names.split())
 }
 MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE|[\s_-]")
+NUMBER = re.compile(r"\d+(\.\d+)?")
 SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -248,17 +249,15 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
     sized = SIZE.fullmatch(text)
     bare = MAKERS.sub("", (sized[1] if sized else text).upper())
     gb, capability = CARDS.get(bare, (0.0, USUAL))
-    if bare not in CARDS and re.fullmatch(r"\d+(\.\d+)?", text):
+    if sized and (not bare or bare in CARDS):
+        gb = float(sized[2])
+    elif bare not in CARDS and NUMBER.fullmatch(text):
         gb = float(text)
-    elif bare and bare not in CARDS:
-        near = difflib.get_close_matches(bare, CARDS, 1)
-        hint = f"did you mean {near[0]}, or give its GB" if near else "give its GB"
-        raise UserError(f"card {text:.60} is not a known GPU: {hint}: set e.g. --card 24")
-    gb = float(sized[2]) if sized else gb
     if not LEAST_GB <= gb <= MOST_GB:
+        near = difflib.get_close_matches(bare, CARDS, 1)
         raise UserError(
-            f"card must be GB between {LEAST_GB} and {MOST_GB} or a GPU's name, several with "
-            f"commas, got {text:.60}: set e.g. --card 24,4090"
+            f"card {text:.60} is not a known GPU, nor GB between {LEAST_GB} and {MOST_GB}: set "
+            f"e.g. --card {near[0] if near else 24}, several with commas"
         )
     name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
     mb = round(gb * 1024)

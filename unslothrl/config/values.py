@@ -77,25 +77,18 @@ def read_value(
     typed = in_own_type(name, value, is_flag, table)
     choices = choices_of(name, table)
     if typed is None:
-        wanted, remedy = KINDS[table.kind(name)], example(name, table=table)
+        wanted, remedy = KINDS[table.kind(name)], example(name, table)
     elif choices and (wrong := not_among(name, typed, choices)):
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        remedy = nearest(str(wrong[0]), choices) or choices[0]
+        (remedy,) = difflib.get_close_matches(str(wrong[0]).lower(), choices, 1) or choices[:1]
     elif not is_inside(typed, table.options[name].metadata):
-        wanted, remedy = limits_text(name, table), example(name, typed, table)
+        wanted, remedy = limits_text(name, table), example(name, table)
     else:
         return typed
     own = table.spellings(name)[0]
     fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
     got = shown(value if typed is None else typed)
     raise UserError(f"{where}{name} must be {wanted}, got {got}: set {fix}")
-
-
-def nearest(typed: str, choices: Sequence[str]) -> str | None:
-    """The choice that was probably meant: first of all one with two letters swapped."""
-    typed = typed.lower()
-    swapped = [c for c in choices if c != typed and sorted(c) == sorted(typed)]
-    return next(iter(swapped or difflib.get_close_matches(typed, choices, 1)), None)
 
 
 def toml_value(value: Any) -> str:
@@ -161,15 +154,11 @@ def limits_text(name: str, table: Table = RUN) -> str:
     )
 
 
-def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
-    """A value that would do: the default or, where that is none, the limit that was passed."""
+def example(name: str, table: Table) -> Any:
+    """A value that would do: the default, else the learners' or the least."""
     limits, default = table.options[name].metadata, table.options[name].default
     if default is None:
         default = getattr(Objective, name, None)
-    if default or isinstance(default, float):
-        return default
-    if isinstance(typed, int | float) and typed > limits.get("at_most", math.inf):
-        return limits["at_most"]
     if default is None:
         return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
     return default

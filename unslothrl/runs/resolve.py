@@ -310,8 +310,6 @@ def check_files(options: Options) -> None:
             starting_adapter.check(options, origin.read(expanded(options.resume)).start)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
-    if exists(options.output_dir) and not Path(options.output_dir).is_dir():
-        raise UserError(f"output_dir {options.output_dir} is a file: set --output_dir to a folder")
     if options.lora_save_path is not None:
         adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there
