@@ -13,13 +13,12 @@ from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.planning import forecast, stages
+from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Placement, Resources
+from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
@@ -28,15 +27,7 @@ from unslothrl.weights.shapes import Shape
 
 STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
-OF_THE_PLAN = {
-    "model",
-    "learner",
-    "fit",
-    "run_name",
-    "output_dir",
-    "recipe",
-    "resume",
-}  # not repeated
+OF_THE_PLAN = {"model", "learner", "fit", "recipe", "resume"}  # not repeated in what to paste
 NOT_MEASURED = "an estimate, not measured on a GPU yet"
 
 Report = dict[str, Any]  # as JSON has it
@@ -69,7 +60,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     config = resolved.config
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
-    trial = Trial(config, resolved.given, shape, machine)
+    fits = all(card.fits for card in needs.placement.cards)
+    tried = (config, resolved.given, shape, machine)
     seconds = forecast.seconds_of(config, shape, needs.placement)
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
@@ -88,54 +80,44 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         **seconds,
-        "would_fit_with": trial.remedy(needs.placement),
-        "settings": {
-            "largest": trial.setting(search.largest),
-            "fastest": trial.setting(search.fastest),
-        },
+        "would_fit_with": None if fits else remedy(*tried),
+        "settings": settings_of(*tried),
         "note": note(shape),
     }
 
 
-class Trial:
-    """Other options of a run, tried on a machine; what was given stays."""
+def settings_of(
+    config: Config, given: frozenset[str], shape: Shape, machine: Machine
+) -> dict[str, dict[str, Any] | None]:
+    """The options and flags of the largest and the fastest setting that fits, as `--fit` finds
+    them; what was given stays."""
+    found: dict[str, dict[str, Any] | None] = {}
+    for which in ("largest", "fastest"):
+        best, _ = fit.fit(replace(config, fit=which), given, machine)
+        cards = place(best, Resources.of_machine(best, machine), shape=shape).cards
+        found[which] = None
+        if cards and all(card.fits for card in cards):
+            mb = max(card.needed_mb() for card in cards)
+            first = {"learner": best.learner, "model": best.model}
+            names = search.FREE | given
+            found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
+    return found
 
-    def __init__(self, config: Config, given: frozenset[str], shape: Shape, machine: Machine):
-        self.config, self.given, self.shape = config, given, shape
-        self.resources = Resources.of_machine(config, machine)
 
-    def placed(self, tried: Config) -> Placement:
-        tried = with_engines(tried, self.given, self.shape, self.resources)
-        return place(tried, self.resources, shape=self.shape)
+def remedy(
+    config: Config, given: frozenset[str], shape: Shape, machine: Machine
+) -> dict[str, int] | None:
+    """The longest completion, or episode, with which a run that does not fit would, all else as it
+    is; None where no length of `search.LEAST_NEW_TOKENS` or more does."""
+    resources = Resources.of_machine(config, machine)
 
-    def fits(self, tried: Config) -> bool:
-        return all(card.fits for card in self.placed(tried).cards)
+    def fits(count: int) -> bool:
+        tried = search.with_length(config, STEP * count)
+        tried = fit.with_engines(tried, given, shape, resources)
+        return all(card.fits for card in place(tried, resources, shape=shape).cards)
 
-    def kept(self, tried: Config) -> Config:
-        return search.kept(tried, self.config, self.given)
-
-    def setting(self, find: Any) -> dict[str, Any] | None:
-        """The options and flags of the largest or the fastest setting that fits."""
-        if not self.resources.gpus:
-            return None
-        found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
-        if found is None:
-            return None
-        best = self.kept(found)
-        mb = max(card.needed_mb() for card in self.placed(best).cards)
-        first = {"learner": best.learner, "model": best.model}
-        return setting("train", best, search.FREE | self.given, mb, first, {"fit": "off"})
-
-    def remedy(self, placement: Placement) -> dict[str, int] | None:
-        """The longest completion, or episode, with which a run that does not fit would, all else
-        as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
-        if all(card.fits for card in placement.cards):
-            return None
-        found = STEP * search.most_that_fit(
-            (self.config.episode_tokens - 1) // STEP,
-            lambda count: self.fits(search.with_length(self.config, STEP * count)),
-        )
-        return {self.config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
+    found = STEP * search.most_that_fit((config.episode_tokens - 1) // STEP, fits)
+    return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 
 def setting(
