@@ -208,7 +208,7 @@ def look_for_stage(stage: Stage) -> Report:
             "evaluated on": name,
             "evaluation rows": len(evaluation),
             "trained rows": len(found),  # of those that were looked at
-            "learnt tokens": sum(map(learnt_of, found)),  # which count in the loss
+            "learnt tokens": sum(int(mask.sum()) for row in found for *_, mask in segments(row)),
         },
         "model": options.model,
         "limit": "max_length",
@@ -264,8 +264,3 @@ def parts_of(row: tables.TableRow, decode: Callable[[list[int]], str]) -> Parts:
             if begin < end
         ]
     return parts
-
-
-def learnt_of(row: tables.TableRow) -> int:
-    """Tokens that count in the loss."""
-    return sum(int(mask.sum()) for *_, mask in segments(row))

@@ -7,7 +7,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any
 
@@ -76,9 +76,12 @@ def read_value(
         return None
     typed = in_own_type(name, value, is_flag, table)
     choices = choices_of(name, table)
+    items = typed if isinstance(typed, tuple) else (typed,)
+    is_file = name == "learner" and typed is not None and objectives.is_file(typed)
+    wrong = [item for item in items if item not in choices and not is_file]
     if typed is None:
         wanted, remedy = KINDS[table.kind(name)], example(name, table)
-    elif choices and (wrong := not_among(name, typed, choices)):
+    elif choices and wrong:
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
         (remedy,) = difflib.get_close_matches(str(wrong[0]).lower(), choices, 1) or choices[:1]
     elif not is_inside(typed, table.options[name].metadata):
@@ -106,13 +109,6 @@ def choices_of(name: str, table: Table = RUN) -> tuple[str, ...]:
     if name == "learner":
         return objectives.names()
     return table.options[name].metadata.get("choices", ())
-
-
-def not_among(name: str, value: Any, choices: Sequence[str]) -> list[Any]:
-    """The values that are none of the choices, nor a learner's file."""
-    values = value if isinstance(value, tuple) else (value,)
-    is_file = objectives.is_file if name == "learner" else lambda each: False
-    return [each for each in values if each not in choices and not is_file(each)]
 
 
 def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any:

@@ -152,7 +152,8 @@ def over_resumed(
             "set --resume runs/<run_name>"
         )
     before = read_toml(folder / CONFIG, table, notes)
-    begun, now = resume.recipe_at(folder), resume.recipe_of(table, asked)
+    begun, now = origin.read(folder).recipe, resume.recipe_of(table, asked)
+    begun = begun if isinstance(begun, dict) else {}  # nobody knows
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     for name in sorted(fixed & user.keys()):
         was = in_full({name: before.get(name, table.options[name].default)})[name]

@@ -85,8 +85,9 @@ def found(
             chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(table, user))
         none = f"no run with these options in {output_dir} yet: a new one"
         notes.append(f"resume auto: {chosen or none}")
-    if chosen is not None and asked is None:
-        mirror = holding(Path(chosen))
+    if chosen is not None and asked is None and is_file(Path(chosen) / CONFIG):
+        own = entries(Path(chosen) / CONFIG).get("mirror")  # in which it may lie itself
+        mirror = own if isinstance(own, str) else None
     if chosen is not None and (fetching.is_url(chosen) or is_in(chosen, mirror)):
         chosen = fetching.canonical("resume", chosen)
         if not fetches:
@@ -95,12 +96,6 @@ def found(
         layer.setdefault("mirror", chosen.rpartition("/")[0])
         chosen = str(fetching.fetch(chosen, output_dir))
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
-
-
-def recipe_at(folder: Path) -> dict[str, Any]:
-    """What the user set when the run in `folder` began, {} where nobody knows."""
-    recipe = origin.read(folder).recipe
-    return recipe if isinstance(recipe, dict) else {}
 
 
 def changed(before: Mapping[str, Any], after: Any, table: Table) -> list[str]:
@@ -148,12 +143,6 @@ def base_parts_of(
             notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
                          f"{changed}")  # fmt: skip
     return now
-
-
-def holding(folder: Path) -> str | None:
-    """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
-    mirror = entries(folder / CONFIG).get("mirror") if is_file(folder / CONFIG) else None
-    return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
 
 
 def is_in(chosen: str, mirror: str | None) -> bool:
