@@ -216,25 +216,16 @@ def figures(
 
 def table(name: str, result: Mapping[str, Any]) -> list[str]:
     """The figures of a set for people."""
-    figures = result["figures"].items()
-    rows = {figure: [interval(each) for each in values["estimates"]] for figure, values in figures}
-    width = max(23, *(len(cell) + 1 for row in rows.values() for cell in row))
-
-    def line(label: str, cells: Sequence[str], last: str = "") -> str:
-        return f"{label:<15} {''.join(f'{cell:<{width}} ' for cell in cells)}{last}".rstrip()
-
-    lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-    several = len(result["policies"]) > 1
+    rows = [["", *result["policies"], "difference" if len(result["policies"]) > 1 else ""]]
+    for figure, values in result["figures"].items():
+        cells = map(interval, values["estimates"])
+        rows.append([figure, *cells, difference(values["difference"])])
+    rows.append(["mean length", *(f"{length:.0f} tokens" for length in result["mean_length"])])
     return [
         "",
         f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
         "intervals over problems",
-        line("", result["policies"], "difference" if several else ""),
-        *(
-            line(figure, cells, difference(result["figures"][figure]["difference"]))
-            for figure, cells in rows.items()
-        ),
-        line("mean length", lengths),
+        *(" ".join([f"{label:<15}", *(f"{cell:<23}" for cell in row)]) for label, *row in rows),
     ]
 
 

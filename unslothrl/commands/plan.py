@@ -215,9 +215,6 @@ LEAST_GB, MOST_GB = 1, 512
 USUAL = (8, 6)  # the capability of a GPU that is given by its size
 
 KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
-    (6, 0): "P100:16",
-    (6, 1): "1060:6 1070:8 1080:8 1080TI:11 P40:24",
-    (7, 0): "V100:16 TITANV:12",
     (7, 5): "1650:4 1660:6 1660TI:6 2060:6 2060SUPER:8 2070:8 2070SUPER:8 2080:8 2080SUPER:8 "
     "2080TI:11 TITANRTX:24 T4:15 T1000:8",
     (8, 0): "A100:80 A30:24",
