@@ -173,13 +173,14 @@ def test_the_programs_help_names_every_command(arguments, capfd, runs):
 
 @pytest.mark.real
 def test_data_writes_to_a_terminal_without_unicode(tmp_path, monkeypatch):
-    (tmp_path / "p.jsonl").write_text('{"problem": "\u00e91+1?", "answer": "2"}\n' * 3)
+    rows = [f'{{"problem": "\u00e9{n}+1?", "answer": "2"}}\n' for n in range(3)]
+    (tmp_path / "p.jsonl").write_text("".join(rows))
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", out)
     assert cli.main(["data", str(tmp_path / "p.jsonl"), "--model", "embedded"]) == 0
     out.seek(0)
     text = out.read()
-    assert "\\xe91+1?" in text
+    assert "\\xe91+1?" in text or "\\xe92+1?" in text  # one is held out
 
 
 # Completion, as Typer's script for bash asks for it

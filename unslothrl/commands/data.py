@@ -111,9 +111,14 @@ def columns_of(rows: Rows, names: Callable[[Mapping[str, Any]], str]) -> dict[st
 def look(config: Config) -> Report:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
     tokenizer = base_model.load_tokenizer(base_model.find(config.model, weights=False))
-    renderer = tasks.renderer_of(data_options(config), tokenizer)
-    rows, held_out, by_split = open_rows(config)
-    looked_at, limit = sampled(rows), config.max_prompt_tokens
+    options, limit = data_options(config), config.max_prompt_tokens
+    renderer = tasks.renderer_of(options, tokenizer)
+    if config.dataset == EMBEDDED:  # it has no end
+        rows: Rows = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
+        held_out: Rows = []
+    else:
+        rows, held_out = sources.split(options, options.reader)
+    looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
     name = sources.parse(config.dataset).label
@@ -125,9 +130,7 @@ def look(config: Config) -> Report:
         answers.append(task.answer)
         first += [task] if len(first) < SHOWN else []
     rendering.check_usable(f"dataset {name}", skipped, len(lengths), limit)
-    not_evaluated: list[str] = []
-    if config.eval_dataset or len(held_out):  # else a share of the rows that are looked at anyway
-        _, not_evaluated = tasks.evals_of(data_options(config), wide, held_out)
+    evals, not_evaluated = tasks.evals_of(options, wide, held_out)
     skipped.too_long = [length for length in lengths if length > limit]
     notes = []
     if commas := [each for each in map(str.strip, answers) if DECIMAL_COMMA.fullmatch(each)]:
@@ -141,11 +144,12 @@ def look(config: Config) -> Report:
 
     return {
         "source": config.dataset,
-        "rows": len(rows),  # of the split to train on, before any are held out
+        "rows": len(rows),  # held-out ones left out
         "looked_at": len(looked_at),
         "facts": {
-            "splits": by_split,
             "columns": columns_of(looked_at, names),
+            "evaluated on": ", ".join(evals),
+            "evaluation rows": sum(map(len, evals.values())),
             "repeated problems": len(keys) - len(np.unique(keys)),
             "added system prompt": renderer.system_prompt,  # to rows without one of their own
         },
@@ -164,18 +168,6 @@ def look(config: Config) -> Report:
             for task in first
         ],
     }
-
-
-def open_rows(config: Config) -> tuple[Rows, Rows, dict[str, int]]:
-    """-> (the rows that are trained on before any are held out, those of the split that is
-    evaluated on, none where the data has none; rows of each split)."""
-    if config.dataset == EMBEDDED:  # it has no end
-        made = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
-        return made, [], {"train": len(made)}
-    by_name = sources.load_splits(sources.parse(config.dataset))
-    train, test = sources.train_of(by_name), sources.test_of(by_name)
-    held_out = by_name[test] if test not in (None, train) else []
-    return by_name[train], held_out, {name: len(rows) for name, rows in by_name.items()}
 
 
 # SFT, DPO and reward models
