@@ -2,7 +2,6 @@
 reads them, lengths, rows that are not used; of a stage what is learnt of each row."""
 
 import contextlib
-import dataclasses
 import itertools
 import json
 import re
@@ -24,7 +23,6 @@ from unslothrl.offline import tables
 from unslothrl.offline.examples import ExampleColumns
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.records import Task
 from unslothrl.runs.resolve import resolve
 from unslothrl.text import for_terminal
 from unslothrl.weights import base_model
@@ -33,11 +31,9 @@ SHOWN = 5  # rows
 MOST_SHOWN = 3_000  # characters of a part of a row
 LOOKED_AT = 2_000  # rows of a set with more than `tasks.MOST_EAGER`
 DECIMAL_COMMA = re.compile(r"[-+]?\d+,(\d{1,2}|\d{4,})")  # 3,5 and 12,75, but not 1,000
-LONGEST = 100_000_000  # tokens: no prompt is dropped while lengths are counted
 
 Report = dict[str, Any]  # as JSON has it
 Parts = list[tuple[str, str]]  # (what it is, text) of a row
-LONGER = "every row of {} is longer, so a run would be refused: set --{} higher"
 
 
 def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
@@ -120,20 +116,13 @@ def look(config: Config) -> Report:
         rows, held_out = sources.split(options, options.reader)
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
-    wide = dataclasses.replace(renderer, max_prompt_tokens=LONGEST)
     name = sources.parse(config.dataset).label
-    lengths: list[int] = []
-    answers: list[str] = []
-    first: list[Task] = []
-    for task in wide.tasks(name, rendering.numbered(looked_at), skipped):
-        lengths.append(len(task.prompt_ids))
-        answers.append(task.answer)
-        first += [task] if len(first) < SHOWN else []
-    rendering.check_usable(f"dataset {name}", skipped, len(lengths), limit)
-    evals, not_evaluated = tasks.evals_of(options, wide, held_out)
-    skipped.too_long = [length for length in lengths if length > limit]
+    found = list(renderer.tasks(name, rendering.numbered(looked_at), skipped))
+    rendering.check_usable(f"dataset {name}", skipped, len(found), limit)
+    evals, not_evaluated = tasks.evals_of(options, renderer, held_out)
     notes = []
-    if commas := [each for each in map(str.strip, answers) if DECIMAL_COMMA.fullmatch(each)]:
+    answers = [task.answer.strip() for task in found]
+    if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
         notes.append(f"{said}: write decimals with a point")
     keys = sources.problem_keys(looked_at, renderer.reader)
@@ -156,16 +145,16 @@ def look(config: Config) -> Report:
         "model": config.model,
         "limit": "max_prompt_tokens",
         "max_prompt_tokens": limit,
-        "lengths": lengths,  # of every prompt, in tokens
+        "lengths": [len(task.prompt_ids) for task in found] + skipped.too_long,  # in tokens
         "notes": notes,
         "not_used": skipped.lines(limit) + not_evaluated,
-        "refused": [LONGER.format(name, "max_prompt_tokens")] if min(lengths) > limit else [],
+        "refused": [],
         "examples": [
             {
                 "tokens": len(task.prompt_ids),
                 "parts": [("prompt", task.prompt), ("answer", task.answer)],
             }
-            for task in first
+            for task in found[:SHOWN]
         ],
     }
 
@@ -190,7 +179,10 @@ def look_for_stage(stage: Stage) -> Report:
     ):
         rendering.check_unusable(each, left_out)
         not_used += [f"{each}: {line}" for line in left_out.lines(limit)]
-        refused += [] if kept else [LONGER.format(each, "max_length")]
+        if not kept:
+            refused.append(
+                f"every row of {each} is longer, so a run would be refused: set --max_length higher"
+            )
     return {
         "source": options.dataset,
         "rows": len(train),  # held-out ones left out
