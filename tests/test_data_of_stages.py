@@ -102,9 +102,8 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
     assert "1 longer than 100 tokens" in long and str(max(found["lengths"])) in long
     assert "--- rows not used, with --max_length 100" in text and equal in text
     assert len(found["not_used"]) == 4  # the evaluation's too
-    _, short, text = shown("dpo", pairs, "--max_length", "10")
-    assert short["facts"]["trained rows"] == 0 and len(short["refused"]) == 2
-    assert "so a run would be refused: set --max_length higher" in text
+    code, said, _ = shown("dpo", pairs, "--max_length", "10")
+    assert code == 2 and "max_length 10: all 5 rows of dataset" in said
 
 
 def test_text_of_the_data_does_not_steer_the_terminal(shown):

@@ -67,7 +67,6 @@ def lines(report: Report) -> list[str]:
         "half up to {:,.0f}, 95% up to {:,.0f}, longest {:,.0f}".format(*quantiles),
         f"--- rows not used, with --{limit} {report[limit]}",
         *(report["not_used"] or ["none"]),
-        *report["refused"],
     ]
 
 
@@ -148,7 +147,6 @@ def look(config: Config) -> Report:
         "lengths": [len(task.prompt_ids) for task in found] + skipped.too_long,  # in tokens
         "notes": notes,
         "not_used": skipped.lines(limit) + not_evaluated,
-        "refused": [],
         "examples": [
             {
                 "tokens": len(task.prompt_ids),
@@ -172,17 +170,13 @@ def look_for_stage(stage: Stage) -> Report:
     looked_at = sampled(train)
     found, skipped, _ = tables.table(looked_at, options, form, writer)
     held_out, missing, _ = tables.table(sampled(evaluation), options, form, writer)
-    not_used, refused = [], []
+    not_used = []
     for each, kept, left_out in (
         (f"dataset {options.dataset}", found, skipped),
         (f"eval set {name}", held_out, missing),
     ):
-        rendering.check_unusable(each, left_out)
+        rendering.check_usable(each, left_out, len(kept), limit, option="max_length", what="rows")
         not_used += [f"{each}: {line}" for line in left_out.lines(limit)]
-        if not kept:
-            refused.append(
-                f"every row of {each} is longer, so a run would be refused: set --max_length higher"
-            )
     return {
         "source": options.dataset,
         "rows": len(train),  # held-out ones left out
@@ -200,7 +194,6 @@ def look_for_stage(stage: Stage) -> Report:
         "lengths": [form.length(row) for row in found] + skipped.too_long,
         "notes": list(writer.notes),
         "not_used": not_used,
-        "refused": refused,
         "examples": [
             {"tokens": form.length(row), "parts": parts_of(row, writer.template.decode)}
             for row in found[:SHOWN]
