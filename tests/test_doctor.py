@@ -77,14 +77,11 @@ def test_the_exit_code_tells(status, code, monkeypatch, capsys):
     assert read["status"] == status and read["checks"][1]["remedy"] == "do this"
 
 
-def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
+def test_a_self_test_that_fails_is_a_problem(tmp_path, monkeypatch):
     program = tmp_path / "program"
     monkeypatch.setattr(sys, "executable", str(program))
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    check = doctor.trained_step(most_s=0.1)
-    assert check.status == "problem" and "not finished" in check.found
     program.write_text("#!/bin/sh\necho why >&2; exit 3\n")
+    program.chmod(0o755)
     check = doctor.trained_step()
     assert check.status == "problem" and check.found == "exit code 3: why"
 
@@ -92,6 +89,5 @@ def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.real
 def test_this_machine_trains_a_step():
-    """Without the limit of 30 s, which a busy machine may not keep."""
-    check = doctor.trained_step(most_s=300)
+    check = doctor.trained_step()
     assert "a step of the embedded base" in check.found, check.line()
