@@ -1,7 +1,6 @@
 """`unslothrl data`: what a run would make of a data set, without a run: columns, rows as the model
 reads them, lengths, rows that are not used; of a stage what is learnt of each row."""
 
-import contextlib
 import itertools
 import json
 import re
@@ -15,7 +14,7 @@ from unslothrl.cluster.build import data_options
 from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.columns import attempt
 from unslothrl.data.files import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
@@ -95,8 +94,8 @@ def columns_of(rows: Rows, names: Callable[[Mapping[str, Any]], str]) -> dict[st
     """Rows by the columns that were recognised, of which `names` tells."""
     found: Counter[str] = Counter()
     for _, row in rendering.numbered(rows):
-        with contextlib.suppress(UnusableRow):
-            found[names(row)] += 1
+        name = attempt(names, row)
+        found.update([name] if isinstance(name, str) else [])
     return dict(found.most_common())
 
 
