@@ -47,7 +47,7 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
 def lines(report: Report) -> list[str]:
     """The description for people."""
     looked_at, rows, limit = report["looked_at"], report["rows"], report["limit"]
-    quantiles = np.percentile(report["lengths"], (50, 95, 100))
+    middle, most, longest = np.percentile(report["lengths"], (50, 95, 100))
     of_these = "" if looked_at == rows else f" (of {looked_at:,} rows looked at)"
     text = [f"{report['source']}: {rows:,} rows{of_these}"]
     text += [f"{name:<19} {fact(value)}" for name, value in report["facts"].items()]
@@ -63,7 +63,7 @@ def lines(report: Report) -> list[str]:
     return [
         *text,
         f"--- lengths in tokens of {report['model']}",
-        "half up to {:,.0f}, 95% up to {:,.0f}, longest {:,.0f}".format(*quantiles),
+        f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {longest:,.0f}",
         f"--- rows not used, with --{limit} {report[limit]}",
         *(report["not_used"] or ["none"]),
     ]
@@ -73,7 +73,7 @@ def fact(value: Any) -> str:
     """A number, a text, or rows by what they have; of a single kind of them without the rows."""
     if isinstance(value, Mapping):
         named = [f"{name} ({count:,} rows)" for name, count in value.items()]
-        return ", ".join(named) if len(value) > 1 else str(*value)
+        return ", ".join(named) if len(value) > 1 else "".join(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -218,7 +218,7 @@ def segments(row: tables.TableRow) -> list[tuple[str, str, np.ndarray, np.ndarra
     if "labels" in row:
         learnt = np.asarray(row["labels"]) != tables.IGNORED
         return [("read", "learnt", np.asarray(row["input_ids"]), learnt)]
-    found = []
+    found: list[tuple[str, str, np.ndarray, np.ndarray]] = []
     if "prompt_ids" in row:
         ids = np.asarray(row["prompt_ids"])
         found.append(("prompt", "prompt", ids, np.zeros(len(ids), bool)))
