@@ -47,7 +47,8 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
 def lines(report: Report) -> list[str]:
     """The description for people."""
     looked_at, rows, limit = report["looked_at"], report["rows"], report["limit"]
-    middle, most, longest = np.percentile(report["lengths"], (50, 95, 100))
+    lengths: list[int] = report["lengths"]
+    middle, most = np.percentile(lengths, (50, 95))
     of_these = "" if looked_at == rows else f" (of {looked_at:,} rows looked at)"
     text = [f"{report['source']}: {rows:,} rows{of_these}"]
     text += [f"{name:<19} {fact(value)}" for name, value in report["facts"].items()]
@@ -63,7 +64,7 @@ def lines(report: Report) -> list[str]:
     return [
         *text,
         f"--- lengths in tokens of {report['model']}",
-        f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {longest:,.0f}",
+        f"half up to {middle:,.0f}, 95% up to {most:,.0f}, longest {max(lengths):,}",
         f"--- rows not used, with --{limit} {report[limit]}",
         *(report["not_used"] or ["none"]),
     ]
