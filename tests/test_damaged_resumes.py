@@ -40,7 +40,7 @@ def go_on(run: Path) -> EarlierRun:
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
         earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
-        if earlier.has_finished(resolved.config):
+        if earlier.has_finished():
             earlier.show(view)
         else:
             restore(Resumed(), earlier, RunState(), "embedded")
@@ -73,7 +73,7 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
     before = (run / "metrics.jsonl").read_bytes() + b"x\n"
     (run / "metrics.jsonl").write_bytes(before)
     (run / "summary.json").write_text('{"status": "finished", "steps": 6, "seconds": 3.0}')
-    assert go_on(run).has_finished(resolve({"resume": str(run)}, MACHINE).config)
+    assert go_on(run).has_finished()
     assert (run / "metrics.jsonl").read_bytes() == before
 
 
