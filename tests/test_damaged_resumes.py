@@ -40,7 +40,7 @@ def go_on(run: Path) -> EarlierRun:
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
         earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
-        if earlier.has_finished(resolved.config):
+        if earlier.has_finished():
             earlier.show(view)
         else:
             restore(Resumed(), earlier, RunState(), "embedded")
@@ -63,8 +63,8 @@ def test_a_damaged_line_of_metrics_costs_that_line_alone(run, line, said):
     path = run / "metrics.jsonl"
     lines = path.read_text().splitlines()
     path.write_text("\n".join([*lines[:2], line, *lines[3:], "x", '{"step": 9}', '{"half']))
-    (note,) = go_on(run).notes
-    assert f"metrics.jsonl, line 3 {said}" in note and ", and 1 more: left out of" in note
+    note, _ = go_on(run).notes
+    assert f"metrics.jsonl, line 3 {said}" in note and ": left out of" in note
     assert [row["step"] for row in read_jsonl(path)] == [0, 1, 3, 4]
     assert RunFolder(run).read_metrics() == [json.loads(lines[i]) for i in (0, 1, 3, 4)]
 
@@ -73,7 +73,7 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
     before = (run / "metrics.jsonl").read_bytes() + b"x\n"
     (run / "metrics.jsonl").write_bytes(before)
     (run / "summary.json").write_text('{"status": "finished", "steps": 6, "seconds": 3.0}')
-    assert go_on(run).has_finished(resolve({"resume": str(run)}, MACHINE).config)
+    assert go_on(run).has_finished()
     assert (run / "metrics.jsonl").read_bytes() == before
 
 

@@ -9,8 +9,6 @@ from report_runs import make_run
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
-from unslothrl.config.options import Config
-from unslothrl.config.values import RUN
 from unslothrl.runs.run import EarlierRun
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
@@ -115,4 +113,4 @@ def test_nothing_is_written_of_a_run_with_a_damaged_file(name, text, tmp_path, c
     assert "damaged" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
     if name == "summary.json":  # a resume continues without it
-        assert EarlierRun(run, None, RUN, (), ()).has_finished(Config()) is False
+        assert EarlierRun(run, None, (), ()).has_finished() is False

@@ -592,17 +592,19 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     flags = [path, "--model", "embedded", "--reward", "boxed", "--max_prompt_tokens", "200"]
     assert cli.main(["data", *flags, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert found["rows"] == 23 and found["splits"] == {"all": 23}
-    assert found["columns"] == {"problem -> answer": 22} and found["repeated"] == 1
-    assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
-    first = found["prompts"][0]
-    assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
-    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == ""
+    facts, first = found["facts"], found["examples"][0]
+    assert (facts["evaluated on"], facts["evaluation rows"]) == ("held_out", 2)
+    assert found["rows"] == 21
+    assert facts["columns"] == {"problem -> answer": 20} and facts["repeated problems"] == 1
+    assert len(found["examples"]) == 5 and len(found["lengths"]) == 20
+    (_, prompt), (_, answer) = first["parts"]
+    assert answer == "0" and prompt.endswith("<|im_start|>assistant\n")
+    assert first["tokens"] == found["lengths"][0] and facts["added system prompt"] == ""
     assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
     text = capfd.readouterr().out
-    for part in ("23 rows", "problem -> answer", "--- prompt 5,", "█", "1 longer than 200"):
+    for part in ("21 rows", "problem -> answer", "--- row 5,", "longest", "1 longer than 200"):
         assert part in text
     assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
     assert "no tests" in capfd.readouterr().err

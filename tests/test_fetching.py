@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -139,20 +140,22 @@ def away(tmp_path) -> Path:
 def test_auto_looks_into_the_mirror_where_no_run_is_here(away, tmp_path, kind):
     mirror, output = f"{kind}{away}", str(tmp_path / "here")
     options = embedded(seed=1, mirror=mirror, output_dir=output, resume="auto")
-    resolved = resolve(options, CPU, fetch=lambda url, to: fetching.fetch(url, to, quiet))
+    resolved = resolve(options, CPU, fetches=True)
     assert resolved.config.resume == f"{output}/new" and resolved.config.mirror == mirror
     assert f"resume auto: {mirror}/new" in resolved.notes
-    again = resolve(options, CPU, fetch=pytest.fail)  # it is here now
+    with mock.patch.object(fetching, "fetch", pytest.fail):
+        again = resolve(options, CPU, fetches=True)  # it is here now
     assert again.config.resume == f"{output}/new"
     named = {**options, "run_name": "old"}
-    assert resolve(named, CPU, fetch=fetching.fetch).config.resume == f"{output}/old"
-    none = resolve({**options, "seed": 3}, CPU, fetch=pytest.fail)
+    assert resolve(named, CPU, fetches=True).config.resume == f"{output}/old"
+    with mock.patch.object(fetching, "fetch", pytest.fail):
+        none = resolve({**options, "seed": 3}, CPU, fetches=True)
     assert none.config.resume is None and none.config.mirror == mirror
 
 
 def test_a_run_goes_on_into_the_mirror_that_it_came_from(away, tmp_path):
     options = {"resume": f"file://{away}/new/", "output_dir": str(tmp_path)}
-    config = resolve(options, CPU, fetch=fetching.fetch).config
+    config = resolve(options, CPU, fetches=True).config
     assert (config.mirror, config.run_name) == (f"file://{away}", "new")
     here = {"resume": config.resume, "output_dir": str(tmp_path)}
     (tmp_path / "new" / "config.toml").write_text(to_toml(config))
@@ -165,7 +168,7 @@ def test_a_run_goes_on_into_the_mirror_that_it_came_from(away, tmp_path):
 def test_a_password_reaches_neither_config_nor_message(url):
     for option in ("resume", "mirror"):
         with pytest.raises(UserError, match="come from the environment") as caught:
-            resolve(embedded(**{option: url}), CPU, fetch=pytest.fail)
+            resolve(embedded(**{option: url}), CPU, fetches=True)
         assert "cret" not in str(caught.value)
 
 

@@ -275,8 +275,9 @@ def write(path, table) -> None:
 @pytest.mark.real
 def test_data_shows_prompts_as_text_alone(tmp_path, capsys):
     row = {"problem": "a\x1b[2J\u202eb\tc\nd", "answer": "1\x1b[31m"}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    rows = [row, {**row, "problem": row["problem"] + "e"}]  # of which one is held out
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     words = ["data", str(tmp_path / "a.jsonl"), "--model", "embedded", "--system_prompt", ""]
     assert cli.main(words) == 0
     out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\nd" in out
+    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\n" in out

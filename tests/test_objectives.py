@@ -416,7 +416,7 @@ def test_a_value_that_no_part_can_have_is_shown(tmp_path):
     for part, message in {
         "kl=print": "kl must be one of none, loss, reward, got",
         "clip_low=10**5000": "clip_low must be at least 0 and at most 1",
-        "clip_high=float('nan')": "at most 1000000, got nan: set clip_high = 0",
+        "clip_high=float('nan')": "clip_high must be at least 0, got nan: set clip_high = 0",
     }.items():
         path.write_text(
             f"from unslothrl.algorithms.objective import Objective\nOBJECTIVE = Objective({part})"

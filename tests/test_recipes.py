@@ -21,9 +21,9 @@ MOST_LINES = 40
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_short_and_says_what_it_is_for(name):
     assert len(RECIPES[name].read_text().splitlines()) <= MOST_LINES
-    recipe = plan.recipe_report(name, RECIPES[name], Machine.detect())
-    assert all(recipe[field] for field in ("hardware", "task", "memory", "time", "reward"))
-    assert recipe["is_measured"] or "not measured yet" in (recipe["time"], recipe["reward"])
+    said = plan.recipe_report(name, Machine.detect())["header"]
+    fields = ("Hardware", "Task", "Memory", "Time")
+    assert all(any(line.startswith(field) for line in said) for field in fields)
 
 
 def test_the_command_lists_those_that_fit_first(capsys):

@@ -28,7 +28,6 @@ COMMANDS = f"{NEW} clears the conversation, {QUIT} or Ctrl-D ends it, Ctrl-C sto
 SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
 PROMPT = "> "
 STDIN = "-"
-EMPTY = 'question is empty: ask something, e.g. "What is 347 + 285?"'
 
 
 def ask(
@@ -39,9 +38,9 @@ def ask(
     if question == STDIN:
         question = sys.stdin.read()
     if not question.strip():
-        raise UserError(EMPTY)
-    answers = load(adapter, temperature, **options)
-    Conversation(answers, with_base).say(question.removesuffix("\n"))
+        raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')
+    conversation = Conversation(load(adapter, temperature, **options), with_base)
+    conversation.say(question.removesuffix("\n"))
 
 
 def chat(adapter: str, with_base: bool, temperature: float | None, **options: Any) -> None:
@@ -50,10 +49,8 @@ def chat(adapter: str, with_base: bool, temperature: float | None, **options: An
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
     conversation = Conversation(load(adapter, temperature, **options), with_base)
-    if sys.stdin.isatty():
-        conversation.interactively()
-    else:
-        conversation.through_a_pipe(sys.stdin)
+    is_typed = sys.stdin.isatty()
+    conversation.answer_all(typed() if is_typed else sys.stdin, is_typed)
 
 
 class Conversation:
@@ -68,34 +65,27 @@ class Conversation:
     def start_again(self) -> None:
         self.turns = {policy: [] for policy in self.policies}
 
-    def interactively(self) -> None:
-        """With a prompt; returns at the end of the input."""
-        print(f"{' and '.join(self.policies)}; {COMMANDS}", file=sys.stderr)
-        if self.is_single:
-            print(SINGLE_TURNS, file=sys.stderr)
-        for line in typed():
-            if line == NEW or self.is_single:
+    def answer_all(self, lines: Iterable[str], is_typed: bool) -> None:
+        """Until the input ends or has /quit."""
+        if is_typed:
+            said = [" and ".join(self.policies), COMMANDS, *[SINGLE_TURNS] * self.is_single]
+            print("; ".join(said), file=sys.stderr)
+        for line in filter(None, map(str.strip, lines)):
+            if line == QUIT:
+                return
+            if line == NEW or self.is_single or not is_typed:
                 self.start_again()
             if line == NEW:
                 print("a new conversation", file=sys.stderr)
-            elif line:
-                try:
-                    self.say(line)
-                except (KeyboardInterrupt, UserError) as error:
-                    said = str(error) or "stopped"
-                    print(f"\n({said}; not remembered)", file=sys.stderr)
-
-    def through_a_pipe(self, lines: Iterable[str]) -> None:
-        is_empty = True
-        for question in filter(None, map(str.strip, lines)):
-            if question == QUIT:
-                return
-            print("" if is_empty else "\n", PROMPT, question, sep="")
-            is_empty = False
-            self.start_again()
-            self.say(question)
-        if is_empty:
-            raise UserError(EMPTY)
+                continue
+            if not is_typed:
+                print("\n", PROMPT, line, sep="")
+            try:
+                self.say(line)
+            except (KeyboardInterrupt, UserError) as error:
+                if not is_typed:
+                    raise
+                print(f"\n({str(error) or 'stopped'}; not remembered)", file=sys.stderr)
 
     def say(self, question: str) -> None:
         """Prints the answers and remembers them; nothing where one is interrupted."""
@@ -113,9 +103,8 @@ def typed() -> Iterator[str]:
     if importlib.util.find_spec("readline") is not None:
         import readline  # noqa: F401  # input() uses it once it is imported
     with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while (line := input(PROMPT).strip()) != QUIT:
-            yield line
-        return
+        while True:
+            yield input(PROMPT)
     print(file=sys.stderr)
 
 

@@ -13,7 +13,7 @@ from unslothrl import cluster, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
-from unslothrl.config.toml_files import command_of, entries, read_toml
+from unslothrl.config.toml_files import COMMAND, entries, read_toml
 from unslothrl.config.values import RUN
 from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
@@ -89,11 +89,17 @@ def config_of(
     without one get; None where another reward than the run's says what to ask for. UserError."""
     layers: dict[str, Any] = {}
     run = found.run
-    if run is not None and command_of(str(run / CONFIG)) == RUN.command:
-        check_code(run, flags)
+    options = {} if run is None else entries(run / CONFIG)
+    if run is not None and options.get(COMMAND, RUN.command) == RUN.command:
+        own = read_toml(run / CONFIG)
+        check_code(own, run, flags)
         layers["recipe"] = str(run / CONFIG)
-        if "reward" not in flags:
-            layers |= without_reward_model(run)
+        if "reward" not in flags and (texts := own.get("reward")):  # only learners have a model
+            layers["reward"] = [each for each in texts if not each.startswith(reward_model.PREFIX)]
+            if not layers["reward"]:
+                raise UserError(
+                    "reward: this run was rewarded by a model alone: set --reward accuracy"
+                )
     else:
         layers["model"] = base_of(found, flags.get("model"))
         if (use := found.use) is not None:
@@ -103,7 +109,7 @@ def config_of(
                 "eval_temperature": use.temperature,
                 "eval_top_p": use.top_p,
             }
-        if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
+        if not datasets and options.get("dataset") != EMBEDDED:
             raise UserError(
                 f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
                 "problems with answers: set --dataset"
@@ -120,24 +126,13 @@ def config_of(
     return config, (*notes, *graded)
 
 
-def without_reward_model(run: Path) -> dict[str, Any]:
-    """The run's rewards but a reward model, which only learners have. UserError where nothing else
-    is left."""
-    texts = read_toml(run / CONFIG).get("reward", ())
-    kept = tuple(text for text in texts if not text.startswith(reward_model.PREFIX))
-    if texts and not kept:
-        raise UserError("reward: this run was rewarded by a model alone: set --reward accuracy")
-    return {"reward": kept} if texts else {}
-
-
-def check_code(run: Path, flags: Mapping[str, Any]) -> None:
-    """UserError where the options of a run name code in its own folder, or by a path that depends
-    on where one is, as no run writes it: whoever gets an adapter from elsewhere would run what came
+def check_code(own: Mapping[str, Any], run: Path, flags: Mapping[str, Any]) -> None:
+    """UserError where a run's own options name code in its folder, or by a path that depends on
+    where one is, as no run writes it: whoever gets an adapter from elsewhere would run what came
     with it."""
-    for name, value in read_toml(run / CONFIG).items():
-        texts = value if isinstance(value, tuple) else (value,)
-        for text in texts if name in OF_CODE and name not in flags else ():
-            for path in code_of(name, str(text or "")):
+    for name in [each for each in OF_CODE if each in own and each not in flags]:
+        for text in own[name] if isinstance(own[name], tuple) else [own[name]]:
+            for path in code_of(name, text or ""):
                 if not path.is_absolute() or is_within(path, run):
                     raise UserError(
                         f"{name} {plain(str(path))}: code in the adapter's own folder, or by a "
@@ -218,27 +213,15 @@ def figures(
 
 def table(name: str, result: Mapping[str, Any]) -> list[str]:
     """The figures of a set for people."""
-    rows = {
-        figure: [str(each) for each in values["estimates"]]
-        for figure, values in result["figures"].items()
-    }
-    width = max(23, *(len(cell) + 1 for row in rows.values() for cell in row))
-
-    def line(label: str, cells: Sequence[str], last: str = "") -> str:
-        return f"{label:<15} {''.join(f'{cell:<{width}} ' for cell in cells)}{last}".rstrip()
-
-    lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-    several = len(result["policies"]) > 1
+    rows = [["", *result["policies"], "difference" if len(result["policies"]) > 1 else ""]]
+    for figure, values in result["figures"].items():
+        rows.append([figure, *map(str, values["estimates"]), str(values["difference"] or "")])
+    rows.append(["mean length", *(f"{length:.0f} tokens" for length in result["mean_length"])])
     return [
         "",
         f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
         "intervals over problems",
-        line("", result["policies"], "difference" if several else ""),
-        *(
-            line(figure, cells, str(result["figures"][figure]["difference"] or ""))
-            for figure, cells in rows.items()
-        ),
-        line("mean length", lengths),
+        *(" ".join([f"{label:<15}", *(f"{cell:<23}" for cell in row)]) for label, *row in rows),
     ]
 
 

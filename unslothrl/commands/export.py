@@ -2,7 +2,6 @@
 GGUF; into a folder, and to the hub."""
 
 import contextlib
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import serving
-from unslothrl.files import existing, expanded, is_file, staged
+from unslothrl.files import expanded, is_file, staged
 from unslothrl.rewards import model as judge
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import calling, card
@@ -52,9 +51,9 @@ def export(
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
         target = expanded(output) if output else Path(temporary) / Path(str(push)).name
-        if target.suffix.lower() in (".gguf", ".safetensors"):
-            raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
-        check_target(target)
+        is_empty = target.is_dir() and not any(target.iterdir())
+        if target.is_symlink() or (target.exists() and not is_empty):
+            raise UserError(f"output {target}: it exists already: name a new folder")
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
                 f"output {target}: it would be an adapter of that run: name another folder"
@@ -82,16 +81,6 @@ def export(
                 message = "Upload with unslothrl"
                 api.upload_folder(repo_id=push, folder_path=target, commit_message=message)
             print(for_terminal(f"pushed: {address}"))
-
-
-def check_target(target: Path) -> None:
-    """UserError unless the folder can be made: not there yet or empty, below a folder."""
-    is_empty = target.is_dir() and not any(target.iterdir())
-    if target.is_symlink() or (target.exists() and not is_empty):
-        raise UserError(f"output {target}: it exists already: name a new folder")
-    parent = existing(target)
-    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        raise UserError(f"output {target}: {parent} cannot be written: name another folder")
 
 
 @contextlib.contextmanager

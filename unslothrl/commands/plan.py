@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.planned import NOT_MEASURED, Report, plan_of
@@ -26,7 +25,6 @@ from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 PHASES = ("generating", "updating", "training")  # a stage has the last alone
-LEAST_GB_MB = 10  # below which a part is given in MB
 
 
 def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json: bool) -> None:
@@ -70,11 +68,9 @@ def lines(report: Report) -> list[str]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
-    if report.get("reference"):
-        text += ["", report["reference"]]
     if report["step_seconds"]:
-        low, high = map(duration, report["step_seconds"])
-        of = f"a step of {report['step']}: {low} to {high}"
+        low, high = report["step_seconds"]
+        of = f"a step of {report['step']}: {low:,.0f} to {high:,.0f} s"
         text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
@@ -93,7 +89,7 @@ def process_lines(process: Mapping[str, Any]) -> list[str]:
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
     text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
     for part in dict.fromkeys(part for phase in phases.values() for part in phase):
-        cells = [size(phase[part]) if part in phase else "-" for phase in phases.values()]
+        cells = [f"{phase[part]:,.1f} MB" if part in phase else "-" for phase in phases.values()]
         text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
     sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases.values())
     return [*text, f"    {'together':<25} {sums}"]
@@ -150,60 +146,41 @@ def table_lines(models: Report) -> list[str]:
     return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
 
 
-def duration(seconds: float) -> str:
-    """In the unit that leaves one to three digits."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(1, seconds):.0f} s"
-
-
 def gb(mb: float) -> str:
     return f"{mb / 1024:.2f} GB"
 
 
-def size(mb: float) -> str:
-    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"
-
-
 # Recipes, and which fit
 
-FIELDS = ("Hardware", "Task", "Memory", "Time", "Reward", "Result")  # of a recipe's header
-FIELD = re.compile(rf"# ({'|'.join(FIELDS)}) +(.+)")
-CHANGE = re.compile(r"(\w+) \S+ -> (\S+?)(?::|$)")  # a note on an option
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
-NOT_YET = "not measured yet"
-UNMEASURED = "UNMEASURED"  # in the header of one that was planned and not run
 
 
 def list_recipes(card: str | None, as_json: bool) -> None:
-    """Prints every recipe; `card`: as if there were GPUs of so many GB. UserError."""
+    """Prints every recipe, those that fit first; `card`: as if there were GPUs of so many GB.
+    UserError."""
     machine = machine_with(card)
-    found = [recipe_report(name, path, machine) for name, path in RECIPES.items()]
-    as_text = "\n".join(recipe_lines(found, "here" if card is None else card))
-    print(json.dumps(found) if as_json else as_text)
+    found = sorted((recipe_report(name, machine) for name in RECIPES), key=lambda r: not r["fits"])
+    lines = [recipe_lines(recipe, "here" if card is None else card) for recipe in found]
+    print(json.dumps(found) if as_json else "\n\n".join(map("\n".join, lines)))
 
 
-def recipe_report(name: str, path: Path, machine: Machine) -> Report:
-    """A recipe by its header, and whether it fits by the planner of a run with it on `machine`."""
-    text = path.read_text("utf-8")
-    said = {field.lower(): said for field, said in FIELD.findall(text)}
-    command = command_of(str(path))
+def recipe_report(name: str, machine: Machine) -> Report:
+    """A recipe with its header, and whether it fits by the planner of a run on `machine`."""
+    command = command_of(name)
+    header = RECIPES[name].read_text("utf-8").partition("\n\n")[0].splitlines()
+    notes: list[str] = []
     try:
         report = plan_of(command, {"recipe": name}, machine)
-        why_not = refusal(report, machine)
+        notes, why_not = report["changed_to_fit"], refusal(report, machine)
     except UserError as error:
-        report, why_not = {"changed_to_fit": []}, str(error)
-    found = [CHANGE.match(note) for note in report["changed_to_fit"]]
+        why_not = str(error)
     return {
         "name": name,
-        **{field: said.get(field, "") for field in ("hardware", "task", "memory", "time")},
-        "reward": said.get("reward") or said.get("result", ""),
         "command": command,
-        "is_measured": UNMEASURED not in text,
+        "header": [line[2:] for line in header if line != "#"],
         "fits": not why_not,
         "why_not": why_not,
-        "changes": [f"{m[1]} {m[2]}" for m in found if m and m[1] not in OF_THE_MACHINE],
+        "changes": [note for note in notes if note.split()[0] not in OF_THE_MACHINE],
     }
 
 
@@ -211,34 +188,22 @@ def refusal(report: Report, machine: Machine) -> str:
     """Why a run would not fit; "" where it does."""
     if not machine.gpus and report["model"] != EMBEDDED:
         return "no GPU"
-    for gpu in report["cards"]:
-        if not gpu["fits"]:
-            needed, usable = (gpu[key] / 1024 for key in ("needed_mb", "usable_mb"))
-            return f"a GPU needs {needed:.1f} GB and has {usable:.1f}"
-    for store in report["stores"]:
-        if not store["fits"]:
-            return f"{store['name']} needs {store['needed_mb'] / 1024:.1f} GB"
+    for each in (*report["cards"], *report["stores"]):
+        if not each["fits"]:
+            has = each.get("usable_mb", each.get("has_mb"))
+            return f"{each['name']}: needs {gb(each['needed_mb'])}, has {gb(has)}"
     return ""
 
 
-def recipe_lines(found: list[Report], where: str) -> list[str]:
-    """The list for people: those that fit `where` first."""
-    written = []
-    for recipe in sorted(found, key=lambda each: not each["fits"]):
-        changes = f", with {', '.join(recipe['changes'])}" if recipe["changes"] else ""
-        fits = f"fits {where}{changes}"
-        result = f"time {recipe['time']}; result {recipe['reward']}"
-        written += [
-            f"{recipe['name']}: "
-            + (fits if recipe["fits"] else f"does not fit {where}: {recipe['why_not']}"),
-            f"  {recipe['task']}",
-            f"  {recipe['hardware']}",
-            f"  memory {recipe['memory']}",
-            f"  {result if recipe['is_measured'] else f'time and result {NOT_YET}'}",
-            f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
-            "",
-        ]
-    return written[:-1]
+def recipe_lines(recipe: Report, where: str) -> list[str]:
+    """A recipe for people."""
+    verdict = "fits" if recipe["fits"] else "does not fit"
+    why = f": {recipe['why_not']}" if recipe["why_not"] else ""
+    return [
+        f"{recipe['name']}: {verdict} {where}{why}",
+        *(f"  {line}" for line in (*recipe["header"], *recipe["changes"])),
+        f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
+    ]
 
 
 # GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"
@@ -247,9 +212,6 @@ LEAST_GB, MOST_GB = 1, 512
 USUAL = (8, 6)  # the capability of a GPU that is given by its size
 
 KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
-    (6, 0): "P100:16",
-    (6, 1): "1060:6 1070:8 1080:8 1080TI:11 P40:24",
-    (7, 0): "V100:16 TITANV:12",
     (7, 5): "1650:4 1660:6 1660TI:6 2060:6 2060SUPER:8 2070:8 2070SUPER:8 2080:8 2080SUPER:8 "
     "2080TI:11 TITANRTX:24 T4:15 T1000:8",
     (8, 0): "A100:80 A30:24",
@@ -267,6 +229,7 @@ CARDS = {
     for name, gb in (each.split(":") for each in names.split())
 }
 MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE|[\s_-]")
+NUMBER = re.compile(r"\d+(\.\d+)?")
 SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
 
 
@@ -280,17 +243,15 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
     sized = SIZE.fullmatch(text)
     bare = MAKERS.sub("", (sized[1] if sized else text).upper())
     gb, capability = CARDS.get(bare, (0.0, USUAL))
-    if bare not in CARDS and re.fullmatch(r"\d+(\.\d+)?", text):
+    if sized and (not bare or bare in CARDS):
+        gb = float(sized[2])
+    elif bare not in CARDS and NUMBER.fullmatch(text):
         gb = float(text)
-    elif bare and bare not in CARDS:
-        near = difflib.get_close_matches(bare, CARDS, 1)
-        hint = f"did you mean {near[0]}, or give its GB" if near else "give its GB"
-        raise UserError(f"card {text:.60} is not a known GPU: {hint}: set e.g. --card 24")
-    gb = float(sized[2]) if sized else gb
     if not LEAST_GB <= gb <= MOST_GB:
+        near = difflib.get_close_matches(bare, CARDS, 1)
         raise UserError(
-            f"card must be GB between {LEAST_GB} and {MOST_GB} or a GPU's name, several with "
-            f"commas, got {text:.60}: set e.g. --card 24,4090"
+            f"card {text:.60} is not a known GPU, nor GB between {LEAST_GB} and {MOST_GB}: set "
+            f"e.g. --card {near[0] if near else 24}, several with commas"
         )
     name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
     mb = round(gb * 1024)

@@ -11,9 +11,7 @@ from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
 
-MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
-LONGEST_NAME = 100  # bytes of the name of a comparison's file
 WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -39,9 +37,9 @@ def written(folders: Sequence[Path], output: str | None) -> Path:
         if output is not None:
             raise UserError("output is for comparisons: a run's report is written into its folder")
         return write_report(folders[0])
-    if len(folders) > MOST_RUNS:
-        raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
-    path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+    names = "-vs-".join(path.resolve().name for path in folders)
+    own = folders[0].parent / (re.sub(r"[^\w.-]", "_", names, flags=re.ASCII)[:100] + ".html")
+    path = own if output is None else expanded(output)
     if exists(str(path)) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
     return write_page(read_all(folders), path)
@@ -59,10 +57,8 @@ def listed(path: Path) -> RunHistory:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a run, also by a file in it."""
+    """Of a run, or of runs."""
     path = expanded(name)
-    if not is_folder(path) and is_run(path.parent):
-        return path.parent
     if not is_folder(path):
         raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")
     return path
@@ -82,10 +78,3 @@ def runs_in(folder: Path) -> list[Path]:
         )
     files = {path: next(filter(Path.is_file, (path / CONFIG, path / METRICS))) for path in found}
     return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
-
-
-def file_name(folders: Sequence[Path]) -> str:
-    """Of a comparison: the runs' names."""
-    names = "-vs-".join(path.resolve().name for path in folders)
-    name = re.sub(r"[^\w.-]", "_", names).encode()[:LONGEST_NAME]
-    return name.decode(errors="ignore") + ".html"

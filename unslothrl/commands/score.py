@@ -11,7 +11,7 @@ from typing import Any
 from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.data import answers, sources
-from unslothrl.data.columns import UnusableRow, names_of
+from unslothrl.data.columns import UnusableRow, attempt, names_of
 from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -82,10 +82,10 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
             f"{where}: column {COMPLETION} must be text, got {completion!r:.60}; it has "
             f"{names_of(row)}: add the completions to be scored"
         )
-    try:
-        record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
-    except UnusableRow as error:
-        raise UserError(f"{where}: {error}") from None
+    others = {key: value for key, value in row.items() if key != COMPLETION}
+    record = attempt(reader.record, others)
+    if isinstance(record, UnusableRow):
+        raise UserError(f"{where}: {record}")
     said = record.problem
     columns = columns_as_they_stand(row, record.columns)
     task = Task(where, said, record.answer, said, (), record.extra, record.messages, columns)

@@ -52,7 +52,7 @@ class OfflineOptions:
     project_name: str | None = same("project_name")
     mirror: str | None = same("mirror")
 
-    batch_size: int = training(16, "rows per step", at_least=1, at_most=65_536)
+    batch_size: int = training(16, "rows per step", at_least=1)
     train_batch_size: int = same(
         "train_batch_size",
         4,

@@ -84,16 +84,9 @@ def read_toml(path: Path, table: Table = RUN, notes: list[str] | None = None) ->
     gone = [name for name in GONE if found.pop(name, None) is not None]
     if gone and notes is not None:
         notes.append(f"recipe {path}: {', '.join(gone)} of an earlier version: left out")
-    read: dict[str, Any] = {}
-    for written, value in found.items():
-        name = ALIASES.get(written, written)
-        if isinstance(value, dict):
-            raise UserError(
-                f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
-                "its line"
-            )
-        read[name] = read_value(name, value, False, table, f"recipe {path}: ")
-    return read
+    named = {ALIASES.get(name, name): value for name, value in found.items()}
+    where = f"recipe {path}: "
+    return {name: read_value(name, value, False, table, where) for name, value in named.items()}
 
 
 def to_toml(options: Any, facts: Sequence[str] = ()) -> str:

@@ -43,12 +43,12 @@ OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/
 def resolve(
     command: str,
     flags: Mapping[str, Any],
-    fetch: resume.Fetch | None = None,
     machine: Machine | None = None,
+    fetches: bool = False,
 ) -> Stage:
-    """`fetch`: see `runs.resume.found`. `machine`: this one by default. Raises UserError."""
+    """See `runs.resolve.resolve`. Raises UserError."""
     table = TABLES[command]
-    layers = layers_of(table, flags, fetch)
+    layers = layers_of(table, flags, fetches)
     user, notes = layers.user, layers.notes
     if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
         user.setdefault("model", EMBEDDED)

@@ -14,7 +14,7 @@ from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
 from unslothrl.cluster.base import counted
 from unslothrl.config.toml_files import read_toml, to_toml
-from unslothrl.config.values import RUN, Table
+from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
 from unslothrl.mirror import mirror as mirrors
@@ -47,7 +47,6 @@ class EarlierRun:
 
     folder: RunFolder
     checkpoint: Any  # to go on from, as its store reads it; None: from its start
-    table: Table
     changes: tuple[str, ...]  # of its options
     notes: tuple[str, ...]
 
@@ -66,11 +65,11 @@ class EarlierRun:
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        if damaged:  # which costs no step
-            more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
-            notes.append(f"{damaged[0]}{more}: left out of the record of the run")
+        # which costs no step
+        notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
-        return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
+        notes += [f"{line}: changed in this resume" for line in changes]
+        return cls(folder, checkpoint, tuple(changes), tuple(notes))
 
     @property
     def step(self) -> int:
@@ -81,19 +80,21 @@ class EarlierRun:
         """The last step whose metrics are kept; -1: none."""
         return self.checkpoint.logged if self.checkpoint else -1
 
-    def has_finished(self, options: Any) -> bool:
+    @property
+    def changed(self) -> set[str]:
+        """The options of `changes`."""
+        return {line.partition(" ")[0] for line in self.changes}
+
+    def has_finished(self) -> bool:
         """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
-        summary = self.summary()
-        if summary.get("status") != "finished":
-            return False
-        before = read_toml(self.folder.path / CONFIG, self.table)
-        is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
-        if not is_same and self.checkpoint is None:
+        has_ended = self.summary().get("status") == "finished"
+        is_longer = not self.changed.isdisjoint(LENGTH)
+        if has_ended and is_longer and self.checkpoint is None:
             raise UserError(
                 f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
                 f"from: start a new run with --adapter {self.folder.path}"
             )
-        return is_same
+        return has_ended and not is_longer
 
     def summary(self) -> dict[str, Any]:
         """How it ended; {} where that is damaged: a run that goes on needs none of it."""
@@ -113,7 +114,7 @@ class EarlierRun:
     @property
     def draws_otherwise(self) -> bool:
         """Whether an option has changed on which rollouts may depend."""
-        return any(line.partition(" ")[0] not in FREE for line in self.changes)
+        return not self.changed <= FREE
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
         """Once the training is as it was: deletes what came after, writes the config."""
@@ -225,7 +226,7 @@ class Run(abc.ABC):
     def _has_finished(self) -> bool:
         """Opens the run that is resumed, and shows it where no step is left."""
         earlier = EarlierRun.reopen(self.resolved, self.store, self.at_end)
-        if not earlier.has_finished(self.options):
+        if not earlier.has_finished():
             self.earlier = earlier
             return False
         earlier.show(self.view)
