@@ -20,6 +20,20 @@ def last_line(arguments, capsys, code=2):
     return capsys.readouterr().err.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "advised"),
+    [
+        ("lr", "10", "2e-05"), ("temperature", "5", "1.2"), ("eval_top_p", "1.5", "0.95"),
+        ("holdout", "3", "0.1"), ("weight_decay", "7", "0.0"), ("batch_size", "0", "30"),
+        ("max_new_tokens", "0", "1200"), ("clip_low", "2", "0.2"),
+        ("max_steps", "0", "1"),
+    ],
+)  # fmt: skip
+def test_a_value_outside_of_its_limits_is_answered_with_a_good_one(name, value, advised):
+    with pytest.raises(UserError, match=rf"set --(objective\.)?{name} {re.escape(advised)}$"):
+        read_value(name, value)
+
+
 def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default():
     for table in (RUN, *TABLES.values()):
         for name, entry in table.options.items():

@@ -13,8 +13,8 @@ from unslothrl.commands.adapters import Found
 from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.evaluation import compared, engine_of, values_of, winner, winners
 from unslothrl.records import Group
+from unslothrl.runs.evaluation import compared, engine_of, values_of, winner, winners
 
 RUN = (
     "train --learner grpo --cluster local --engine transformers --max_steps 3 --batch_size 8 "

@@ -95,6 +95,22 @@ def test_every_learner_trains(learner, train):
 
 
 @pytest.mark.slow
+def test_a_group_that_has_no_signal_is_replaced(train):
+    """Prompts are drawn again until the batch is full; filtered groups are in the rollouts too."""
+    _, folder, _, _ = train(learner="dapo", max_steps=1, max_resample=20)
+    (row,) = metrics(folder)
+    assert row["rollout/resamples"] > 0 and row["reward/filtered_groups"] > 0
+    by_task: dict[str, list[dict]] = {}
+    for candidate in rollouts(folder, 1):
+        by_task.setdefault(candidate["task"], []).append(candidate)
+    used = [rows for rows in by_task.values() if any(r["selected"] for r in rows)]
+    assert len(used) == 6 and row["train/selected_completions"] == 24
+    assert all(0 < sum(r["score"] for r in rows) < 4 for rows in used)
+    assert row["samples_seen"] == 4 * len(by_task)
+    assert len(by_task) >= 6 + row["reward/filtered_groups"]
+
+
+@pytest.mark.slow
 def test_a_batch_without_signal_is_skipped_with_a_line(train, impossible):
     code, folder, out, _ = train(
         learner="dapo", dataset=impossible, max_resample=2,

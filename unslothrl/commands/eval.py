@@ -64,7 +64,7 @@ def evaluate(
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
         evals, more = tasks.load_evals(options, tokenizer)
-        from unslothrl import evaluation
+        from unslothrl.runs import evaluation
 
         policies: dict[str, Adapter | None] = {BASE: None} if with_base else {}
         view.header(header(config, found, evals, [*notes, *more]))
@@ -193,7 +193,7 @@ def figures(
     config: Config, drawn: Mapping[str, Mapping[str, list[Group]]]
 ) -> dict[str, dict[str, Any]]:
     """-> by set: candidates, problems, and each figure of each policy."""
-    from unslothrl.evaluation import compared, lengths_of, values_of
+    from unslothrl.runs.evaluation import compared, lengths_of, values_of
 
     chosen = rewards.choose(config.reward)
     reward = chosen[0].reward if chosen else None
