@@ -4,6 +4,7 @@ import csv
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -513,6 +514,30 @@ def test_problems_that_differ_in_spaces_and_case_may_have_one_prompt(tmp_path):
     path = write(tmp_path / "a.jsonl", [{"problem": text, "answer": "2"} for text in texts])
     found = tasks.load(options(path, eval_dataset=("embedded",)), trims)
     assert {task.prompt for task in found.train.tasks} == {"1 + 1 = x"}
+
+
+LOOPS = (
+    "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+    "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("template", few(LOOPS))
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
+    monkeypatch.setattr(rendering, "LONGEST_S", 0.2)
+    loops = base_model.load_tokenizer(embedded.BASE)
+    loops.chat_template = template
+    with (
+        pytest.raises(UserError, match=r"user \(it takes longer than 0.2 s\): set --system"),
+        ThreadPoolExecutor(1) as threads,
+    ):
+        if in_a_thread:
+            threads.submit(rendering.render, loops, "1 + 1?", "").result()
+        rendering.render(loops, "1 + 1?", "")
+    loops.chat_template = "{{ messages[0].content }}"
+    assert rendering.render(loops, "1 + 1?", "") == "1 + 1?"
 
 
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):

@@ -1,7 +1,9 @@
 """Rows to tasks: read, rendered by the tokenizer's chat template and tokenised; rows that cannot be
 used are counted."""
 
+import ctypes
 import itertools
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from unslothrl.data.formats import Reader, Record, columns_as_they_stand
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 
+LONGEST_S = 10.0  # that a template may take for one text
 BATCH = 1_000  # prompts tokenised in one call
 
 
@@ -47,15 +50,29 @@ def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:
     return tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]
 
 
+class TakesTooLong(BaseException):  # which no part of a template catches
+    def __str__(self) -> str:
+        return f"it takes longer than {LONGEST_S:g} s"
+
+
 def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, **options) -> str:
     """What the template writes of `messages`. UserError, which ends in `advice`, where it refuses
-    them or writes nothing."""
+    them, writes nothing, or takes longer than `LONGEST_S`."""
+    # Raises TakesTooLong here then, in any thread, between calls of C.
+    where = (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TakesTooLong))
+    timer = threading.Timer(LONGEST_S, ctypes.pythonapi.PyThreadState_SetAsyncExc, where)
+    timer.daemon = True
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        timer.start()
+        try:
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        finally:
+            timer.cancel()
+            timer.join()  # what it has raised arrives here at the latest
         if not text:
             raise ValueError("it writes nothing")
         return text
-    except Exception as error:  # whatever a template raises
+    except (Exception, TakesTooLong) as error:  # whatever a template raises
         roles = ", ".join(str(message.get("role")) for message in messages)
         raise UserError(
             f"model: its chat template refuses a conversation of {roles:.200} "

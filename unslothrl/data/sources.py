@@ -287,12 +287,14 @@ NAMED = {  # name -> the source, the reward that grades it where the run's own r
     "HumanEval": ("openai/openai_humaneval@test", CODE),
     "MBPP": ("google-research-datasets/mbpp:sanitized@test", CODE),
 }
+OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
 
 
 def name_of(text: str) -> str | None:
     """The set that a name means, whatever its case and hyphens; None for any other."""
     plain = text.lower().replace("-", "").replace("_", "")
-    return {name.lower().replace("-", ""): name for name in NAMED}.get(plain)
+    by_name = {name.lower().replace("-", ""): name for name in NAMED}
+    return by_name.get(plain) or OTHER_NAMES.get(plain)
 
 
 def reward_of(names: Iterable[str], given: str) -> str | None:
