@@ -85,7 +85,9 @@ class ProcessPlan:
         In the process itself: `here` is the GPU that it finds, for one whose size was not known,
         and `free_mb` what is free of it now, which is less where somebody else has taken some.
         """
-        return self.limits and self.limits.on(self.gpu or here, self.share, free_mb)
+        if self.limits is None:
+            return None
+        return self.limits.on(self.gpu or here, self.share, free_mb)
 
 
 @dataclass(frozen=True)
