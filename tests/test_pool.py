@@ -8,7 +8,7 @@ from fakes import task
 
 from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.cluster.ray_calls import Stalls
+from unslothrl.cluster.ray_calls import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import pool as pool_module
@@ -304,8 +304,8 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
 
 def test_a_stall_is_a_time_in_which_nobody_looked():
     times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
-    stalls = Stalls(lambda: next(times))
-    assert [stalls.look() for _ in range(4)] == [0.0, 0.0, 60.0, 0.0]
+    clock = RealClock(lambda: next(times))
+    assert [clock.now() for _ in range(4)] == [0.5, 5.25, 5.25, 5.75]
 
 
 def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):

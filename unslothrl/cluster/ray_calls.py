@@ -156,18 +156,18 @@ class Results:
 # Whether processes answer
 
 
-class Stalls:
-    """When the driver itself was stopped, by Ctrl-Z or with its container, nobody else was late."""
+class Clock:
+    """Counts seconds but for those in which nobody looked for far too long: when the driver itself
+    was stopped, by Ctrl-Z or with its container, nobody else was late."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.clock, self.looked = clock, clock()
+    def __init__(self, read: Callable[[], float] = time.monotonic):
+        self.read, self.seconds, self.looked = read, 0.0, read()
 
-    def look(self) -> float:
-        """-> the seconds for which nobody looked, 0 unless that was far too long. What others were
-        given by a clock has to be put off by as much."""
-        now = self.clock()
-        passed, self.looked = now - self.looked, now
-        return passed if passed > STALL_S else 0.0
+    def now(self) -> float:
+        passed = self.read() - self.looked
+        self.looked += passed
+        self.seconds += passed if passed <= STALL_S else 0.0
+        return self.seconds
 
 
 class Watch:
@@ -178,17 +178,16 @@ class Watch:
         self.state = (0, 0)  # completions or sequences done, tokens
         self.death: Exception | None = None  # what Ray says where the process has died
         self.ref: Any = None  # where the answer will be
-        self.asked, self.last = 0.0, -math.inf  # when it was asked, less stalls and as it was
+        self.clock = Clock()
+        self.asked, self.last = 0.0, -math.inf  # when it was asked, by the clock and as it was
         self.waited = 0.0  # seconds after which it had not answered yet
         self.longest = (0.0, -math.inf)  # seconds of an answer, and when that came
-        self.stalls = Stalls()
 
     def ask(self) -> "Watch":
         """Takes the answer if it is there, and asks again. Does not wait."""
         import ray
 
-        self.asked += self.stalls.look()
-        now = time.monotonic()
+        now, silence_s = time.monotonic(), self.clock.now() - self.asked
         if self.ref is not None and ray.wait([self.ref], timeout=0)[0]:
             waited, self.waited = self.waited, 0.0  # not until now: nobody looked
             state, error = result_of(self.ref)
@@ -200,15 +199,15 @@ class Watch:
             self.state = state
             self.longest = max(self.answer_s(now), waited), now
         elif self.ref is not None:
-            self.waited = now - self.asked
+            self.waited = silence_s
         if self.ref is None and now - self.last >= ASK_S:
             self.ref = self.host.progress.remote()
-            self.asked = self.last = now
+            self.asked, self.last = self.clock.now(), now
         return self
 
     def silence_s(self) -> float:
         """For how long the process has not answered; 0 where it has."""
-        return 0.0 if self.ref is None else time.monotonic() - self.asked
+        return 0.0 if self.ref is None else self.clock.now() - self.asked
 
     def hangs(self) -> bool:
         return self.silence_s() > PING_S

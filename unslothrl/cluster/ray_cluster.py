@@ -4,7 +4,6 @@ Of this package only `cluster` imports ray.
 """
 
 import contextlib
-import math
 import os
 import shutil
 import tempfile
@@ -32,9 +31,9 @@ from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
 from unslothrl.cluster.ray_calls import (
     PING_S,
+    Clock,
     RayTransport,
     Results,
-    Stalls,
     Watch,
     answer_s,
     watched_host,
@@ -173,15 +172,12 @@ class RayCluster(Cluster):
         """Returns when these are built. One that dies meanwhile, or hangs, is started again; raises
         what else ended the construction of one."""
         waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
-        began, starts = dict.fromkeys(names, time.monotonic()), Counter(names)
+        began, starts, clock = dict.fromkeys(names, 0.0), Counter(names), Clock()
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
-        stalls = Stalls()
         while waiting:
-            stall_s = stalls.look()
             ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
             for name, call in list(waiting.items()):
-                began[name] += stall_s
-                error, seconds = ended.get(call), time.monotonic() - began[name]
+                error, seconds = ended.get(call), clock.now() - began[name]
                 if call in ended and error is None:
                     del waiting[name]
                     kind = self.plans[name].kind
@@ -193,11 +189,11 @@ class RayCluster(Cluster):
                     continue
                 may_start = isinstance(error, ProcessLost) and not causes.is_for_memory(error)
                 if starts[name] == MOST_STARTS or not may_start:
-                    self._raise(error, ())
+                    raise error from error.__cause__
                 self.stage(f"{error}: started again")
                 self._launch_again([name])
                 waiting[name] = self._way(name).ready()
-                began[name] = time.monotonic()
+                began[name] = clock.now()
                 starts[name] += 1
 
     def start_allowed_s(self, kind: str = ACTOR) -> float:
@@ -213,8 +209,7 @@ class RayCluster(Cluster):
     ) -> list[Any]:
         values: dict[Any, Any] = {}
         waiting = dict.fromkeys(calls)
-        watches, stalls = self._watches_of(calls), Stalls()
-        end = math.inf if deadline_s is None else time.monotonic() + deadline_s
+        watches, clock = self._watches_of(calls), Clock()
         while waiting:
             for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
                 del waiting[outcome.call]
@@ -222,9 +217,8 @@ class RayCluster(Cluster):
                     self._raise(outcome.error, waiting)
                 values[outcome.call] = outcome.value
             if waiting:
-                end += stalls.look()
                 self._meanwhile(watches)
-                if time.monotonic() > end:
+                if deadline_s is not None and clock.now() > deadline_s:
                     self._hangs(next(iter(waiting)).transport.host, "did not finish in time")
                 if progress is not None:
                     progress(*map(sum, zip(*(watch.state for watch in watches), strict=True)))

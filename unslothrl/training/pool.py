@@ -12,7 +12,7 @@ from typing import Any
 from unslothrl.cluster.base import Checks, Cluster, Progress, counted
 from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.ray_calls import Stalls
+from unslothrl.cluster.ray_calls import Clock
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -62,8 +62,8 @@ class Pool:
         self.failure: RunError | None = None  # too few actors are left
         self.replaced = 0  # in the whole run
         self.versions_ended = 0  # that were loaded by processes which are gone
+        self.clock = Clock(time.monotonic)
         self.looked = self.looked_at_nodes = time.monotonic()
-        self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
@@ -86,7 +86,7 @@ class Pool:
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
         if not member.pending:
-            member.began = time.monotonic()
+            member.began = self.clock.now()
         member.pending.append(Pending(call, kind, done, told_s, version))
 
     def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
@@ -101,7 +101,7 @@ class Pool:
                 member.pending.remove(pending)
                 member.ended.add(pending.kind)
                 member.is_late = False
-                began, member.began = member.began, time.monotonic()
+                began, member.began = member.began, self.clock.now()
                 self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
                 if outcome.error is None:
                     pending.done(outcome.value)
@@ -268,15 +268,10 @@ class Pool:
             return
         self.looked = now
         self.cluster.check_learners()
-        if stall_s := self.stalls.look():
-            for member in self.members.values():
-                member.began += stall_s
-                if member.slow_since is not None:
-                    member.slow_since += stall_s
         for member in list(self.members.values()):
             if member.pending:
-                self._look_at_call(member, now - member.began)
-        self._look_at_speeds(now)
+                self._look_at_call(member, self.clock.now() - member.began)
+        self._look_at_speeds(self.clock.now())
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
