@@ -31,8 +31,6 @@ SLOW = 5.0  # times the median of the others
 HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
 SLOW_S = 12.0  # for which an actor must be slow: a busy machine slows one down for some seconds
 
-RECENT = 16  # groups of an actor, by which is judged how much is left of the others
-
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""
 
@@ -95,11 +93,8 @@ class Member:
     began: float = 0.0  # when the first of them began, or the call before it ended
     ended: set[str] = field(default_factory=set)  # kinds of calls
     holds: dict[int, Assignment] = field(default_factory=dict)  # the groups that it draws
-    since: dict[int, float] = field(default_factory=dict)  # when it was given each
     given: dict[int, Assignment] = field(default_factory=dict)  # what goes with its next `collect`
     collecting: int = 0  # `collect` calls that have begun
-    took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Seconds of its last groups"""
     versions: tuple[int, int] = (0, 0)  # loaded and unloaded by its engine
     speed: Speed = field(default_factory=Speed)
     slow_since: float | None = None

@@ -8,7 +8,6 @@ A group is known by its index: it is given out again until it has come, and coun
 """
 
 import itertools
-import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from unslothrl.weights.adapter import Loaded
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
 CALLS_PER_S = 200  # that the driver can well begin
-LEAST_LEFT = 0.1  # of a group that has taken as long as the quickest of those
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
@@ -130,7 +128,6 @@ class RolloutStream:
             flight = self.in_flight[index]
             flight.policy_version = self.policy_version
             member.holds[index] = member.given[index] = flight.assignment
-            member.since[index] = time.monotonic()
 
     @property
     def poll_s(self) -> float:
@@ -157,25 +154,17 @@ class RolloutStream:
                 self._collect(member)
 
     def _give_waiting(self) -> None:
-        """What waits in the driver goes to whoever has least to do: a group counts by what is left
-        of it, by the seconds that the quickest took."""
+        """What waits in the driver goes to whoever has the fewest groups."""
         holders = self.pool.members.values()
         held = {index for member in holders for index in member.holds}
         waiting = [index for index in self.in_flight if index not in held]
         members = self.pool.ready() if waiting else []
         if self.overlaps and len(members) < self.pool.min_actors:
             return
-        now = time.monotonic()
-        load: dict[Member, float] = {}
-        for member in members:
-            seconds = min(member.took, default=math.inf)
-            begun = (member.since[index] for index in member.holds)
-            load[member] = sum(max(LEAST_LEFT, 1 - (now - since) / seconds) for since in begun)
         for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
-            idlest = min(members, key=load.__getitem__, default=None)
-            if idlest is None or load[idlest] >= self.groups_at_once:
+            idlest = min(members, key=lambda member: len(member.holds), default=None)
+            if idlest is None or len(idlest.holds) >= self.groups_at_once:
                 break
-            load[idlest] += 1
             self._give(idlest, [index])
 
     def _collect(self, member: Member) -> None:
@@ -198,15 +187,12 @@ class RolloutStream:
         self.memory_mb = max(self.memory_mb, collected.memory_mb)
         member.versions = collected.versions_loaded, collected.versions_unloaded
         self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
-        now = time.monotonic()
         for index, group in collected.groups:
             if self.in_flight.pop(index, None) is None:
                 continue  # it has come before
             self.finished[index] = group
-            member.took.append(max(1e-3, now - member.since.get(index, now)))
             for holder in self.pool.members.values():
                 holder.holds.pop(index, None)
-                holder.since.pop(index, None)
 
     def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
         """The groups of these indices, in their order, as soon as all are there. RunError where too
