@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from fakes import task
+from fakes import draw_groups, task
 
 from unslothrl import rewards
 from unslothrl.actors.actor import Actor
@@ -81,7 +81,7 @@ class WatchedScorer(Scorer):
 def rolled(script, scorer, tasks: int = 3, candidates: int = 2) -> list[Group]:
     actor = Actor("actor-0", ScriptedEngine(script), Words(), scorer)
     try:
-        return actor.generate([task(str(i)) for i in range(tasks)], candidates, SAMPLING, (0,))
+        return draw_groups(actor, [task(str(i)) for i in range(tasks)], candidates, SAMPLING, (0,))
     finally:
         actor.close()
 
@@ -174,7 +174,7 @@ def test_long_prompts_start_first_and_groups_keep_their_order():
     actor = Actor("actor-0", engine, Words(), WatchedScorer("accuracy"))
     prompts = [(1,), (1, 2, 3), (1, 2)]
     tasks = [task(str(i), prompt) for i, prompt in enumerate(prompts)]
-    groups = actor.generate(tasks, 2, SAMPLING, (5, 1))
+    groups = draw_groups(actor, tasks, 2, SAMPLING, (5, 1))
     assert [len(request.prompt_ids) for request in engine.requests] == [3, 3, 2, 2, 1, 1]
     assert [group.task.id for group in groups] == ["0", "1", "2"]
     assert [tuple(one.token_ids) for one in groups[1].completions] == [(4,), (5,)]

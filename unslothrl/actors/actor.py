@@ -19,8 +19,6 @@ from unslothrl.records import (
     Completion,
     Group,
     Request,
-    Sampling,
-    Task,
     seed_of,
 )
 from unslothrl.rewards.scorer import Scorer
@@ -266,24 +264,6 @@ class Actor:
         self.engine.add(request)
         self.moved.set()
         return await self.turns[request.id]
-
-    def generate(
-        self,
-        tasks: Sequence[Task],
-        candidates: int,
-        sampling: Sampling,
-        seed: tuple[int | str, ...],
-    ) -> list[Group]:
-        """One scored group a task, in order: all is submitted, then collected. `seed` is what the
-        draw is for, e.g. (run seed, step)."""
-        self.submit(
-            [
-                Assignment(index, task, candidates, sampling, seed)
-                for index, task in enumerate(tasks)
-            ]
-        )
-        groups = dict(self.collect().groups)
-        return [groups[index] for index in range(len(tasks))]
 
     def score(self, played: Sequence[tuple[Assignment, list[Played]]]) -> list[tuple[int, Group]]:
         """The groups of complete assignments, by their index."""
