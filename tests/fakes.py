@@ -210,7 +210,6 @@ class FakeGenerator:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")

@@ -155,11 +155,10 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
-        them, with those that become so in `linger_s` more, or all that were submitted; after
-        `seconds` those that there are, while the others stay in flight."""
+        them, or all that were submitted; after `seconds` those that there are, while the others
+        stay in flight."""
         self.submit(assignments)
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
@@ -168,7 +167,7 @@ class Actor:
             on_error.callback(self.scoring.close)
             on_error.callback(self.scorer.close)
             with self._named(), self.profiler.part("generation"):
-                groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
+                groups = self.loop.run_until_complete(self._collect(least, end))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
@@ -188,11 +187,8 @@ class Actor:
             versions_unloaded=self.engine.versions_unloaded,
         )
 
-    async def _collect(
-        self, least: int | None, end: float | None, linger_s: float
-    ) -> list[tuple[int, Group]]:
-        """Steps the engine until `linger_s` after `least` groups are scored, no episode is left, or
-        the end."""
+    async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
+        """Steps the engine until `least` groups are scored, no episode is left, or the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             for _ in range(ROUNDS):  # every episode that can goes on to its next turn
@@ -200,8 +196,7 @@ class Actor:
             self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
-                last = time.monotonic() + linger_s
-                least, end = None, last if end is None else min(last, end)
+                break
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():

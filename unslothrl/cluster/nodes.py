@@ -92,7 +92,6 @@ class JoinedNodes(Nodes):
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
         self.kinds: dict[str, set[str]] = {}  # of the processes on each node that was made ready
-        self.preparing: list[Any] = []  # what has begun to prepare nodes
         self.prepared: dict[str, dict[str, Any]] = {}
         self.digests = {path: on_node.digest(path) for path in on_node.paths_of(config)}
         self.names = {each["NodeID"]: name_of(each) for each in ray.nodes() if each["Alive"]}
@@ -168,7 +167,6 @@ class JoinedNodes(Nodes):
             raise UserError(f"{text}: install the same everywhere")
         refs: dict[str, Any] = {}  # of the paths that have been put into Ray's object store
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
-        self.preparing += [call for _, call in calls]
         answers = dict(zip(kinds, self._answers(calls, None), strict=True))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
@@ -264,18 +262,12 @@ class JoinedNodes(Nodes):
             remove_placement_group(group)
 
     def close(self) -> None:
-        for ref in self.preparing:
-            self.ray.cancel(ref, force=True)  # nothing where it has ended
-        self._wait(self.preparing)
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
         session, job = self._job()  # on all: one that was prepared may have joined again since
-        self._wait([self._on(node, "remove", session, job) for node in alive])
-
-    def _wait(self, refs: Sequence[Any]) -> None:
-        """For what ends a run on its nodes; no longer than that is worth."""
+        refs = [self._on(node, "remove", session, job) for node in alive]
         if refs:
-            self.ray.wait(list(refs), num_returns=len(refs), timeout=REMOVE_S)
+            self.ray.wait(refs, num_returns=len(refs), timeout=REMOVE_S)
 
 
 def name_of(node: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ from unslothrl.cluster.base import (
     join_learners,
     loaded,
 )
-from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Nodes
@@ -257,14 +257,12 @@ class RayCluster(Cluster):
 
         return result
 
-    def poll(
-        self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
-    ) -> list[Outcome]:
+    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
         if self.head is not None:
             self.head.check()
         return self.results.poll(calls, timeout_s)
 
-    def silence_s(self, handle: GeneratorHandle) -> float:
+    def silence_s(self, handle: ActorHandle) -> float:
         return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:

@@ -60,12 +60,11 @@ class Learner:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """This learner's share of a rollout; see `Actor.collect`."""
         if assignments:
             self.backend.to_device()
-        return self.actor.collect(least, seconds, assignments, linger_s)
+        return self.actor.collect(least, seconds, assignments)
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.records import Assignment
 from unslothrl.weights.adapter import Adapter
 
@@ -85,7 +85,7 @@ class Speed:
 class Member:
     """A process that draws."""
 
-    handle: GeneratorHandle
+    handle: ActorHandle
     is_ready: bool = True
     is_leaving: bool = False  # gets nothing new
     is_late: bool = False  # its call takes so long that others draw what it has in hand

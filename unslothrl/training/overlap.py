@@ -22,6 +22,7 @@ from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
+from unslothrl.training.rollouts import POLL_S
 
 LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
 
@@ -107,7 +108,7 @@ class OverlappedSource(GroupSource):
             chosen = self.choose(count, version)
             if chosen is not None:
                 break
-            self.stream.pump(self.stream.poll_s)
+            self.stream.pump(POLL_S)
             self.stream.raise_failure()
             self.view.progress(
                 "generation", min(self._finished(), count), count, self.stream.tokens

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster.base import Checks, Cluster, Progress, counted
+from unslothrl.cluster.base import Checks, Cluster, counted
 from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
 from unslothrl.cluster.ray_calls import Clock
@@ -89,11 +89,11 @@ class Pool:
             member.began = self.clock.now()
         member.pending.append(Pending(call, kind, done, told_s, version))
 
-    def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
+    def poll(self, timeout_s: float) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
         waiting = {p.call: member for member in self.members.values() for p in member.pending}
         if waiting:
-            for outcome in self.cluster.poll(waiting, timeout_s, progress):
+            for outcome in self.cluster.poll(waiting, timeout_s):
                 member = waiting[outcome.call]
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile

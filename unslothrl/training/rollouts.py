@@ -20,7 +20,6 @@ from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
 LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
-CALLS_PER_S = 200  # that the driver can well begin
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
@@ -129,20 +128,15 @@ class RolloutStream:
             flight.policy_version = self.policy_version
             member.holds[index] = member.given[index] = flight.assignment
 
-    @property
-    def poll_s(self) -> float:
-        """Between two looks at what has come: many actors hand over much in each."""
-        return max(POLL_S, len(self.pool.members) / CALLS_PER_S / 10)
-
     def meanwhile(self) -> None:
         """`pump`, while something else is waited for, as often as is needed."""
-        if time.monotonic() - self.pumped >= self.poll_s:
+        if time.monotonic() - self.pumped >= POLL_S:
             self.pump()
 
-    def pump(self, timeout_s: float = 0.0, progress: Progress | None = None) -> None:
+    def pump(self, timeout_s: float = 0.0) -> None:
         """Keeps every process at work, and takes what has come, after at most `timeout_s`."""
         self._give_out()
-        self.pool.poll(timeout_s, progress)
+        self.pool.poll(timeout_s)
         self._give_out()
         self.pumped = time.monotonic()
 
@@ -168,13 +162,9 @@ class RolloutStream:
             self._give(idlest, [index])
 
     def _collect(self, member: Member) -> None:
-        least = 1 if self.overlaps else None
-        between_s = len(self.pool.members) / CALLS_PER_S  # two calls of an actor, on average
-        seconds = max(self.slice_s, between_s)
+        least, seconds = 1 if self.overlaps else None, self.slice_s
         given, member.given = tuple(member.given.values()), {}
-        call = member.handle.collect(
-            least, None if self.cluster.is_local else seconds, given, between_s / 2
-        )
+        call = member.handle.collect(least, seconds, given)
         self.pool.call(
             member, "collect", call, lambda value: self._collected(member, value), told_s=seconds
         )
@@ -199,14 +189,10 @@ class RolloutStream:
         few actors are left."""
         self.reward_s = 0.0
         done, tokens = self.done, self.tokens
-
-        def report(more_done: int = 0, more_tokens: int = 0) -> None:
-            if progress is not None:
-                progress(self.done - done + more_done, self.tokens - tokens + more_tokens)
-
         while not all(index in self.finished for index in indices):
-            self.pump(self.poll_s, report)
-            report()
+            self.pump(POLL_S)
+            if progress is not None:
+                progress(self.done - done, self.tokens - tokens)
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
 
