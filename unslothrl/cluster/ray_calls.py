@@ -3,17 +3,11 @@ how processes that do not answer are noticed."""
 
 import math
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster import causes
-from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
-from unslothrl.errors import ResultLost
 
 GET_S = 60.0  # in which a result that is there must arrive
 ASK_S = 0.25  # between two questions to a process
@@ -107,52 +101,6 @@ def result_of(ref: Any) -> tuple[Any, Exception | None]:
         return None, error
 
 
-@dataclass
-class Results:
-    """Turns what Ray gives back into values and this package's errors."""
-
-    names: dict[str, str]  # Ray's id of an actor -> its name
-    logs: Path | None = None
-    here: str = ""  # the driver's node
-    oom_kills: int = field(default_factory=causes.oom_killed)
-
-    @property
-    def loopback(self) -> str | None:
-        """The address of a Ray that other machines do not reach; None where they may."""
-        return self.here if self.here.startswith("127.") or self.here == "::1" else None
-
-    def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
-        """Those of `calls` that have ended, at once if all have, else after `timeout_s`."""
-        import ray
-
-        by_ref = {call.ref: call for call in calls}
-        if not by_ref:
-            return []
-        done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
-        return [self.outcome(by_ref[ref]) for ref in done]
-
-    def outcome(self, call: RayCall) -> Outcome:
-        """What a call has come to, in any thread."""
-        value, error = result_of(call.ref)
-        return Outcome(call, value, error and self.error_of(error))
-
-    def error_of(self, error: Exception) -> Exception:
-        """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
-        from ray import exceptions
-
-        lost = (
-            exceptions.ObjectLostError,
-            exceptions.ObjectFetchTimedOutError,
-            exceptions.GetTimeoutError,
-        )
-        cause = causes.original(error)
-        if isinstance(cause, lost):
-            return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
-        if isinstance(cause, exceptions.RayError):
-            return causes.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
-        return cause
-
-
 # Whether processes answer
 
 
@@ -216,11 +164,3 @@ class Watch:
         """How long answers take at a time: the longest, less the longer ago it is."""
         seconds, when = self.longest
         return float(seconds * 0.5 ** (max(0.0, at - when) / FORGET_S))
-
-
-def answer_s(watches: Iterable[Watch]) -> float:
-    """How long answers take now, over the processes that have answered of late: the lower median,
-    since one that was cut off for a while says nothing of the others. 0 without any."""
-    now = time.monotonic()
-    recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
-    return statistics.median_low(recent) if recent else 0.0
