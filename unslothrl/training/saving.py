@@ -25,7 +25,7 @@ from unslothrl.weights.adapter import Adapter
 
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
 SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
-KEPT = 5  # steps and checkpoints that are remembered
+KEPT = 5  # checkpoints whose seconds are remembered
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Saving:
         self.folder, self.background = folder, Background()
         self.keep_rollouts = keep_rollouts
         self.pieces, self.note = pieces, note
-        self.schedule = CheckpointSchedule(checkpoint_every, note)
+        self.schedule = CheckpointSchedule(checkpoint_every)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
     def rollouts(
@@ -151,42 +151,27 @@ class Saving:
 
 
 class CheckpointSchedule:
-    """Every `every` steps, and after the last; where that is None, as often as `SHARE` allows in
-    powers of two, and after each step to begin with. Seconds may be told by another thread."""
+    """Every `every` steps, and after the last; where that is None, as often as takes at most
+    `SHARE` of the time. Seconds may be told by another thread."""
 
-    def __init__(self, every: int | None, note: Callable[[str], None] = lambda line: None):
-        """`note` gets a line whenever more steps may be lost than the last one said."""
-        self.every, self.is_derived, self.note = every or 1, every is None, note
-        self.steps_s: deque[float] = deque(maxlen=KEPT)
+    def __init__(self, every: int | None):
+        self.every = every
         self.saves_s: deque[float] = deque(maxlen=KEPT)
-        self.last = self.noted = 1
+        self.last = -math.inf  # when, by the monotonic clock
 
     def saved(self, seconds: float) -> None:
         self.saves_s.append(seconds)
 
-    def stepped(self, seconds: float) -> None:
-        self.steps_s.append(seconds)
-        if not self.is_derived or not self.saves_s:
-            return
-        save_s, step_s = statistics.median(self.saves_s), statistics.median(self.steps_s)
-        self.every = 1 << max(0, math.ceil(math.log2(save_s / (SHARE * step_s))))
-        if self.every > self.noted:
-            self.noted = self.every
-            self.note(
-                f"a checkpoint takes {save_s:.2g} s and a step {step_s:.2g} s, so one is written "
-                f"every {self.every} steps: kill -9 or a power cut loses up to {self.every} steps; "
-                "--checkpoint_every 1 lowers that"
-            )
-
     def is_due(self, step: int, total: int) -> bool:
         """Whether one is written after this step of `total`."""
-        if self.is_derived:
-            due = step - self.last >= self.every or step == 1
+        if self.every is None:
+            save_s = statistics.median(self.saves_s or [0.0])
+            due = time.monotonic() - self.last >= save_s / SHARE
         else:
             due = step % self.every == 0
-        return self.write(step) if due or step == total else False
+        return self.write() if due or step == total else False
 
-    def write(self, step: int) -> bool:
-        """One is written after this step. -> True"""
-        self.last = step
+    def write(self) -> bool:
+        """One is written now. -> True"""
+        self.last = time.monotonic()
         return True

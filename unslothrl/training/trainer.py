@@ -160,7 +160,7 @@ class Trainer:
             state.unlogged = None
             self.mark()
         if evaluates and self.boundary.is_best and not is_saved:
-            is_saved = self.saving.schedule.write(state.step)
+            is_saved = self.saving.schedule.write()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again
@@ -192,7 +192,6 @@ class Trainer:
             state.seconds += metrics["timing/step_s"]
             self.mark(self.cluster.learners[0].save_state() if trained else None)
         self.recoveries = 0
-        self.saving.schedule.stepped(metrics["timing/step_s"])
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
         return metrics
