@@ -19,7 +19,7 @@ from unslothrl.training.pool import Pool
 from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
-LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
+SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process listens again
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
@@ -63,7 +63,6 @@ class RolloutStream:
         self.finished: dict[int, Group] = {}  # that nobody has taken yet
         self.sent = 0
         self.policy_version = 0  # the newest
-        self.slice_s = MOST_SLICE_S
         self.pumped = 0.0  # when, by the monotonic clock
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
@@ -162,7 +161,7 @@ class RolloutStream:
             self._give(idlest, [index])
 
     def _collect(self, member: Member) -> None:
-        least, seconds = 1 if self.overlaps else None, self.slice_s
+        least, seconds = (1, OVERLAPPED_SLICE_S) if self.overlaps else (None, SLICE_S)
         given, member.given = tuple(member.given.values()), {}
         call = member.handle.collect(least, seconds, given)
         self.pool.call(
@@ -218,11 +217,6 @@ class RolloutStream:
         """RunError where too few actors are left."""
         if self.pool.failure is not None:
             raise self.pool.failure
-
-    def pace(self, step_s: float) -> None:
-        """Lets the processes listen to the driver several times in a step of so many seconds."""
-        if self.overlaps:
-            self.slice_s = min(max(step_s / 10, LEAST_SLICE_S), MOST_SLICE_S)
 
     def reset(self, timeout_s: float = 60.0) -> None:
         """Forgets all that is in flight: it will be drawn again under other indices."""
