@@ -85,3 +85,9 @@ def test_versions_are_counted_over_processes_that_come_and_go():
     hands_over("actor-0", 1, 0)
     hands_over("actor-1", 4, 2)
     assert stream.version_counts() == (8, 5, 2)
+
+
+def test_stand_ins_are_dealt_what_learners_would_draw():
+    stream = RolloutStream(FakeCluster(3), 2, stand_ins=1)
+    stream.send([task(str(i)) for i in range(9)], 2, SAMPLING, (0,))
+    assert [len(member.holds) for member in stream.pool.ready()] == [4, 3, 2]

@@ -45,10 +45,12 @@ class RolloutStream:
         min_actors: int = 1,
         overlaps: bool = False,
         groups_at_once: int = 2**20,
+        stand_ins: int = 0,
     ):
         """`learner_chunk`: the prompts of a step that each learner draws. `overlaps`: groups are
-        drawn beside updates, at most `groups_at_once` in each actor."""
-        self.cluster, self.learner_chunk = cluster, learner_chunk
+        drawn beside updates, at most `groups_at_once` in each actor. `stand_ins`: actors, the last
+        ones, that are dealt tasks as the learners of a run."""
+        self.cluster, self.learner_chunk, self.stand_ins = cluster, learner_chunk, stand_ins
         self.overlaps, self.groups_at_once = overlaps, groups_at_once
         learners_draw = not overlaps and (learner_chunk > 0 or not cluster.actors)
         self.pool = Pool(
@@ -103,16 +105,13 @@ class RolloutStream:
             self.pump()
         else:
             members = self.pool.ready()
-            learners = sum(member.is_learner for member in members)
-            counts = self._counts(len(indices), learners, learner_chunk)
+            learners = sum(m.is_learner for m in members) or min(self.stand_ins, len(members))
+            actors = len(members) - learners
+            counts = task_counts(len(indices), actors, learners, learner_chunk)
             rest = iter(indices)
             for member, count in zip(members, counts, strict=True):
                 self._give(member, itertools.islice(rest, count))
         return indices
-
-    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
-        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
-        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
 
     def put(self, group: Group) -> int:
         """Takes a group that an earlier process drew. -> its index."""
