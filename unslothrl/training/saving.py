@@ -57,29 +57,9 @@ def best(evals: list[dict]) -> dict:
     return max(rated, key=lambda one: one[key]) if rated else evals[-1]
 
 
-class Background:
-    """Runs calls in a thread, one after the other, in the order in which they were given.
-
-    What a call raises is raised again by a later `run` or by `wait`.
-    """
-
-    def __init__(self):
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="background")
-        self.waiting: deque[Future] = deque()
-
-    def run(self, function: Callable, *arguments: Any) -> None:
-        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
-        while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
-            self.waiting.popleft().result()
-        self.waiting.append(self.thread.submit(function, *arguments))
-
-    def wait(self) -> None:
-        while self.waiting:
-            self.waiting.popleft().result()
-
-
 class Saving:
-    """Writes in the order in which it was asked to. An error comes out of a later call."""
+    """Writes in a thread, in the order in which it was asked to. An error comes out of a later
+    call, or of `wait`."""
 
     def __init__(
         self,
@@ -91,8 +71,9 @@ class Saving:
     ):
         """`note` gets a line where the report cannot be written, which is no reason to stop.
         `keep_rollouts`: of the newest steps; None: of all."""
-        self.folder, self.background = folder, Background()
-        self.keep_rollouts = keep_rollouts
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self.waiting: deque[Future] = deque()
+        self.folder, self.keep_rollouts = folder, keep_rollouts
         self.pieces, self.note = pieces, note
         self.schedule = CheckpointSchedule(checkpoint_every)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
@@ -101,7 +82,7 @@ class Saving:
         self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None = None
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.background.run(self._write_rollouts, step, selected, left_out, trace)
+        self.run(self._write_rollouts, step, selected, left_out, trace)
 
     def _write_rollouts(
         self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None
@@ -119,19 +100,19 @@ class Saving:
             with noting_errors(self.note):
                 write_report(self.folder)
 
-        self.background.run(write)
+        self.run(write)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
-        self.background.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
-        self.background.run(self.folder.saved)
+        self.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
+        self.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:
-        self.background.run(self.folder.save_adapter, adapter)
-        self.background.run(self.folder.saved)
+        self.run(self.folder.save_adapter, adapter)
+        self.run(self.folder.saved)
 
     def checkpoint(self, boundary: Boundary) -> None:
-        self.background.run(self._write_checkpoint, boundary)
+        self.run(self._write_checkpoint, boundary)
 
     def _write_checkpoint(self, boundary: Boundary) -> None:
         try:
@@ -146,8 +127,15 @@ class Saving:
             delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
 
+    def run(self, function: Callable, *arguments: Any) -> None:
+        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
+        while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
+            self.waiting.popleft().result()
+        self.waiting.append(self.thread.submit(function, *arguments))
+
     def wait(self) -> None:
-        self.background.wait()
+        while self.waiting:
+            self.waiting.popleft().result()
 
 
 class CheckpointSchedule:
