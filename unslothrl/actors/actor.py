@@ -80,7 +80,7 @@ class Actor:
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
         self.episodes: set[asyncio.Task[None]] = set()  # in flight
-        self.groups: dict[int, set[asyncio.Task[None]]] = {}  # not handed over: episodes in flight
+        self.groups: dict[int, list[asyncio.Task[None]]] = {}  # not handed over: their episodes
         self.given_up: set[asyncio.Task[None]] = set()  # episodes that have yet to notice
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.engine_steps, self.engine_s = 0, 0.0  # of the present `collect`
@@ -113,19 +113,15 @@ class Actor:
             if assignment.index in self.groups:
                 continue
             self.played[assignment.index] = {}
-            self.groups[assignment.index] = set()
+            self.groups[assignment.index] = []
             for candidate in range(assignment.candidates):
-                self._start(assignment, candidate)
-
-    def _start(self, assignment: Assignment, candidate: int) -> None:
-        episode = self.loop.create_task(self._episode(assignment, candidate))
-        of_group = self.groups[assignment.index]
-        for episodes in (self.episodes, of_group):
-            episodes.add(episode)
-            episode.add_done_callback(episodes.discard)
-        episode.add_done_callback(self._ended)
+                episode = self.loop.create_task(self._episode(assignment, candidate))
+                episode.add_done_callback(self._ended)
+                self.episodes.add(episode)
+                self.groups[assignment.index].append(episode)
 
     def _ended(self, episode: asyncio.Task[None]) -> None:
+        self.episodes.discard(episode)
         self.moved.set()
         if not episode.cancelled():
             self.error = self.error or episode.exception()

@@ -22,7 +22,7 @@ FIRST_SILENT_S = 30.0  # the same in a first call: what compiles may hold the in
 # Of a call, after which others draw as well what its process has in hand
 LATE_S, LATE_FACTOR = 10.0, 3.0
 LATE_SILENT_S = 2.0  # the same for an answer of its watching thread
-USUAL, MOST_USUAL_S = 2.0, 3.0  # so many times as long as answers take now is allowed beside
+USUAL, MOST_USUAL_S = 2.0, 3.0  # and so many times as long as answers take now, on a busy machine
 ASK_S = 1.0  # that a call takes before its process is asked whether it lives
 
 # Of an actor's speed
@@ -120,26 +120,9 @@ class Member:
         return indices
 
 
-class CallTimes:
-    """The longest call of each kind so far, and what follows from it."""
-
-    def __init__(self) -> None:
-        self.longest: dict[str, float] = {}  # seconds, by kind of call
-
-    def saw(self, kind: str, seconds: float) -> None:
-        """A call of a kind has ended after `seconds`, without those that it was told to take."""
-        self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
-
-    def limits_s(self, kind: str, is_first: bool) -> tuple[float, float]:
-        """-> (how long a call of a kind may take; after how long its process may hang, which costs
-        nothing to assume). `is_first`: its process has ended none before."""
-        if is_first or kind not in self.longest:
-            return FIRST_S, math.inf
-        longest = self.longest[kind]
-        return max(FLOOR_S, FACTOR * longest), max(LATE_S, LATE_FACTOR * longest)
-
-
-def late_silence_s(answer_s: float) -> float:
-    """After so many seconds without an answer of its watching thread a process may hang, where
-    answers of processes take `answer_s` now."""
-    return LATE_SILENT_S + min(USUAL * answer_s, MOST_USUAL_S)
+def limits_s(longest_s: float | None) -> tuple[float, float]:
+    """-> (how long a call may take; after how long its process may hang, which costs nothing to
+    assume), by the longest of its kind so far; None: its process has ended none before."""
+    if longest_s is None:
+        return FIRST_S, math.inf
+    return max(FLOOR_S, FACTOR * longest_s), max(LATE_S, LATE_FACTOR * longest_s)

@@ -22,7 +22,7 @@ from unslothrl.errors import (
     UserError,
 )
 from unslothrl.training import members as limits
-from unslothrl.training.members import CallTimes, Member, Pending, Version
+from unslothrl.training.members import Member, Pending, Version
 from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -54,7 +54,7 @@ class Pool:
         self.members = {handle.name: Member(handle) for handle in cluster.actors}
         self.newest: Version | None = None
         self.renew_learners()
-        self.times = CallTimes()
+        self.longest: dict[str, float] = {}  # seconds of a call so far, by its kind
         self.damaged: Counter[Member] = Counter()  # versions that have arrived so
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.starts: Counter[str] = Counter()  # since an actor last handed something over
@@ -102,7 +102,8 @@ class Pool:
                 member.ended.add(pending.kind)
                 member.is_late = False
                 began, member.began = member.began, self.clock.now()
-                self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
+                seconds = member.began - began - pending.told_s
+                self.longest[pending.kind] = max(0.0, seconds, self.longest.get(pending.kind, 0.0))
                 if outcome.error is None:
                     pending.done(outcome.value)
                 else:
@@ -285,7 +286,7 @@ class Pool:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
         taken_s, silent_s = age_s - pending.told_s, 0.0
-        allowed_s, late_s = self.times.limits_s(kind, is_first)
+        allowed_s, late_s = limits.limits_s(None if is_first else self.longest.get(kind))
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
         elif taken_s > limits.ASK_S:
@@ -295,8 +296,10 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > late_s or silent_s > limits.late_silence_s(self.cluster.answer_s()):
-            self._may_hang(member)
+        else:
+            usual_s = min(limits.USUAL * self.cluster.answer_s(), limits.MOST_USUAL_S)
+            if taken_s > late_s or silent_s > limits.LATE_SILENT_S + usual_s:
+                self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
         """Before it is known whether it does, those that work draw what it has."""
