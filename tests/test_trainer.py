@@ -246,3 +246,25 @@ def test_lost_learners_go_on_from_the_last_whole_step_unless_that_is_in_vain(tmp
         trainer.train()
     assert starts == [1] + [3] * MOST_RECOVERIES and run.learners["learner-0"].steps == 3
     assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+
+
+def test_learners_that_are_lost_before_any_step_is_whole_start_from_the_beginning(
+    tmp_path, monkeypatch
+):
+    run = Run(tmp_path, steps=2)
+    trainer, starts = run.trainer, []
+    monkeypatch.setattr(trainer.cluster, "is_local", False)
+    monkeypatch.setattr(trainer.cluster, "restart_learners", lambda: starts.append(None))
+    for actor in run.actors.values():
+        monkeypatch.setattr(actor, "abandon", lambda indices: None, raising=False)
+    publish = trainer.publish
+
+    def dying():
+        if not starts:
+            raise ProcessLost("learner-0", "learner-0 died")
+        return publish()
+
+    monkeypatch.setattr(trainer, "publish", dying)
+    trainer.train()
+    assert len(starts) == 1 and trainer.boundary.state.step == 2
+    assert [row["step"] for row in run.metrics()] == [1, 2]
