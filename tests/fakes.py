@@ -4,6 +4,7 @@ import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from unslothrl.records import (
     Measured,
     Request,
     Sample,
+    Sampling,
     Task,
     Update,
     UpdateStats,
@@ -27,6 +29,14 @@ from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
     return Task(name, f"problem {name}", "7", f"prompt {name}", tuple(prompt_ids))
+
+
+def draw_groups(
+    actor: Any, tasks: Sequence[Task], candidates: int, sampling: Sampling, seed: tuple
+) -> list[Group]:
+    """What an actor draws of tasks, a group each, in order."""
+    assignments = [Assignment(i, each, candidates, sampling, seed) for i, each in enumerate(tasks)]
+    return [group for _, group in sorted(actor.collect(assignments=assignments).groups)]
 
 
 def completion(
@@ -200,7 +210,6 @@ class FakeGenerator:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")

@@ -3,7 +3,7 @@
     python tests/run_with_nodes.py              # prints what has happened, as JSON
 
 It starts on one node with one actor. A second node joins and gets an actor; it drains, and its
-actor goes to the first node; a third one joins and takes it back; that node is killed. Each comes
+actor goes to the first node; a third one joins and gets another; that node is killed. Each comes
 when what the one before it should cause has happened. Every prompt must be trained on once.
 """
 
@@ -109,9 +109,10 @@ class Story:
         self.begin(self.drain, second)
         yield from self.wait_for("drained", {"actor-0": ["home0"], "actor-1": ["home0"]})
         self.begin(self.nodes.add, "--num-cpus=2")
-        yield from self.wait_for("taken back", {"actor-0": ["home0"], "actor-1": ["home2"]})
+        both = {"actor-0": ["home0"], "actor-1": ["home0"]}
+        yield from self.wait_for("another joined", {**both, "actor-2": ["home2"]})
         kill_session(self.nodes.processes[2].pid)
-        yield from self.wait_for("killed", {"actor-0": ["home0"], "actor-1": ["home0"]})
+        yield from self.wait_for("killed", {**both, "actor-2": ["home0"]})
 
     def drain(self, node: str) -> None:
         subprocess.run(

@@ -14,9 +14,10 @@ from transformers import AutoModelForCausalLM
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends import packing, peft
+from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
-from unslothrl.learners.learner import Hyperparameters, Learner
+from unslothrl.learners.learner import Learner
 from unslothrl.records import LORA_TARGETS, Batch, Request, Sample, Sampling
 
 pytestmark = pytest.mark.real
@@ -50,11 +51,10 @@ LRS = {"lora": 1e-3, "critic": 1e-3}
 
 def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> Learner:
     engine = TransformersEngine(backend, base, max_num_seqs=8, has_own_base=False)
-    settings = Hyperparameters(
-        temperature=1.2, max_new_tokens=12, micro_batch=micro_batch, context=16, max_grad_norm=1.0
-    )
+    options = {"max_prompt_tokens": 4, "max_new_tokens": 12, "value_clip": 0.0}
+    config = replace(Config(), train_batch_size=micro_batch, **options)
     actor = Actor("learner-0", engine, None)
-    return Learner(backend, objectives.load(objective), actor, settings)
+    return Learner(backend, objectives.load(objective), actor, config)
 
 
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:

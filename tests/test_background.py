@@ -5,31 +5,31 @@ import threading
 import pytest
 
 from unslothrl.actors.scoring import BackgroundScoring
-from unslothrl.training.saving import MOST_WAITING, Background
+from unslothrl.training.saving import MOST_WAITING, Saving
 
 WAIT_S = 60.0
 
 
 def test_calls_run_in_order_while_the_caller_goes_on():
-    background, gate, done = Background(), threading.Event(), []
-    background.run(gate.wait, WAIT_S)
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, WAIT_S)
     for number in range(MOST_WAITING - 1):
-        background.run(done.append, number)
+        saving.run(done.append, number)
     assert done == []  # the first is still waiting, and this line was reached
     gate.set()
-    background.wait()
+    saving.wait()
     assert done == list(range(MOST_WAITING - 1))
 
 
 def test_an_error_is_raised_and_what_came_after_it_is_done():
-    background, gate, done = Background(), threading.Event(), []
-    background.run(gate.wait, WAIT_S)
-    background.run(int, "x")
-    background.run(done.append, 1)
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, WAIT_S)
+    saving.run(int, "x")
+    saving.run(done.append, 1)
     gate.set()
     with pytest.raises(ValueError, match="invalid literal"):
-        background.wait()
-    background.wait()
+        saving.wait()
+    saving.wait()
     assert done == [1]
 
 

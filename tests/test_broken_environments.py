@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from environment_files import BROKEN, END, HARMLESS, LOST, asked, tokenizer, written
-from fakes import FakeEngine
+from fakes import FakeEngine, draw_groups
 from few_cases import few
 
 from unslothrl.actors.actor import Actor
@@ -62,7 +62,7 @@ def drawn(folder: Path, how: str, **limits) -> Group:
     actor.load(Adapter.of(1, str(END).encode(), "{}"))  # each turn is its end
     try:
         sampling = Sampling(1.0, 1.0, 0, 30, 200)
-        (group,) = actor.generate([asked("1+1?")], CANDIDATES, sampling, (0,))
+        (group,) = draw_groups(actor, [asked("1+1?")], CANDIDATES, sampling, (0,))
     finally:
         actor.close()
     return group
@@ -186,7 +186,7 @@ def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
     seen = []
     for part in range(20):
         tasks = [asked("1+1?")] * 125
-        actor.generate(tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
+        draw_groups(actor, tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
         host = psutil.Process(actor.host.process.pid)
         _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # the last are ended
         seen.append(

@@ -13,7 +13,7 @@ from unslothrl import cluster, embedded
 from unslothrl.cluster import causes
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
-from unslothrl.cluster.joining import object_store
+from unslothrl.cluster.joining import object_store_bytes
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.placement import LEARNER, ProcessPlan
@@ -100,10 +100,9 @@ def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
 
 
 def test_the_object_store_fits_small_hosts():
-    on_disk = 1228 * 2**20, "/tmp"  # a tenth of 12 GB
-    assert object_store(Machine(ram_mb=12 * 1024, shm_mb=64)) == on_disk
-    assert object_store(Machine(ram_mb=512 * 1024, shm_mb=256 * 1024)) == (4 * 2**30, None)
-    assert object_store(Machine(ram_mb=600, shm_mb=64))[0] == 128 * 2**20
+    assert object_store_bytes(Machine(ram_mb=12 * 1024)) == 1228 * 2**20  # a tenth
+    assert object_store_bytes(Machine(ram_mb=512 * 1024)) == 4 * 2**30
+    assert object_store_bytes(Machine(ram_mb=600)) == 128 * 2**20
 
 
 def test_what_a_process_raises_arrives_as_it_is(ray_cluster):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from engine_contract import TOKEN, held_by, requests
 from environment_files import tokenizer, written
+from fakes import draw_groups
 from few_cases import few
 from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
@@ -424,7 +425,7 @@ def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     actor = Actor("actor-0", Kept(vllm_engine), tokens, None, setup, Rules(context=256))
     try:
         draws = Draws(actor)
-        groups = actor.generate(tasks(8), 8, Sampling(1.0, 1.0, 0, 64, 200), (0,))
+        groups = draw_groups(actor, tasks(8), 8, Sampling(1.0, 1.0, 0, 64, 200), (0,))
     finally:
         actor.close()
     samples = draws.check(groups)

@@ -9,7 +9,7 @@ from fakes import FakeGenerator, FakeLearner
 from unslothrl.actors.actor import Actor
 from unslothrl.cluster import base as checks_module
 from unslothrl.cluster.base import Checks
-from unslothrl.cluster.handles import ActorHandle, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner
@@ -24,7 +24,7 @@ def parameters(function) -> list[tuple[str, object]]:
     return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-@pytest.mark.parametrize("handle", [GeneratorHandle, ActorHandle, LearnerHandle])
+@pytest.mark.parametrize("handle", [ActorHandle, LearnerHandle])
 def test_a_handle_passes_what_the_method_takes(handle):
     """But for parameters that have a default there, which tests use."""
     targets = [Learner] if handle is LearnerHandle else [Actor, Learner]

@@ -192,7 +192,7 @@ def test_the_kl_in_the_loss_pulls_towards_the_reference(bases, make_backend):
 
 def test_weight_decay_reaches_the_optimiser(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"])
-    learner.settings = dataclasses.replace(learner.settings, weight_decay=0.5)
+    learner.config = dataclasses.replace(learner.config, weight_decay=0.5)
     optimizer = learner._optimizer(learner.backend.parameters())
     assert {group["weight_decay"] for group in optimizer.param_groups} == {0.5}
 

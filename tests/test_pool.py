@@ -1,6 +1,7 @@
 """Actors that die, hang, are slow or lose results: each group comes once, and from whom it can."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target, holder
@@ -8,7 +9,7 @@ from fakes import task
 
 from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.cluster.ray_calls import Stalls
+from unslothrl.cluster.ray_calls import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import pool as pool_module
@@ -24,9 +25,8 @@ from unslothrl.training.members import (
     MOST_USUAL_S,
     SILENT_S,
     SLOW_S,
-    CallTimes,
     Speed,
-    late_silence_s,
+    limits_s,
 )
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
@@ -148,7 +148,7 @@ def test_an_actor_that_was_late_goes_on_where_it_is(overlaps, clock):
     cluster, stream, _ = begun(2, overlaps=overlaps)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.times.saw("collect", 30.0)  # so that it is late long before it hangs
+    stream.pool.longest["collect"] = 30.0  # so that it is late long before it hangs
     late, member = cluster.processes["actor-0"], stream.pool.members["actor-0"]
     late.is_hanging = True
     groups = stream.wait(send(stream, 4))
@@ -182,7 +182,7 @@ def test_a_version_is_not_waited_for_where_an_actor_may_hang(clock):
     cluster, stream, _ = begun(2)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.times.saw("collect", 10.0)  # so that it is late long before it hangs
+    stream.pool.longest["collect"] = 10.0  # so that it is late long before it hangs
     cluster.processes["actor-1"].is_hanging = True
     assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == []
     stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
@@ -231,16 +231,17 @@ def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
     assert cluster.started == [] and stream.pool.members["actor-1"].is_late
 
 
-def test_a_busy_machine_is_given_more_time():
+@pytest.mark.parametrize(("answers_take_s", "more_s"), [(0.5, 1.0), (60.0, MOST_USUAL_S)])
+def test_a_busy_machine_is_given_more_time(answers_take_s, more_s):
     cluster, stream, _ = begun(2)
     cluster.processes["actor-1"].is_hanging = True
-    cluster.silent["actor-1"] = LATE_SILENT_S + 0.9
-    cluster.answers_take_s = 0.5  # twice as long is allowed
+    cluster.silent["actor-1"] = LATE_SILENT_S + more_s - 0.1
+    cluster.answers_take_s = answers_take_s  # twice as long is allowed, within limits
     send(stream, 4)
     for _ in range(100):
         stream.pump()
     assert not stream.pool.members["actor-1"].is_late
-    cluster.silent["actor-1"] = LATE_SILENT_S + 1.1
+    cluster.silent["actor-1"] = LATE_SILENT_S + more_s + 0.1
     while not stream.pool.members["actor-1"].is_late:
         stream.pump()
 
@@ -304,8 +305,8 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
 
 def test_a_stall_is_a_time_in_which_nobody_looked():
     times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
-    stalls = Stalls(lambda: next(times))
-    assert [stalls.look() for _ in range(4)] == [0.0, 0.0, 60.0, 0.0]
+    clock = RealClock(lambda: next(times))
+    assert [clock.now() for _ in range(4)] == [0.5, 5.25, 5.25, 5.75]
 
 
 def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
@@ -424,16 +425,20 @@ def test_what_is_urgent_goes_first():
 
 
 def test_what_a_call_may_take_grows_with_what_was_seen():
-    times = CallTimes()
-    assert times.limits_s("collect", is_first=False) == (FIRST_S, math.inf)
-    times.saw("collect", 0.5)
-    assert times.limits_s("collect", is_first=True) == (FIRST_S, math.inf)
-    assert times.limits_s("collect", is_first=False) == (FLOOR_S, LATE_S) and LATE_S < FLOOR_S
-    times.saw("collect", 4.0)
-    times.saw("collect", 2.0)
-    assert times.limits_s("collect", is_first=False) == (4.0 * FACTOR, 4.0 * LATE_FACTOR)
-    assert times.limits_s("load", is_first=False) == (FIRST_S, math.inf)
-    assert late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S  # however busy the machine
+    assert limits_s(None) == (FIRST_S, math.inf)
+    assert limits_s(0.5) == (FLOOR_S, LATE_S) and LATE_S < FLOOR_S
+    assert limits_s(4.0) == (4.0 * FACTOR, 4.0 * LATE_FACTOR)
+
+
+def test_the_longest_call_of_a_kind_counts():
+    _, stream, _ = begun(1)
+    pool, member, now = stream.pool, stream.pool.members["actor-0"], 0.0
+    pool.clock = SimpleNamespace(now=lambda: now)
+    for seconds, longest in ((0.5, 0.5), (4.0, 4.0), (2.0, 4.0)):
+        pool.call(member, "check", member.handle.check(None))
+        now += seconds
+        pool.poll(0.0)
+        assert pool.longest == {"check": longest} and not member.pending
 
 
 def speed(*recent: tuple[int, int, float]) -> Speed:

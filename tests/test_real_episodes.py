@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from environment_files import tokenizer, written
+from fakes import draw_groups
 from few_cases import few
 from real_episodes import (
     ASK,
@@ -82,7 +83,7 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
     tokens = dropping(tokenizer()) if rewrites else tokenizer()
     learner.actor.dialogue = TemplateDialogue(tokens)
     draws = Draws(learner.actor)
-    groups = learner.actor.generate(tasks(4), CANDIDATES, sampling_of(config), (0,))
+    groups = draw_groups(learner.actor, tasks(4), CANDIDATES, sampling_of(config), (0,))
     samples = draws.check(groups)
     several = of_several_turns(groups)
     assert len(several) >= 8
@@ -149,7 +150,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     actor.load(first)
     early = stop_after(20, actor, sampling, 1, monkeypatch)
     own = Draws(learner.actor)
-    train(learner, own.check(learner.actor.generate(tasks(2), CANDIDATES, sampling, (2,))))
+    train(learner, own.check(draw_groups(learner.actor, tasks(2), CANDIDATES, sampling, (2,))))
     second = learner.publish(1)
     before = processes(actor)
     actor.load(second)
@@ -209,7 +210,7 @@ def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner)
     learner.actor.dialogue = TemplateDialogue(tokens)
     learner.actor.rules = rules_of(config)
     draws = Draws(learner.actor)
-    groups = learner.actor.generate(tasks(6), 4, sampling_of(config), (0,))
+    groups = draw_groups(learner.actor, tasks(6), 4, sampling_of(config), (0,))
     samples = draws.check(groups)
     lengths = [len(sample.prompt_ids) + sample.length for sample in samples]
     assert max(lengths) <= config.context

@@ -134,13 +134,17 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     from test_backend import samples  # of several lengths
 
     from unslothrl.algorithms import objectives
-    from unslothrl.learners.passes import Hyperparameters, Passes
+    from unslothrl.config.options import Config
+    from unslothrl.learners.passes import Passes
 
     known = samples()
     tokens = sum(sample.tokens for sample in known)
     backend = make_backend(bases["plain"])
-    settings = Hyperparameters(1.0, 64, micro_batch, context=64)
-    passes = Passes(backend, objectives.load("grpo"), settings, lambda done, count: None)
+    config = replace(
+        Config(), temperature=1.0, max_prompt_tokens=0, max_new_tokens=64,
+        train_batch_size=micro_batch,
+    )  # fmt: skip
+    passes = Passes(backend, objectives.load("grpo"), config, lambda done, count: None)
     gradients, found = [], []
     for traced in ({}, {0: 10, len(known) - 1: 11}):
         for parameter in backend.parameters().values():

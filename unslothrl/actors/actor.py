@@ -19,8 +19,6 @@ from unslothrl.records import (
     Completion,
     Group,
     Request,
-    Sampling,
-    Task,
     seed_of,
 )
 from unslothrl.rewards.scorer import Scorer
@@ -82,7 +80,7 @@ class Actor:
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
         self.episodes: set[asyncio.Task[None]] = set()  # in flight
-        self.groups: dict[int, set[asyncio.Task[None]]] = {}  # not handed over: episodes in flight
+        self.groups: dict[int, list[asyncio.Task[None]]] = {}  # not handed over: their episodes
         self.given_up: set[asyncio.Task[None]] = set()  # episodes that have yet to notice
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.engine_steps, self.engine_s = 0, 0.0  # of the present `collect`
@@ -115,19 +113,15 @@ class Actor:
             if assignment.index in self.groups:
                 continue
             self.played[assignment.index] = {}
-            self.groups[assignment.index] = set()
+            self.groups[assignment.index] = []
             for candidate in range(assignment.candidates):
-                self._start(assignment, candidate)
-
-    def _start(self, assignment: Assignment, candidate: int) -> None:
-        episode = self.loop.create_task(self._episode(assignment, candidate))
-        of_group = self.groups[assignment.index]
-        for episodes in (self.episodes, of_group):
-            episodes.add(episode)
-            episode.add_done_callback(episodes.discard)
-        episode.add_done_callback(self._ended)
+                episode = self.loop.create_task(self._episode(assignment, candidate))
+                episode.add_done_callback(self._ended)
+                self.episodes.add(episode)
+                self.groups[assignment.index].append(episode)
 
     def _ended(self, episode: asyncio.Task[None]) -> None:
+        self.episodes.discard(episode)
         self.moved.set()
         if not episode.cancelled():
             self.error = self.error or episode.exception()
@@ -157,11 +151,10 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
-        them, with those that become so in `linger_s` more, or all that were submitted; after
-        `seconds` those that there are, while the others stay in flight."""
+        them, or all that were submitted; after `seconds` those that there are, while the others
+        stay in flight."""
         self.submit(assignments)
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
@@ -170,7 +163,7 @@ class Actor:
             on_error.callback(self.scoring.close)
             on_error.callback(self.scorer.close)
             with self._named(), self.profiler.part("generation"):
-                groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
+                groups = self.loop.run_until_complete(self._collect(least, end))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
@@ -190,11 +183,8 @@ class Actor:
             versions_unloaded=self.engine.versions_unloaded,
         )
 
-    async def _collect(
-        self, least: int | None, end: float | None, linger_s: float
-    ) -> list[tuple[int, Group]]:
-        """Steps the engine until `linger_s` after `least` groups are scored, no episode is left, or
-        the end."""
+    async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
+        """Steps the engine until `least` groups are scored, no episode is left, or the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             for _ in range(ROUNDS):  # every episode that can goes on to its next turn
@@ -202,8 +192,7 @@ class Actor:
             self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
-                last = time.monotonic() + linger_s
-                least, end = None, last if end is None else min(last, end)
+                break
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():
@@ -266,24 +255,6 @@ class Actor:
         self.engine.add(request)
         self.moved.set()
         return await self.turns[request.id]
-
-    def generate(
-        self,
-        tasks: Sequence[Task],
-        candidates: int,
-        sampling: Sampling,
-        seed: tuple[int | str, ...],
-    ) -> list[Group]:
-        """One scored group a task, in order: all is submitted, then collected. `seed` is what the
-        draw is for, e.g. (run seed, step)."""
-        self.submit(
-            [
-                Assignment(index, task, candidates, sampling, seed)
-                for index, task in enumerate(tasks)
-            ]
-        )
-        groups = dict(self.collect().groups)
-        return [groups[index] for index in range(len(tasks))]
 
     def score(self, played: Sequence[tuple[Assignment, list[Played]]]) -> list[tuple[int, Group]]:
         """The groups of complete assignments, by their index."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.weights.adapter import AdapterShape
@@ -82,15 +82,12 @@ class Cluster:
         (value,) = self.gather([call])
         return lambda: value
 
-    def poll(
-        self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
-    ) -> list[Outcome]:
-        """Those of `calls` that have ended, after at most `timeout_s`; in this process all of
-        them, of which `progress` gets (done, tokens)."""
-        values = self.gather(list(calls), progress)
+    def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
+        """Those of `calls` that have ended, after at most `timeout_s`; in this process all."""
+        values = self.gather(list(calls))
         return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
 
-    def silence_s(self, handle: GeneratorHandle) -> float:
+    def silence_s(self, handle: ActorHandle) -> float:
         """For how long a process's watching thread has left a question unanswered."""
         return 0.0
 
@@ -143,7 +140,7 @@ def join_learners(cluster: Cluster, host: str | None = None) -> None:
         )
 
 
-def everyone(cluster: Cluster) -> list[GeneratorHandle]:
+def everyone(cluster: Cluster) -> list[ActorHandle]:
     """All that hold a model, learners first."""
     return [*cluster.learners, *cluster.actors]
 
@@ -187,7 +184,7 @@ class Checks:
                 note(f"{error}: started again")
                 cluster.start_again(error.name)
 
-    def call(self, handle: GeneratorHandle) -> Call[tuple[str, str]]:
+    def call(self, handle: ActorHandle) -> Call[tuple[str, str]]:
         draws = self.learners_generate or not isinstance(handle, LearnerHandle)
         return handle.check(self.level, self.shape if draws else None)
 
@@ -205,7 +202,7 @@ class Checks:
             f"({self.base_hash}): the same --model must be the same files on every node"
         )
 
-    def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
+    def check_all(self, cluster: Cluster, handles: Sequence[ActorHandle] | None = None) -> None:
         """Every process at once, or those of `handles`. Raises what `problem` says."""
         handles = everyone(cluster) if handles is None else handles
         answers = cluster.gather([self.call(handle) for handle in handles])

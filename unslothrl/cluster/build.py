@@ -183,20 +183,10 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
         from unslothrl.engines.vllm import VllmEngine
 
         engine = VllmEngine(backend.llm, base, plan.takes_turns)
-    from unslothrl.learners.learner import Hyperparameters, Learner
+    from unslothrl.learners.learner import Learner
 
-    settings = Hyperparameters(
-        temperature=config.temperature,
-        max_new_tokens=config.max_new_tokens,
-        micro_batch=config.train_batch_size,
-        context=config.context,
-        max_grad_norm=config.max_grad_norm,
-        weight_decay=config.weight_decay,
-        value_clip=config.value_clip,
-        seed=config.seed,
-    )
     actor = actor_of(plan.name, engine, config, base)
-    learner = Learner(backend, objective_of(config), actor, settings)
+    learner = Learner(backend, objective_of(config), actor, config)
     learner.make_room()  # the actors on its GPU start after it
     return learner
 

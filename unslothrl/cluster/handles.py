@@ -29,8 +29,8 @@ class Transport(Protocol):
         doing. -> seconds"""
 
 
-class GeneratorHandle:
-    """What draws completions: an actor, or a learner that generates as well."""
+class ActorHandle:
+    """Its methods are those of `actor.Actor`."""
 
     def __init__(self, name: str, transport: Transport):
         self.name, self.transport = name, transport
@@ -40,9 +40,8 @@ class GeneratorHandle:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Call[Collected]:
-        return self.transport.call("collect", least, seconds, assignments, linger_s)
+        return self.transport.call("collect", least, seconds, assignments)
 
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
         return self.transport.call("abandon", indices)
@@ -64,12 +63,8 @@ class GeneratorHandle:
         return self.transport.call("close")
 
 
-class ActorHandle(GeneratorHandle):
-    """Its methods are those of `actor.Actor`."""
-
-
-class LearnerHandle(GeneratorHandle):
-    """Its methods are those of `learner.Learner`."""
+class LearnerHandle(ActorHandle):
+    """Its methods are those of `learner.Learner`, which generates as an actor does."""
 
     def adapter_shape(self) -> Call[AdapterShape]:
         return self.transport.call("adapter_shape")

@@ -18,7 +18,7 @@ from pathlib import Path
 from huggingface_hub.constants import HF_HOME
 
 from unslothrl import sandbox as sandboxes
-from unslothrl.cluster.joining import object_store
+from unslothrl.cluster.joining import object_store_bytes
 from unslothrl.config.parts import FIRST_WITH_BFLOAT16
 from unslothrl.errors import UserError
 from unslothrl.system.machine import (
@@ -184,11 +184,10 @@ def memory() -> Check:
 
 
 def shared_memory(machine: Machine) -> Check:
-    """Too little makes Ray keep its object store on the disk, as `cluster.joining` has it."""
-    wanted_bytes, other = object_store(machine)
-    is_small = other is not None and machine.system == "Linux"
-    wanted = wanted_bytes * 6 // 5 >> 20
-    remedy = f"Ray will use {other}, which is slower: docker run --shm-size={wanted + 1}m"
+    """Too little makes Ray keep its object store on the disk."""
+    wanted = object_store_bytes(machine) >> 20
+    is_small = machine.shm_mb < wanted and machine.system == "Linux"
+    remedy = f"Ray will use /tmp, which is slower: docker run --shm-size={wanted * 6 // 5 + 1}m"
     return graded("/dev/shm", f"{machine.shm_mb} MB free", (is_small, WARNING, remedy))
 
 

@@ -10,9 +10,10 @@ import torch
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints import learner_state
+from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
-from unslothrl.learners.passes import Hyperparameters, Passes
+from unslothrl.learners.passes import Passes
 from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
@@ -25,16 +26,14 @@ if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
 class Learner:
     """Trains on its part of each batch; generates like an actor where it is asked to."""
 
-    def __init__(
-        self, backend: "LoraBackend", objective: Objective, actor: Actor, settings: Hyperparameters
-    ):
-        self.backend, self.actor, self.settings = backend, actor, settings
+    def __init__(self, backend: "LoraBackend", objective: Objective, actor: Actor, config: Config):
+        self.backend, self.actor, self.config = backend, actor, config
         self.optimizers = {"lora": self._optimizer(backend.parameters())}
         if objective.has_critic:
-            backend.add_critic(settings.seed)
+            backend.add_critic(config.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress, self.profiler = actor.progress, actor.profiler
-        self.passes = Passes(backend, objective, settings, self._report)
+        self.passes = Passes(backend, objective, config, self._report)
         self.published: Adapter | None = None  # the newest version, for who finds it damaged
         self.store: Any = None  # where the learners meet, of learner 0
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
@@ -47,7 +46,7 @@ class Learner:
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Its learning rate comes with each step."""
         return self.backend.optimizer(
-            list(parameters.values()), lr=0.0, weight_decay=self.settings.weight_decay
+            list(parameters.values()), lr=0.0, weight_decay=self.config.weight_decay
         )
 
     def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
@@ -60,12 +59,11 @@ class Learner:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """This learner's share of a rollout; see `Actor.collect`."""
         if assignments:
             self.backend.to_device()
-        return self.actor.collect(least, seconds, assignments, linger_s)
+        return self.actor.collect(least, seconds, assignments)
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""
@@ -192,7 +190,7 @@ class Learner:
 
     def _clip_gradients(self) -> dict[str, float]:
         """-> the norm of each optimiser's gradient before it was clipped."""
-        limit = self.settings.max_grad_norm or float("inf")
+        limit = self.config.max_grad_norm or float("inf")
         return {
             kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
             for kind, parameters in self._trained().items()

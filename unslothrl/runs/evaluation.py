@@ -7,14 +7,14 @@ where mathematics says so, in processes that are killed where that takes too lon
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unslothrl import cluster
 from unslothrl.algorithms.estimates import best_of, estimate, paired
-from unslothrl.cluster.base import Checks, Cluster
+from unslothrl.cluster.base import Checks
 from unslothrl.config.options import Config
 from unslothrl.data import answers
 from unslothrl.records import Group, Task
@@ -32,18 +32,6 @@ from unslothrl.weights.published import Published
 SAME = "answercheck:same"
 PROCESSES = 2
 DEADLINE_S = 2.0  # for two answers, else they differ
-
-
-class EvaluationStream(RolloutStream):
-    """Deals tasks as the run did, whose learners may have drawn some: here actors stand in."""
-
-    def __init__(self, processes: Cluster, config: Config, note: Callable[[str], None]):
-        super().__init__(processes, config.learner_chunk_size, note=note)
-        self.stand_ins = stand_ins(config)
-
-    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
-        stand_ins = min(self.stand_ins, len(self.pool.ready()))
-        return super()._counts(total, stand_ins, learner_chunk)
 
 
 def stand_ins(config: Config) -> int:
@@ -79,7 +67,9 @@ def draw(
     processes = cluster.start(alone, base, Machine.detect(), view.stage)
     try:
         Checks(level, shape=shapes[0] if shapes else None).check_all(processes)
-        stream = EvaluationStream(processes, config, note=view.note)
+        stream = RolloutStream(
+            processes, config.learner_chunk_size, note=view.note, stand_ins=stand_ins(config)
+        )
         evaluation = Evaluation(config, sets, stream, FailureReport(view.note), view)
         drawn = {}
         for name, adapter in policies.items():

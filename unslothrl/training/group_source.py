@@ -69,24 +69,19 @@ class StepGroups(NamedTuple):
     metrics: Metrics  # of both
 
 
+@dataclass
 class GroupSource(abc.ABC):
     """Draws until the batch is full of groups that the objective keeps, at most `max_resample`
     times more than once."""
 
-    def __init__(
-        self,
-        config: Config,
-        objective: Objective,
-        tasks: FiniteTasks | EndlessTasks,
-        stream: RolloutStream,
-        failures: FailureReport,
-        view: Terminal,
-        total_steps: int,
-        model: RewardModel | None = None,
-    ):
-        self.config, self.objective, self.tasks = config, objective, tasks
-        self.stream, self.failures, self.view = stream, failures, view
-        self.total_steps, self.model = total_steps, model
+    config: Config
+    objective: Objective
+    tasks: FiniteTasks | EndlessTasks
+    stream: RolloutStream
+    failures: FailureReport
+    view: Terminal
+    total_steps: int
+    model: RewardModel | None = None
 
     def draw(self, state: RunState, timer: Timer) -> StepGroups:
         """The groups of the step after `state`, which then says where the data stands."""
@@ -185,21 +180,17 @@ class SynchronousSource(GroupSource):
         return timer.spent["generation"]
 
 
+@dataclass
 class Evaluation:
     """pass@1 and best-of-n on the evaluation sets: the same completions of the same problems every
     time, under the newest version, by the stream that training draws from."""
 
-    def __init__(
-        self,
-        config: Config,
-        sets: Mapping[str, list[Task]],
-        stream: RolloutStream,
-        failures: FailureReport,
-        view: Terminal,
-        model: RewardModel | None = None,
-    ):
-        self.config, self.sets, self.stream = config, sets, stream
-        self.failures, self.view, self.model = failures, view, model
+    config: Config
+    sets: Mapping[str, list[Task]]
+    stream: RolloutStream
+    failures: FailureReport
+    view: Terminal
+    model: RewardModel | None = None
 
     def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
         """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what

@@ -22,6 +22,7 @@ from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
+from unslothrl.training.rollouts import POLL_S
 
 LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
 
@@ -46,9 +47,8 @@ class OverlappedSource(GroupSource):
         self.again: list[Drawn] = []  # of before a restart, to be drawn again
         self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
         self.batches_drawn = 0  # the step whose batch was drawn last
-        self.dropped = self.taken = 0  # groups, in the whole run
+        self.dropped = 0  # groups, in the whole run
         self.step_began = time.perf_counter()
-        self.seconds = 0.0  # since the step before
 
     def refill(self, state: RunState) -> None:
         """Draws the batches that may be drawn under the newest version."""
@@ -107,7 +107,7 @@ class OverlappedSource(GroupSource):
             chosen = self.choose(count, version)
             if chosen is not None:
                 break
-            self.stream.pump(self.stream.poll_s)
+            self.stream.pump(POLL_S)
             self.stream.raise_failure()
             self.view.progress(
                 "generation", min(self._finished(), count), count, self.stream.tokens
@@ -116,7 +116,6 @@ class OverlappedSource(GroupSource):
         for index in chosen:
             del self.outstanding[index], self.drawn_under[index]
             groups.append(self.stream.finished.pop(index))
-        self.taken += len(groups)
         return groups
 
     def _finished(self) -> int:
@@ -164,9 +163,8 @@ class OverlappedSource(GroupSource):
 
     def _seconds(self, timer: Timer) -> float:
         now = time.perf_counter()
-        self.seconds, self.step_began = now - self.step_began, now
-        self.stream.pace(self.seconds)
-        return self.seconds
+        seconds, self.step_began = now - self.step_began, now
+        return seconds
 
     def _more_metrics(self) -> Metrics:
         loaded, unloaded, held = self.stream.version_counts()

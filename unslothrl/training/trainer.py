@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.handles import Call
@@ -36,7 +36,7 @@ from unslothrl.training.updates import LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter, Loaded
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
-Whole = tuple[RunState, bytes, Sequence[Ahead]]  # after a step: what a run goes on from
+Whole = Boundary | Checkpoint  # after a step: what a run goes on from
 
 
 class Trainer:
@@ -89,7 +89,7 @@ class Trainer:
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
         self.boundary: Boundary | None = None  # after the last whole step
-        self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
+        self.recoveries = 0  # in a row
         self.restart: list[Whole | None] = []  # where lost learners start again; empty: none is
         self.timer = Timer()
 
@@ -160,7 +160,7 @@ class Trainer:
             state.unlogged = None
             self.mark()
         if evaluates and self.boundary.is_best and not is_saved:
-            is_saved = self.saving.schedule.write(state.step)
+            is_saved = self.saving.schedule.write()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again
@@ -191,7 +191,7 @@ class Trainer:
             state.samples_seen += sum(len(group.completions) for group in kept + left_out)
             state.seconds += metrics["timing/step_s"]
             self.mark(self.cluster.learners[0].save_state() if trained else None)
-        self.saving.schedule.stepped(metrics["timing/step_s"])
+        self.recoveries = 0
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
         return metrics
@@ -209,14 +209,12 @@ class Trainer:
     def recover(self, error: ProcessLost) -> None:
         """A learner is lost: all of them start again from the last whole step, as a run that is
         resumed does. Raises `error` where that has been in vain, or something else is lost."""
+        self.recoveries += 1
         names = [learner.name for learner in self.cluster.learners]
-        step = self.boundary.state.step if self.boundary else 0
-        self.recoveries = self.recoveries + 1 if self.recovered_at == step else 1
         if error.name not in names or self.cluster.is_local or self.recoveries > MOST_RECOVERIES:
             raise error
-        self.recovered_at = step
         start = self.last_whole()
-        where = f"step {start[0].step}" if start else "the start"
+        where = f"step {start.state.step}" if start else "the start"
         self.view.note(f"{error}: all learners start again from {where}")
         self.restart = [start]
 
@@ -225,10 +223,9 @@ class Trainer:
         self.saving.wait()
         if self.boundary is not None:
             with contextlib.suppress(RunError):
-                boundary = self.boundary
-                return copy.deepcopy(boundary.state), boundary.learner(), boundary.ahead
-        found = self.folder.checkpoints.newest(self.view.note)
-        return None if found is None else (found.state, found.learner(), found.ahead)
+                learner = self.boundary.learner()
+                return dataclasses.replace(self.boundary, learner=lambda: learner)
+        return self.folder.checkpoints.newest(self.view.note)
 
     def start_learners_again(self, start: Whole | None) -> None:
         """Gives the run new learners, which go on from a whole step or from the beginning."""
@@ -238,7 +235,7 @@ class Trainer:
         self.checks.check_all(self.cluster, self.cluster.learners)
         self.stream.reset()
         if start is not None:
-            self.go_on(*start)
+            self.go_on(start)
         else:
             self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
             self.boundary = None
@@ -338,13 +335,14 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint, is_changed: bool = False) -> None:
         """Continues from a checkpoint: the next step is the one after it. `is_changed`: options
         are not as they were, so that what was drawn ahead is drawn again."""
-        self.go_on(checkpoint.state, checkpoint.learner(), () if is_changed else checkpoint.ahead)
+        self.go_on(dataclasses.replace(checkpoint, ahead=()) if is_changed else checkpoint)
         self.saving.saved = self.boundary
 
-    def go_on(self, state: RunState, learner: bytes, ahead: Sequence[Ahead]) -> None:
+    def go_on(self, whole: Whole) -> None:
+        first, learner = self.first, whole.learner()
         self.state = dataclasses.replace(
-            state, data=self.first.data, base=self.first.base, versions=self.first.versions
+            copy.deepcopy(whole.state), data=first.data, base=first.base, versions=first.versions
         )
-        self.boundary = Boundary.of(self.state, lambda: learner, ahead)
+        self.boundary = Boundary.of(self.state, lambda: learner, whole.ahead)
         self.learners.load_state(learner)
-        self.source.restore(self.state, ahead)
+        self.source.restore(self.state, whole.ahead)
