@@ -213,7 +213,7 @@ def test_the_report_has_the_gap_of_every_token_that_was_trained_on(run, request)
         assert gaps and abs(sum(gaps) / len(gaps) - row["train/sampler_gap"]) < 5e-5
         for each in candidates:
             text = "".join(each["traced"]["pieces"]).removesuffix("<|im_end|>")
-            assert [text] == each["text"]
+            assert [text] == each["completion"]
 
 
 def test_only_the_adapter_is_sent_to_the_engines(ray):

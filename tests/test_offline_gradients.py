@@ -265,7 +265,7 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
 
 def test_a_model_without_unsloths_patches_is_refused(base):
     model = models.policy(base, shape())
-    with pytest.raises(RunError, match=r"Unsloth's patches are not in force .*--backend peft"):
+    with pytest.raises(RunError, match=r"Unsloth's patches are not in force.*--backend peft"):
         patches.check(model)
 
 

@@ -167,7 +167,7 @@ def test_what_changes_is_said_recorded_and_shown(half, capfd):
     assert cli.main(["--resume", str(half), "--lr", "1e-5"]) == 0
     assert "lr 0.001 -> 1e-05: changed in this resume" in capfd.readouterr().out
     (resume,) = origin.read(half).resumes
-    assert resume.changes == ("lr 0.001 -> 1e-05",)
+    assert [*resume.changes] == ["lr 0.001 -> 1e-05"]
     assert "lr 0.001 -&gt; 1e-05" in (half / "report.html").read_text()
     assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
 
