@@ -163,14 +163,14 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
         safetensors.torch.save_file(swapped, folder / WEIGHTS_FILE)
 
     for wrong, message in (
-        (not_loaded, r"on card 0 of 2, none of its 2 slots"),
-        (in_folder(alpha), r"on card 0 of 2, in slot \d, .*lora_B differs"),
+        (not_loaded, r"on GPU 0 of 2, none of its 2 slots"),
+        (in_folder(alpha), r"on GPU 0 of 2, in slot \d, .*lora_B differs"),
         (in_folder(version_before), r"what vLLM reads it from is not what was published"),
         (in_folder(layers_swapped), r"what vLLM reads it from is not what was published"),
-        (in_worker("layers"), r"on card 1 of 2, in slot \d, model\.layers\.0\..* differs"),
-        (in_worker("bit"), r"on card 1 of 2, in slot \d, .* in 1 of \d+ values"),
-        (in_worker("half"), r"on card 1 of 2, in slot \d, .* differs"),
-        (in_worker("zero"), r"on card 1 of 2, in slot \d, .* is zero"),
+        (in_worker("layers"), r"on GPU 1 of 2, in slot \d, model\.layers\.0\..* differs"),
+        (in_worker("bit"), r"on GPU 1 of 2, in slot \d, .* in 1 of \d+ values"),
+        (in_worker("half"), r"on GPU 1 of 2, in slot \d, .* differs"),
+        (in_worker("zero"), r"on GPU 1 of 2, in slot \d, .* is zero"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(engine.llm.llm_engine, "add_lora", wrong)
@@ -227,12 +227,12 @@ def scale(factor: float, model) -> None:
 
 def test_another_base_in_one_worker_is_named(engine):
     engine.in_workers(turn_bit)
-    with pytest.raises(RunError, match=r"\.2\.self_attn\.o_proj has other 4-bit .* on card 1"):
+    with pytest.raises(RunError, match=r"\.2\.self_attn\.o_proj has other 4-bit .* on GPU 1"):
         engine.fingerprint()
     engine.in_workers(turn_bit)
     assert engine.fingerprint()
     engine.in_workers(partial(scale, 1.01))
-    with pytest.raises(RunError, match=r"\.1\.mlp\.up_proj has other scales on card 1"):
+    with pytest.raises(RunError, match=r"\.1\.mlp\.up_proj has other scales on GPU 1"):
         engine.fingerprint()
     engine.in_workers(partial(vllm_split.base_problem, engine.base, True))
     assert engine.fingerprint()
