@@ -149,6 +149,7 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     give = rollouts.RolloutStream._give
 
     def count(stream, member, indices):
+        indices = list(indices)
         given[member.name] = given.get(member.name, 0) + len(indices)
         give(stream, member, indices)
 
