@@ -125,7 +125,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
     0.6."""
     from unslothrl.cluster import build
     from unslothrl.data import tasks
-    from unslothrl.records import Sampling
+    from unslothrl.records import Assignment, Sampling
     from unslothrl.runs.resolve import resolve
     from unslothrl.weights import base_model
     from unslothrl.weights.adapter import Adapter
@@ -142,7 +142,8 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
         weights = (folder / "adapter_model.safetensors").read_bytes()
         actor.load(Adapter.of(number, weights, (folder / "adapter_config.json").read_text()))
         sampling = Sampling(0.6, 0.95, 0, work["new_tokens"])
-        groups = actor.generate(held_out, 8, sampling, ("compare",))
+        wanted = [Assignment(i, each, 8, sampling, ("compare",)) for i, each in enumerate(held_out)]
+        groups = [group for _, group in actor.collect(assignments=wanted).groups]
         scores = [score for group in groups for score in group.scores]
         means.append(statistics.fmean(scores))
     actor.close()

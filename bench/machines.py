@@ -211,7 +211,7 @@ class Simulated:
 
     def doctor(self) -> str:
         checks = json.loads(self.said("-m", "unslothrl", "doctor", "--no_self_test", "--json"))
-        wanted = ("card", "CUDA", "driver", "compiler")
+        wanted = ("GPU", "compiler")
         bad = [c for c in checks["checks"] if c["name"] in wanted and c["status"] != "ok"]
         return "; ".join(f"{c['status']}: {c['found']}: {c['remedy']}" for c in bad) or "ok"
 

@@ -24,7 +24,7 @@ from facts import facts, result_file
 
 from unslothrl.cluster import build
 from unslothrl.data import tasks
-from unslothrl.records import Request, Sampling, seed_of
+from unslothrl.records import Assignment, Request, Sampling, seed_of
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
@@ -65,7 +65,8 @@ def main() -> None:
     for number in range(rounds + 1):
         seed = ("rollout", number)
         started = time.perf_counter()
-        groups = actor.generate(drawn, CANDIDATES, SAMPLING, seed)
+        wanted = [Assignment(i, each, CANDIDATES, SAMPLING, seed) for i, each in enumerate(drawn)]
+        groups = [group for _, group in sorted(actor.collect(assignments=wanted).groups)]
         middle = time.perf_counter()
         theirs = bare(actor.engine, drawn, seed)
         ended = time.perf_counter()

@@ -44,7 +44,7 @@ from facts import facts, result_file
 from unslothrl import cluster
 from unslothrl.actors.actor import Actor, ProgressMeter
 from unslothrl.cluster.base import Builders, Cluster, counted
-from unslothrl.planning.engine_memory import CHECK_ONLY, EngineMemory
+from unslothrl.planning.footprint import CHECK_ONLY, EngineMemory
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine

@@ -1,7 +1,7 @@
 """Adapters that are damaged between the learner and an actor, on runs with processes under Ray.
 
-A learner's adapter lies in Ray's object store, a shared memory that Ray's raylet has open; vLLM
-reads it from a file in a folder of the run. Both are changed here from outside of the run.
+A learner's adapter lies in Ray's object store, a shared memory that Ray's raylet has open. It is
+changed here from outside of the run.
 """
 
 import contextlib
@@ -10,8 +10,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import psutil
 from injections import Place
@@ -20,11 +19,9 @@ from small_runs import STEPS, Cost, Training, compared, whole_run
 from unslothrl.system.variables import PROCESS
 
 TRANSFORMERS = ["--engine", "transformers"]
-VLLM = ["--engine", "vllm"]
 ONE_ACTOR = ["--learner", "grpo", "--number_of_actors", "1", "--learner_chunk_size", "0"]
 BEGINS = b'{"base_model.model.'  # an adapter, after the length of its header
 PUBLISHED_S = 8.0  # in which a learner has published on a busy machine
-TIMES = 5  # that files are damaged in a run before they are read, if it has so many versions
 
 
 def damaged_object(place: Place) -> Cost:
@@ -120,57 +117,3 @@ def process_named(name: str, driver: int) -> psutil.Process | None:
             if process.environ().get(PROCESS) == name and process.cmdline()[0].startswith("ray::"):
                 return process
     return None
-
-
-def damaged_file(place: Place, damage: Callable[[Path, random.Random], None]) -> Cost:
-    """The file that vLLM is about to read, as soon as it is there, of `TIMES` versions."""
-    flags = [*ONE_ACTOR, *VLLM]
-    whole = whole_run(place.wholes, "whole-vllm", *flags, is_new=True)
-    training = Training(place.folder, *flags, is_new=True)
-    seen: set[str] = set()
-    own: set[str] = set()  # files that the actor has written because of it
-    damaged: list[str] = []
-    while training.process.poll() is None:
-        for path in versions(training.process.pid):
-            if path.name.count("-") > 2:
-                own.add(path.name)
-            elif path.name not in seen and len(own) < TIMES:
-                seen.add(path.name)
-                with contextlib.suppress(OSError):
-                    damage(path / "adapter_model.safetensors", place.draw)
-                    damaged.append(path.name)
-    says = "nothing: it is written again"
-    cost = Cost(
-        f"{len(own)} of {len(damaged)} versions in time", training.ends(), says, times=len(own)
-    )
-    if not own:
-        cost.wrong.append("all were read before they were damaged")
-    return compared(place.folder, whole, cost)
-
-
-def versions(driver: int) -> list[Path]:
-    """The folders of versions that vLLM reads, of a run."""
-    found: list[Path] = []
-    for room in ("/dev/shm", "/tmp"):
-        for name in os.listdir(room):
-            if name.startswith(f"unslothrl-{driver}-"):
-                with contextlib.suppress(OSError):
-                    folder = Path(room, name, "adapters")
-                    found += [
-                        folder / each for each in os.listdir(folder)
-                        if each.startswith("v") and not each.endswith((".lock", ".writing"))
-                    ]  # fmt: skip
-    return found
-
-
-def flip(path: Path, draw: random.Random) -> None:
-    with path.open("r+b", buffering=0) as file:
-        where = draw.randrange(path.stat().st_size - 10_000, path.stat().st_size)
-        file.seek(where)
-        (value,) = file.read(1)
-        file.seek(where)
-        file.write(bytes([value ^ 1 << draw.randrange(8)]))
-
-
-def vanish(path: Path, draw: random.Random) -> None:
-    path.unlink()

@@ -198,7 +198,7 @@ def make_backend():
 def vllm_engine(bases):
     """The one vLLM of the session, over the base with biases, with slots for three versions."""
     from unslothrl.engines import vllm
-    from unslothrl.planning.engine_memory import EngineMemory
+    from unslothrl.planning.footprint import EngineMemory
 
     engine = vllm.start(
         bases["biases"],

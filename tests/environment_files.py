@@ -7,7 +7,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.actors.episodes import Played, Rules, Talking, play
+from unslothrl.actors.episodes import Played, Rules, play
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
 from unslothrl.environments.host import Host, Setup
 from unslothrl.records import Completion, Request, Sampling, Task
@@ -86,10 +87,10 @@ def play_with(
     sampling = Sampling(1.0, 1.0, 0, turn, most)
     task = of or asked("hello")
     first = Request("0/1", task.prompt_ids, 77, sampling, follows_newest)
-    talking = Talking(tokenizer())
+    dialogue = TemplateDialogue(tokenizer())
 
     async def run() -> Played:
-        return await play(task, first, seed, host, script.draw, talking, rules or Rules())
+        return await play(task, first, seed, host, script.draw, dialogue, rules or Rules())
 
     return asyncio.run(run())
 

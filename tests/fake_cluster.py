@@ -68,7 +68,7 @@ class Target(FakeGenerator):
         known = {assignment.index for assignment in self.submitted}
         self.submitted += [each for each in assignments if each.index not in known]
 
-    def collect(self, least=None, seconds=None, assignments=(), linger_s=0.0):
+    def collect(self, least=None, seconds=None, assignments=()):
         self.submit(assignments)
         rest, self.submitted = self.submitted[1:], self.submitted[:1]
         collected = super().collect(least, seconds)
@@ -112,7 +112,7 @@ class FakeCluster:
         self.actors = [*(actor for actor in self.actors if actor.name != name), handle]
         return handle
 
-    def poll(self, calls: Collection[Any], timeout_s: float, progress=None) -> list[Outcome]:
+    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
         for process in {call.process for call in calls if call.outcome is None}:
             if process.queue and (process.is_dead or not process.is_hanging):
                 first = process.queue[0]

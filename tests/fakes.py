@@ -4,12 +4,13 @@ import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.engines.base import Finished
 from unslothrl.records import (
+    Agreement,
     Assignment,
     Batch,
     Collected,
@@ -18,6 +19,7 @@ from unslothrl.records import (
     Measured,
     Request,
     Sample,
+    Sampling,
     Task,
     Update,
     UpdateStats,
@@ -27,6 +29,14 @@ from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
     return Task(name, f"problem {name}", "7", f"prompt {name}", tuple(prompt_ids))
+
+
+def draw_groups(
+    actor: Any, tasks: Sequence[Task], candidates: int, sampling: Sampling, seed: tuple
+) -> list[Group]:
+    """What an actor draws of tasks, a group each, in order."""
+    assignments = [Assignment(i, each, candidates, sampling, seed) for i, each in enumerate(tasks)]
+    return [group for _, group in sorted(actor.collect(assignments=assignments).groups)]
 
 
 def completion(
@@ -200,7 +210,6 @@ class FakeGenerator:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")
@@ -218,14 +227,9 @@ class FakeGenerator:
         self.submitted = []
         return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
 
-    def canary(self, shape: AdapterShape) -> None:
-        self.calls.append("canary")
-
-    def use_level(self, level: str | None) -> str | None:
-        return None
-
-    def fingerprint(self) -> str:
-        return "base"
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+        self.calls += ["canary"] * (shape is not None)
+        return "", "base"
 
     def close(self) -> None:
         self.calls.append("close")
@@ -258,8 +262,7 @@ class FakeLearner(FakeGenerator):
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
-        agrees = agreement(tokens, tokens, sources, len(tokens))
-        stats = UpdateStats(loss, 0, 0, 0.0, agrees, np.zeros(1))
+        stats = UpdateStats(loss, 0, 0, 0.0, Agreement(tokens, sources), np.zeros(1))
         return Update(stats, 1.0, skipped, 1.0)
 
     @staticmethod

@@ -21,7 +21,7 @@ PHASES = {  # name -> module, class or "", function
     "publish": ("unslothrl.training.trainer", "Trainer", "publish"),
     "evaluation": ("unslothrl.training.group_source", "Evaluation", "run"),
     "log": ("unslothrl.tracking.run_folder", "RunFolder", "log"),
-    "rollouts": ("unslothrl.tracking.run_folder", "RunFolder", "write_rollouts"),
+    "rollouts": ("unslothrl.training.saving", "Saving", "_write_rollouts"),
     "checkpoint": ("unslothrl.checkpoints.store", "Checkpoints", "write"),
     "flush": ("unslothrl.checkpoints.store", "", "flush_tree"),
     "rename": ("unslothrl.checkpoints.store", "", "replace_folder"),

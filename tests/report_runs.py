@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fakes import task
 
@@ -21,7 +22,7 @@ from unslothrl.records import (
     Turn,
 )
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.rollout_data import Tokens, write_tokens
+from unslothrl.tracking.report.rollout_data import write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.metrics import episode_metrics
@@ -86,14 +87,16 @@ def episodes_of(draw: random.Random, group: Group, write: Write) -> Group:
     return Group(group.task, tuple(made), rewards, tuple(earned), failures)
 
 
-def tokens_of(draw: random.Random, group: Group) -> list[Tokens]:
+def tokens_of(draw: random.Random, group: Group) -> list[dict[str, Any]]:
     """As `training.tracing` makes them: words for tokens."""
     found = []
     for completion in group.completions:
         words = completion.text.split(" ")
         pieces = [f"{word} " for word in words[:-1]] + words[-1:]
         gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
-        found.append(Tokens(pieces, completion.logprobs.tolist(), gaps))
+        logprobs = completion.logprobs.tolist()
+        found.append({"pieces": pieces, "logprobs": logprobs, "gaps": gaps, "advantages": None,
+                      "left_out": 0})  # fmt: skip
     return found
 
 
@@ -127,7 +130,7 @@ def make_run(
         advantages = [[total - sum(g.totals) / candidates for total in g.totals] for g in groups]
         chosen = [[i for i in range(candidates) if i % 4 != 3] for _ in groups]
         rows = list(rollout_rows(groups, advantages, chosen))
-        folder.write_rollouts(step, rows)
+        folder.write_rows("rollouts", step, rows)
         if (step % traced_every == 0 or step == 1) and not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             write_tokens(folder, step, dict(enumerate(of_rows)))
@@ -143,7 +146,7 @@ def evaluate(
     folder: RunFolder, draw: random.Random, step: int, right: float, write: Write
 ) -> dict[str, float]:
     groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
-    folder.write_evaluation(f"step_{step:06d}", evaluation_rows({"held_out": groups}))
+    folder.write_rows("evals", step, evaluation_rows({"held_out": groups}))
     scores = [score for group in groups for score in group.scores]
     return {
         "eval/held_out/pass@1": sum(scores) / len(scores),
@@ -195,11 +198,12 @@ def metrics_of(
 
 
 def make_stage(
-    path: Path, command: str, number_of_steps: int = 12, eval_every: int = 4
+    path: Path, command: str, number_of_steps: int = 12, eval_every: int = 4, **given: Any
 ) -> RunFolder:
     """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
     draw = random.Random(path.name)
-    options = TABLES[command].config(model="embedded", run_name=path.name, lr=2e-4)
+    given = {"model": "embedded", "run_name": path.name, "lr": 2e-4, **given}
+    options = TABLES[command].config(**given)
     folder = RunFolder.create(path.parent, path.name, to_toml(options))
     folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
     for step in range(1, number_of_steps + 1):

@@ -3,7 +3,7 @@
     python tests/run_with_nodes.py              # prints what has happened, as JSON
 
 It starts on one node with one actor. A second node joins and gets an actor; it drains, and its
-actor goes to the first node; a third one joins and takes it back; that node is killed. Each comes
+actor goes to the first node; a third one joins and gets another; that node is killed. Each comes
 when what the one before it should cause has happened. Every prompt must be trained on once.
 """
 
@@ -36,6 +36,7 @@ from unslothrl.cluster.base import Builders
 from unslothrl.data.tasks import Data
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
+from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training import rollouts
 from unslothrl.training.trainer import Trainer
@@ -108,9 +109,10 @@ class Story:
         self.begin(self.drain, second)
         yield from self.wait_for("drained", {"actor-0": ["home0"], "actor-1": ["home0"]})
         self.begin(self.nodes.add, "--num-cpus=2")
-        yield from self.wait_for("taken back", {"actor-0": ["home0"], "actor-1": ["home2"]})
+        both = {"actor-0": ["home0"], "actor-1": ["home0"]}
+        yield from self.wait_for("another joined", {**both, "actor-2": ["home2"]})
         kill_session(self.nodes.processes[2].pid)
-        yield from self.wait_for("killed", {"actor-0": ["home0"], "actor-1": ["home0"]})
+        yield from self.wait_for("killed", {**both, "actor-2": ["home0"]})
 
     def drain(self, node: str) -> None:
         subprocess.run(
@@ -147,6 +149,7 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     give = rollouts.RolloutStream._give
 
     def count(stream, member, indices):
+        indices = list(indices)
         given[member.name] = given.get(member.name, 0) + len(indices)
         give(stream, member, indices)
 
@@ -212,7 +215,8 @@ class Told(FakeView):
 
 def consumed(folder: RunFolder) -> Counter:
     """(task, candidate) -> how often it was consumed: trained on, filtered or without signal."""
-    rows = (row for step in folder.steps_of("rollouts") for row in folder.read_rollouts(step))
+    files = [folder.step_file("rollouts", step) for step in folder.steps_of("rollouts")]
+    rows = (row for file in files for row in read_jsonl(file))
     return Counter((row["task"], row["candidate"]) for row in rows)
 
 

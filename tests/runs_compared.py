@@ -1,8 +1,11 @@
 """What differs between the folders of two runs that should be the same, for tests and benches."""
 
+import itertools
 import json
 import re
+import signal
 from pathlib import Path
+from typing import Any
 
 TIMED = re.compile(r"timing/|memory/|.*_s$|.*tokens_per_s")  # what cannot be the same twice
 FILES = ("rollouts/*.jsonl", "evals/*.jsonl", "adapters/*/adapter_model.safetensors")
@@ -41,3 +44,19 @@ def differences(found: Path, whole: Path) -> list[str]:
             if (found / name).read_bytes() != (whole / name).read_bytes()
         ]
     return differ
+
+
+def signal_in(patch: Any, owner: Any, name: str, call: int, sent: int, after: bool = False) -> None:
+    """Sends this process a signal in the `call`th call of a function, or right after it."""
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def told(*arguments, **keywords):
+        is_due = next(calls) == call
+        if is_due and not after:
+            signal.raise_signal(sent)
+        result = real(*arguments, **keywords)
+        if is_due and after:
+            signal.raise_signal(sent)
+        return result
+
+    patch.setattr(owner, name, told)

@@ -56,7 +56,7 @@ def template() -> Path:
     made = make_run(parent / "run", 4, prompts=2, candidates=2, length=8, eval_every=2)
     made.lock.release()
     config = resolve({**VALID, "max_steps": 6, "output_dir": str(parent)}, MACHINE).config
-    made.write_config(to_toml(config))
+    (made.path / "config.toml").write_text(to_toml(config))
     known = origin.Origin("unslothrl --learner grpo", "2026-11-22 08:15", {"torch": "2.13.0"},
                           [origin.Resume(2, "2026-11-22 08:20")])  # fmt: skip
     origin.write(made.path, known)

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from unslothrl.commands import cli
+from unslothrl.commands.plan import gpus_of
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
-from unslothrl.planning import forecast, gpu_names
-from unslothrl.tracking.step_lines import step_line
+from unslothrl.planning import forecast
 
 
 def last_line(arguments, capsys, code=2):
@@ -25,8 +25,8 @@ def last_line(arguments, capsys, code=2):
     [
         ("lr", "10", "2e-05"), ("temperature", "5", "1.2"), ("eval_top_p", "1.5", "0.95"),
         ("holdout", "3", "0.1"), ("weight_decay", "7", "0.0"), ("batch_size", "0", "30"),
-        ("max_new_tokens", "99999999", "1200"), ("clip_low", "2", "0.2"), ("profile", "30", "20"),
-        ("max_staleness", "40", "16"), ("max_steps", "0", "1"),
+        ("max_new_tokens", "0", "1200"), ("clip_low", "2", "0.2"),
+        ("max_steps", "0", "1"),
     ],
 )  # fmt: skip
 def test_a_value_outside_of_its_limits_is_answered_with_a_good_one(name, value, advised):
@@ -46,6 +46,10 @@ def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default
             assert is_inside(said, limits), name
             if entry.default:
                 assert said == entry.default, name
+    for name, value, advised in (("batch_size", "0", "30"), ("max_steps", "0", "1"),
+                                 ("objective.clip_low", "2", "0.2")):  # fmt: skip
+        with pytest.raises(UserError, match=rf"set --{name} {advised}$"):
+            read_value(name.rpartition(".")[2], value)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +63,7 @@ def test_what_is_advised_is_inside_and_never_an_extreme_where_there_is_a_default
     ],
 )  # fmt: skip
 def test_a_card_by_its_name_or_its_size(text, gb, capability):
-    (card,) = gpu_names.gpus_of(text)
+    (card,) = gpus_of(text)
     assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
 
 
@@ -135,12 +139,6 @@ def test_the_data_end_before_max_steps():
         "max_steps 40 -> 12: the data end after 1 pass (--episodes): set --episodes 4 for 40 steps"
     ]
     assert forecast.ends_early(12, 12, 1) == forecast.ends_early(None, 12, 1) == []
-
-
-def test_groups_are_counted_of_those_of_the_step():
-    row = {"reward/mean": 0.5, "timing/step_s": 1.0, "reward/zero_signal_groups": 19,
-           "rollout/groups": 20}  # fmt: skip
-    assert "groups without signal 19/20" in step_line(row, 5, 5)
 
 
 def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():

@@ -31,6 +31,7 @@ from unslothrl.algorithms.advantages import (
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.clipping import Clip
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_terms
+from unslothrl.records import Agreement
 
 
 def logs(*values: float) -> torch.Tensor:
@@ -369,12 +370,12 @@ def test_schedules_by_hand():
 def test_diagnostics_by_hand():
     # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
-    one = diagnostics.agreement(sampler, np.array([-1.0, -1.0]), [("actor-0", 3, 2)], 2)
+    one = Agreement(np.array([-1.0, -1.0]) - sampler, [("actor-0", 3, 2)])
     result = diagnostics.sampler_agreement([[one]])
     assert result["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert result["train/ess"] == pytest.approx(0.8)
-    assert one.sources.keys() == {("actor-0", 3)}
-    assert one.sources["actor-0", 3] == pytest.approx((2, math.log(3), math.log(3) ** 2))
+    (found,) = diagnostics.by_source(one).items()
+    assert found == (("actor-0", 3), pytest.approx((2, math.log(3), math.log(3) ** 2)))
 
 
 @pytest.mark.parametrize("parts", [1, 2, 5])
@@ -384,24 +385,20 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
     gaps = np.sort(np.random.default_rng(tokens).standard_exponential(tokens))
     ends = [tokens * i // parts for i in range(parts + 1)]
     dealt = [gaps[a:b] for a, b in itertools.pairwise(ends)]
-    found = [
-        diagnostics.agreement(gap, np.zeros(len(gap)), [("a", i, len(gap))], tokens)
-        for i, gap in enumerate(dealt)
-    ]
+    found = [Agreement(-gap, [("a", i, len(gap))]) for i, gap in enumerate(dealt)]
     result = diagnostics.sampler_agreement([found])
     weights = np.exp(-gaps)
     assert result["train/sampler_gap"] == pytest.approx(gaps.mean())
     assert result["train/sampler_gap_p99"] == np.percentile(gaps, 99)
     assert result["train/ess"] == pytest.approx(weights.sum() ** 2 / (tokens * (weights**2).sum()))
-    sources = {key: value for part in found for key, value in part.sources.items()}
+    sources = {key: value for part in found for key, value in diagnostics.by_source(part).items()}
     assert sum(tokens for tokens, *_ in sources.values()) == tokens
     assert sum(squares for *_, squares in sources.values()) == pytest.approx((gaps**2).sum())
-    assert sum(len(part.largest) for part in found) <= parts * (tokens // 100 + 2)
 
 
 def test_a_gap_that_is_no_number_shows():
     gaps = np.array([0.1, np.nan, *np.zeros(300)])
-    part = diagnostics.agreement(gaps, np.zeros(302), [("a", 0, 302)], 302)
+    part = Agreement(gaps, [("a", 0, 302)])
     assert all(math.isnan(v) for v in diagnostics.sampler_agreement([[part]]).values())
 
 

@@ -5,48 +5,32 @@ import threading
 import pytest
 
 from unslothrl.actors.scoring import BackgroundScoring
-from unslothrl.training.saving import MOST_WAITING, Background
+from unslothrl.training.saving import MOST_WAITING, Saving
 
 WAIT_S = 60.0
 
 
 def test_calls_run_in_order_while_the_caller_goes_on():
-    background, gate, done = Background(), threading.Event(), []
-    background.run(gate.wait, WAIT_S)
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, WAIT_S)
     for number in range(MOST_WAITING - 1):
-        background.run(done.append, number)
+        saving.run(done.append, number)
     assert done == []  # the first is still waiting, and this line was reached
     gate.set()
-    background.wait()
+    saving.wait()
     assert done == list(range(MOST_WAITING - 1))
 
 
 def test_an_error_is_raised_and_what_came_after_it_is_done():
-    background, gate, done = Background(), threading.Event(), []
-    background.run(gate.wait, WAIT_S)
-    background.run(int, "x")
-    background.run(done.append, 1)
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, WAIT_S)
+    saving.run(int, "x")
+    saving.run(done.append, 1)
     gate.set()
     with pytest.raises(ValueError, match="invalid literal"):
-        background.wait()
-    background.wait()
+        saving.wait()
+    saving.wait()
     assert done == [1]
-
-
-def doubled(work):
-    return [2 * item for item in work]
-
-
-def test_what_was_added_is_scored():
-    scoring = BackgroundScoring(doubled, at_the_end=False)
-    for item in (1, 2, 3):
-        scoring.add(item)
-    scoring.finish()
-    assert sorted(scoring.take()) == [2, 4, 6] and scoring.take() == []
-    scoring.add(4)
-    scoring.finish()
-    assert scoring.take() == [8]
-    scoring.close()
 
 
 def test_what_waits_meanwhile_goes_into_one_call():
@@ -66,17 +50,6 @@ def test_what_waits_meanwhile_goes_into_one_call():
     go_on.set()
     scoring.finish()
     assert calls == [[1], [2, 3]] and scoring.take() == [1, 2, 3]
-    scoring.close()
-
-
-def test_at_the_end_nothing_is_scored_before_finish():
-    calls = []
-    scoring = BackgroundScoring(lambda work: calls.append(list(work)) or work, at_the_end=True)
-    for item in range(5):
-        scoring.add(item)
-        assert scoring.take() == []
-    scoring.finish()
-    assert calls == [[0, 1, 2, 3, 4]] and scoring.take() == [0, 1, 2, 3, 4]
     scoring.close()
 
 

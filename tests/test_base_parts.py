@@ -1,7 +1,6 @@
 """What was trained over one base is not used over another: a resume, `eval`, `ask`, `chat` and
 `export` compare every part of it; an untouched copy is the same base."""
 
-import itertools
 import json
 import shutil
 from collections.abc import Callable
@@ -255,7 +254,7 @@ def test_a_run_goes_on_with_an_untouched_copy_and_with_no_other_base(
 ):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pairs = itertools.islice(tables.embedded_pairs("train", 0), 80)
+    pairs = tables.embedded_pairs("train", 0, 80)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     base = copy_of(tmp_path / "base")
     begin = [*command.split(), "--model", "./base", "--max_steps", "1", "--run_name", "x"]

@@ -32,13 +32,6 @@ def test_batches_share_no_sample_and_count_their_own():
     assert [p.samples for p in again] != [p.samples for p in parts]
 
 
-def test_samples_without_a_gradient_count_in_the_denominators_alone():
-    samples = [sample(2), sample(5), sample(3), sample(7)]
-    (batch,) = batching.batches(samples, [True, False, True, False], 1, seed=0)
-    assert batch.samples == (samples[0], samples[2])
-    assert (batch.sequences, batch.tokens) == (4, 17)
-
-
 def test_tokens_of_an_environment_are_not_counted():
     two_of_five = dataclasses.replace(sample(5), sampled=(True, False, False, False, True))
     (batch,) = batching.batches([two_of_five, sample(3)], [True, True], 1, seed=0)

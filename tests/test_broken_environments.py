@@ -9,12 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 from environment_files import BROKEN, END, HARMLESS, LOST, asked, tokenizer, written
-from fakes import FakeEngine
+from fakes import FakeEngine, draw_groups
 from few_cases import few
 
 from unslothrl.actors.actor import Actor
 from unslothrl.commands import cli
-from unslothrl.environments.host import Setup
+from unslothrl.environments.host import Host, Setup
+from unslothrl.errors import UserError
 from unslothrl.records import FROM_THE_ENVIRONMENT, Group, Sampling
 from unslothrl.weights.adapter import Adapter
 
@@ -61,7 +62,7 @@ def drawn(folder: Path, how: str, **limits) -> Group:
     actor.load(Adapter.of(1, str(END).encode(), "{}"))  # each turn is its end
     try:
         sampling = Sampling(1.0, 1.0, 0, 30, 200)
-        (group,) = actor.generate([asked("1+1?")], CANDIDATES, sampling, (0,))
+        (group,) = draw_groups(actor, [asked("1+1?")], CANDIDATES, sampling, (0,))
     finally:
         actor.close()
     return group
@@ -152,6 +153,27 @@ def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):
     )
 
 
+DOCUMENTED = '"""\n    A tool.\n\n    Args:\n        a: One.\n        b: Two.\n    """'
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ("def helper(x): return x", "helper has no schema (Cannot generate JSON schema for helper "
+         "because it has no docstring): give it types and a docstring that describes each "
+         "argument, or, if it is no tool, a name that begins with _"),
+        (f"def g(a, b: int):\n    {DOCUMENTED}", "g has no schema (Argument a is missing a type"),
+        (f"def g(a: 'Nothing', b: int):\n    {DOCUMENTED}", "g has no schema (name 'Nothing'"),
+    ],
+)  # fmt: skip
+def test_what_is_no_tool_is_refused_in_a_line(source, why, tmp_path):
+    host = Host(Setup(tools=(written(tmp_path, source),)))
+    with pytest.raises(UserError) as refused:
+        host.start()
+    said = str(refused.value)
+    assert f"the tool {why}" in said and "\n" not in said and "chat_template" not in said
+
+
 @pytest.mark.slow
 def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
     """Neither memory nor descriptors nor processes, in the actor or in the host."""
@@ -164,7 +186,7 @@ def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
     seen = []
     for part in range(20):
         tasks = [asked("1+1?")] * 125
-        actor.generate(tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
+        draw_groups(actor, tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
         host = psutil.Process(actor.host.process.pid)
         _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # the last are ended
         seen.append(

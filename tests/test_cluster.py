@@ -13,7 +13,7 @@ from unslothrl import cluster, embedded
 from unslothrl.cluster import causes
 from unslothrl.cluster import ray_calls as ray_module
 from unslothrl.cluster import ray_cluster as ray_cluster_module
-from unslothrl.cluster.joining import object_store
+from unslothrl.cluster.joining import object_store_bytes
 from unslothrl.cluster.ray_cluster import RayCluster
 from unslothrl.errors import ProcessLost, RunError
 from unslothrl.planning.placement import LEARNER, ProcessPlan
@@ -74,7 +74,7 @@ def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster
     os.kill(pid, signal.SIGSTOP)
     try:
         with pytest.raises(ProcessLost, match="learner-0 does not answer"):
-            ray_cluster.wait([learner.fingerprint()])
+            ray_cluster.wait([learner.check(None)])
     finally:
         os.kill(pid, signal.SIGCONT)
 
@@ -100,10 +100,9 @@ def test_a_process_that_hangs_while_it_starts_is_named(monkeypatch):
 
 
 def test_the_object_store_fits_small_hosts():
-    on_disk = 1228 * 2**20, "/tmp"  # a tenth of 12 GB
-    assert object_store(Machine(ram_mb=12 * 1024, shm_mb=64)) == on_disk
-    assert object_store(Machine(ram_mb=512 * 1024, shm_mb=256 * 1024)) == (4 * 2**30, None)
-    assert object_store(Machine(ram_mb=600, shm_mb=64))[0] == 128 * 2**20
+    assert object_store_bytes(Machine(ram_mb=12 * 1024)) == 1228 * 2**20  # a tenth
+    assert object_store_bytes(Machine(ram_mb=512 * 1024)) == 4 * 2**30
+    assert object_store_bytes(Machine(ram_mb=600)) == 128 * 2**20
 
 
 def test_what_a_process_raises_arrives_as_it_is(ray_cluster):
@@ -119,7 +118,7 @@ def test_a_process_that_dies_is_named(ray_cluster, capfd):
     pid = ray_cluster.ray.get(actor.transport.host.pid.remote())
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RunError) as error:
-        ray_cluster.gather([actor.fingerprint()])
+        ray_cluster.gather([actor.check(None)])
     said = str(error.value)
     assert said.startswith(f"actor-1 (process {pid}) died: ") and "\n" not in said
     assert "memory" in said and Path(said.rpartition("its log is ")[2]).is_file()

@@ -6,11 +6,10 @@ import os
 import tomllib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from unslothrl.config import names
-from unslothrl.config.hardware import (
+from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.parts import (
     dtype_on,
     evaluation_sampling,
     follows_newest,
@@ -18,11 +17,11 @@ from unslothrl.config.hardware import (
     versions_in_flight,
     vllm_rank,
 )
-from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
-from unslothrl.config.values import RUN, choices_of, read_value
+from unslothrl.config.values import RUN, read_value
 from unslothrl.errors import UserError
 from unslothrl.records import Sampling
+from unslothrl.runs import resume
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
@@ -78,16 +77,19 @@ def test_a_recipe_that_is_no_regular_file_is_not_opened(tmp_path):
             resolve({"recipe": str(tmp_path / name)}, CPU)
 
 
-def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
-    folder = tmp_path / "runs" / "first"
+def run_of(parent, **flags):
+    """-> (the folder of a run, its config)"""
+    config = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(parent), **flags}, CPU)
+    folder = parent / "first"
     folder.mkdir(parents=True)
-    first = resolve({"lr": "7e-4", "run_name": "first", "output_dir": str(tmp_path / "runs")}, CPU)
-    (folder / "config.toml").write_text(
-        to_toml(dataclasses.replace(first.config, run_name="first"))
-    )
+    (folder / "config.toml").write_text(to_toml(config.config))
+    return folder, config.config
+
+
+def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
+    folder, first = run_of(tmp_path / "runs")
     resumed = resolve({"resume": str(folder), "max_steps": "40"}, CPU).config
-    expected = dataclasses.replace(first.config, run_name="first", resume=str(folder), max_steps=40)
-    assert resumed == expected
+    assert resumed == dataclasses.replace(first, resume=str(folder), max_steps=40)
     for changed in ({"max_lora_rank": "8"}, {"seed": "1"}, {"learner": "ppo"}):  # it has no critic
         with pytest.raises(UserError, match=r"resumed|critic"):
             resolve({"resume": str(folder), **changed}, CPU)
@@ -95,24 +97,32 @@ def test_resume_takes_the_runs_own_options_and_folder(tmp_path):
     assert (other.aggregation, other.filter_high) == ("token", 1 - 1e-6)  # dapo's, not the first's
 
 
+def test_options_of_earlier_versions_are_left_out_and_named(tmp_path):
+    folder, first = run_of(tmp_path / "runs")
+    file = folder / "config.toml"
+    file.write_text('ray_port = 6379\nrenderer = "auto"\n' + file.read_text())
+    for asked in ({"resume": str(folder)}, {"recipe": str(file)}):
+        resolved = resolve(asked, CPU)
+        assert resolved.config.lr == first.lr
+        (said,) = [note for note in resolved.notes if "ray_port" in note]
+        assert "ray_port, renderer of an earlier version: left out" in said
+
+
 def test_a_resume_names_every_option_that_changes(tmp_path):
-    folder = tmp_path / "runs" / "first"
-    folder.mkdir(parents=True)
-    first = resolve({"lr": "7e-4", "reward": ["boxed"], "max_steps": "20"}, CPU).config
-    (folder / "config.toml").write_text(to_toml(dataclasses.replace(first, run_name="first")))
-    same = {"resume": str(folder), "lr": "7e-4", "reward": ["boxed"]}
-    assert resolve({"resume": str(folder)}, CPU).notes == ()
-    assert resolve(same, CPU).notes == ()
-    other = {"lr": "1e-5", "max_steps": "40", "reward": ["boxed", "format=0.5"]}
-    notes = resolve({"resume": str(folder), **other}, CPU).notes
-    assert sorted(notes) == [
-        "lr 0.0007 -> 1e-05: changed in this resume",
-        "max_steps 20 -> 40: changed in this resume",
-        "reward boxed -> boxed format=0.5: changed in this resume",
+    folder, _ = run_of(tmp_path / "runs", reward=["boxed"], max_steps="20")
+
+    def changed(**flags):
+        config = resolve({"resume": str(folder), **flags}, CPU).config
+        return sorted(resume.changed(read_toml(folder / "config.toml"), config, RUN))
+
+    assert changed() == changed(lr="7e-4", reward=["boxed"]) == []
+    assert changed(lr="1e-5", max_steps="40", reward=["boxed", "format=0.5"]) == [
+        "lr 0.0007 -> 1e-05",
+        "max_steps 20 -> 40",
+        "reward boxed -> boxed format=0.5",
     ]
-    notes = resolve({"resume": str(folder), "learner": "dapo"}, CPU).notes
-    assert "learner grpo -> dapo: changed in this resume" in notes
-    assert "aggregation sequence -> token: changed in this resume" in notes
+    dapo = changed(learner="dapo")
+    assert {"learner grpo -> dapo", "aggregation sequence -> token"} <= set(dapo)
 
 
 def test_rewards_that_are_not_set_are_written_with_their_weights():
@@ -130,36 +140,6 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
     assert resolve(flags, CPU).config.run_name == "mine-3"
     derived = resolve({"output_dir": str(tmp_path)}, CPU).config.run_name
     assert derived.startswith("grpo-2")
-
-
-def values(name):
-    """A strategy for every value that the option may have."""
-    limits, kind = OPTIONS[name].metadata, RUN.kind(name)
-    if choices_of(name):
-        known = st.sampled_from(choices_of(name))
-        known = st.lists(known, max_size=3).map(tuple) if kind is tuple else known
-    elif kind is bool:
-        known = st.booleans()
-    elif kind is tuple:
-        text = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
-        known = st.lists(text, max_size=3).map(tuple)
-    elif kind is str:
-        known = st.text(st.characters(exclude_categories=["Cs"], min_codepoint=1), min_size=1)
-    elif kind is int:
-        known = st.integers(limits.get("at_least", -(2**40)), limits.get("at_most", 2**40))
-    else:
-        low = limits.get("at_least", limits.get("over", 0))
-        known = st.floats(
-            low, limits.get("at_most", 1e300), exclude_min="over" in limits, allow_nan=False
-        )
-    return st.none() | known if RUN.is_optional(name) else known
-
-
-@given(st.builds(Config, **{name: values(name) for name in OPTIONS}))
-def test_toml_reads_back_as_the_same_config(tmp_path_factory, made):
-    file = tmp_path_factory.mktemp("toml") / "config.toml"
-    file.write_text(to_toml(made), encoding="utf-8")
-    assert Config(**read_toml(file)) == made
 
 
 MINE = """
@@ -198,30 +178,15 @@ def test_derived_values():
     assert Config(number_of_actors=3, number_of_learners=2).number_of_processes == 5
 
 
-@pytest.mark.parametrize(
-    ("dtype", "capability", "used"),
-    [
-        ("auto", None, "bfloat16"),
-        ("auto", (7, 5), "float16"),
-        ("auto", (8, 0), "bfloat16"),
-        ("float32", (7, 5), "float32"),
-    ],
-)
-def test_what_the_models_compute_in(dtype, capability, used):
-    assert dtype_on(Config(dtype=dtype), capability) == used
-
-
-def test_a_rank_is_rounded_up_to_one_that_vllm_takes():
+def test_what_the_models_compute_in_and_hold():
+    for capability, used in ((None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16")):
+        assert dtype_on(Config(), capability) == used
+    assert dtype_on(Config(dtype="float32"), (7, 5)) == "float32"
     assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
-
-
-@pytest.mark.parametrize(
-    ("staleness", "partial", "versions", "follows"),
-    [(0, False, 1, False), (0, True, 1, False), (2, False, 3, False), (2, True, 1, True)],
-)
-def test_versions_in_flight(staleness, partial, versions, follows):
-    config = Config(max_staleness=staleness, partial_rollouts=partial)
-    assert (versions_in_flight(config), follows_newest(config)) == (versions, follows)
+    for staleness, partial, versions in ((0, False, 1), (0, True, 1), (2, False, 3), (2, True, 1)):
+        config = Config(max_staleness=staleness, partial_rollouts=partial)
+        assert versions_in_flight(config) == versions
+        assert follows_newest(config) == (partial and staleness > 0)
 
 
 def test_how_completions_are_drawn():

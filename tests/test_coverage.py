@@ -93,7 +93,7 @@ def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path, name):
         peft.load(folder, **options)
     assert str(caught.value).startswith(f"model {folder}: a LoRA would cover ")
     with pytest.raises(UserError, match=left_out):
-        models.reward_model(folder, models.Shape(**options, start=None, name="base"))
+        models.reward_model(folder, models.Shape(**options, start=None))
 
 
 def test_the_share_by_hand():

@@ -17,11 +17,11 @@ from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
-from unslothrl.data import files, formats, prompts, sources, tasks
+from unslothrl.data import files, formats, rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
+from unslothrl.data.files import TableRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
-from unslothrl.data.rows import TableRows
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
@@ -163,11 +163,11 @@ def test_turns_keep_their_roles(tokenizer):
     record = formats.read(row)
     assert list(record.messages) == turns and record.problem == "And 2+2?"
     whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
-    own = prompts.render(tokenizer, record.messages, "Another one.")
+    own = rendering.render(tokenizer, record.messages, "Another one.")
     assert own == whole + "<|im_start|>assistant\n"  # the data's system turn stays
-    replaced = prompts.render(tokenizer, record.messages, "Mine.", replaces=True)
+    replaced = rendering.render(tokenizer, record.messages, "Mine.", replaces=True)
     assert replaced == own.replace("Be brief.", "Mine.")
-    assert "system" not in prompts.render(tokenizer, record.messages, "", replaces=True)
+    assert "system" not in rendering.render(tokenizer, record.messages, "", replaces=True)
 
 
 def test_columns_can_be_chosen():
@@ -298,11 +298,11 @@ def test_folders_of_the_datasets_library(tmp_path):
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
-        ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "row 2 is not JSON"),
+        ('{"problem": "1", "answer": "1"}\n{"problem": \n', "a.jsonl", "row 2 is no JSON object"),
         ("", "a.jsonl", "it is empty"),
         ("problem,answer\n", "a.csv", "it is empty"),
-        ('[{"problem": "1"\n', "a.json", "is not JSON"),
-        ('{"problem": "1"}\n[{"problem": "1"}]', "a.json", "row 2 is not JSON"),
+        ('[{"problem": "1"\n', "a.json", "is no JSON object"),
+        ('{"problem": "1"}\n[{"problem": "1"}]', "a.json", "row 2 is no JSON object"),
         ("problem,answer\n1,2\n1,2,3\n", "a.csv", "line 3 has 3 fields, the header 2"),
         ("x", "a.txt", "unknown kind of file"),
         ("x", "a.arrow", "cannot be read"),
@@ -325,15 +325,6 @@ def test_files_from_windows(tmp_path, tokenizer):
     for name, text in (("a.jsonl", rows), ("a.json", json.dumps(ROWS))):
         (tmp_path / name).write_text(text, "utf-8-sig")
         assert len(tasks.load(options(tmp_path / name), tokenizer).train.tasks) == 15
-
-
-def test_a_list_longer_than_what_is_read_at_once(tmp_path, monkeypatch):
-    """Elements, escapes and letters of several bytes across the ends of parts."""
-    monkeypatch.setattr(files, "CHUNK", 7)
-    rows = [{"problem": f'é😀 " {i}', "answer": "\\"} for i in range(50)]
-    (tmp_path / "a.json").write_text(json.dumps(rows, ensure_ascii=False, indent=1), "utf-8")
-    read = files.read(tmp_path / "a.json")
-    assert [read[i] for i in range(len(read))] == rows
 
 
 def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
@@ -491,7 +482,7 @@ def test_a_template_that_refuses_or_writes_nothing_is_told():
 
     for system_prompt in ("Be brief.", ""):
         with pytest.raises(UserError, match="refuses a conversation of"):
-            prompts.render(Refuses(), "1+1?", system_prompt)
+            rendering.render(Refuses(), "1+1?", system_prompt)
 
 
 @pytest.mark.real
@@ -535,7 +526,7 @@ LOOPS = (
 @pytest.mark.parametrize("template", few(LOOPS))
 @pytest.mark.parametrize("in_a_thread", [False, True])
 def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
-    monkeypatch.setattr(prompts, "LONGEST_S", 0.2)
+    monkeypatch.setattr(rendering, "LONGEST_S", 0.2)
     loops = base_model.load_tokenizer(embedded.BASE)
     loops.chat_template = template
     with (
@@ -543,10 +534,10 @@ def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
         ThreadPoolExecutor(1) as threads,
     ):
         if in_a_thread:
-            threads.submit(prompts.render, loops, "1 + 1?", "").result()
-        prompts.render(loops, "1 + 1?", "")
+            threads.submit(rendering.render, loops, "1 + 1?", "").result()
+        rendering.render(loops, "1 + 1?", "")
     loops.chat_template = "{{ messages[0].content }}"
-    assert prompts.render(loops, "1 + 1?", "") == "1 + 1?"
+    assert rendering.render(loops, "1 + 1?", "") == "1 + 1?"
 
 
 def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
@@ -626,17 +617,19 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     flags = [path, "--model", "embedded", "--reward", "boxed", "--max_prompt_tokens", "200"]
     assert cli.main(["data", *flags, "--json"]) == 0
     found = json.loads(capfd.readouterr().out)
-    assert found["rows"] == 23 and found["splits"] == {"all": 23}
-    assert found["columns"] == {"problem -> answer": 22} and found["repeated"] == 1
-    assert len(found["prompts"]) == 5 and len(found["lengths"]) == 22
-    first = found["prompts"][0]
-    assert first["answer"] == "0" and first["prompt"].endswith("<|im_start|>assistant\n")
-    assert first["tokens"] == found["lengths"][0] and found["system_prompt"] == ""
+    facts, first = found["facts"], found["examples"][0]
+    assert (facts["evaluated on"], facts["evaluation rows"]) == ("held_out", 2)
+    assert found["rows"] == 21
+    assert facts["columns"] == {"problem -> answer": 20} and facts["repeated problems"] == 1
+    assert len(found["examples"]) == 5 and len(found["lengths"]) == 20
+    (_, prompt), (_, answer) = first["parts"]
+    assert answer == "0" and prompt.endswith("<|im_start|>assistant\n")
+    assert first["tokens"] == found["lengths"][0] and facts["added system prompt"] == ""
     assert any("no column answer" in line and "(row 23)" in line for line in found["not_used"])
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
     text = capfd.readouterr().out
-    for part in ("23 rows", "problem -> answer", "--- prompt 5,", "█", "1 longer than 200"):
+    for part in ("21 rows", "problem -> answer", "--- row 5,", "longest", "1 longer than 200"):
         assert part in text
     assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
     assert "no tests" in capfd.readouterr().err
@@ -665,19 +658,13 @@ print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 
 @pytest.mark.slow
 @pytest.mark.real
-@pytest.mark.parametrize("kind", ["jsonl", "json", "csv"])
-def test_a_large_file_is_streamed(kind, tmp_path):
+def test_a_large_file_is_streamed(tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
-    path = tmp_path / f"large.{kind}"
+    path = tmp_path / "large.jsonl"
     with path.open("w") as file:
-        file.write({"json": "[", "csv": "problem,answer\n", "jsonl": ""}[kind])
         for i in range(count):
-            row = f"{i}{filler},{i}\n"
-            if kind != "csv":
-                row = f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n'
-            file.write("," * (kind == "json" and i > 0) + row)
-        file.write("]" if kind == "json" else "")
+            file.write(f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n')
     done = subprocess.run(
         [sys.executable, "-c", GIGABYTE, str(path)], capture_output=True, text=True, cwd=ROOT
     )
@@ -716,7 +703,7 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     with pytest.raises(UserError) as refused:
         describe.look(config)
     assert str(refused.value).startswith(
-        f"eval set held_out row 1 of {tmp_path / 'test.jsonl'}: no column messages"
+        f"eval set held_out row 1 of {tmp_path}: no column messages"
     )
 
 

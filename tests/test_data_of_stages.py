@@ -39,9 +39,9 @@ def test_what_is_learnt_of_a_conversation_is_marked(shown):
         ["read", "\n" + PROMPT.format("2?")], ["learnt", "b\nc<|im_end|>"],
     ]  # fmt: skip
     assert second == [["read", PROMPT.format("3?")], ["learnt", "d<|im_end|>"]]
-    assert found["columns"] == {"messages": 1, "prompt -> answer": 1}
-    assert found["learnt"] == sum(example["learnt"] for example in found["examples"])
-    assert found["tokens"] == sum(found["lengths"]) and found["trained"] == 2
+    assert found["facts"]["columns"] == {"messages": 1, "prompt -> answer": 1}
+    assert found["facts"]["trained rows"] == 2
+    assert 0 < found["facts"]["learnt tokens"] < sum(found["lengths"])
     lines = text.splitlines()
     at = lines.index("learnt | b")
     assert lines[at + 1] == "learnt | c<|im_end|>"
@@ -61,8 +61,9 @@ def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown)
         ["rejected", "b\nc<|im_end|>"],
     ]  # fmt: skip
     assert [part for part, _ in second["parts"]] == ["prompt", "chosen", "rejected"]
-    assert found["learnt"] == first["learnt"] + second["learnt"] < found["tokens"]
-    assert f"{found['learnt']} of them learnt" in text
+    learnt = len("a") + len("b\nc") + len("b\nc") + len("a") + len("b") + 5  # a stop each
+    assert found["facts"]["learnt tokens"] == learnt
+    assert f"learnt tokens       {learnt}" in text
     assert "chosen, read | <|im_start|>user" in text
 
 
@@ -86,8 +87,8 @@ def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown)
 )  # fmt: skip
 def test_each_layout_is_shown_with_its_columns(command, row, columns, parts, shown):
     _, found, text = shown(command, [row])
-    assert found["columns"] == {columns: 1} and found["examples"][0]["parts"] == parts
-    assert f"columns        {columns}" in text and f"for {command}: 1 rows" in text
+    assert found["facts"]["columns"] == {columns: 1} and found["examples"][0]["parts"] == parts
+    assert f"columns             {columns}" in text and "rows.jsonl: 1 rows" in text
 
 
 def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
@@ -95,15 +96,14 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
     pairs[1]["rejected"] = "a"
     pairs[4]["chosen"] = "long " * 40
     _, found, text = shown("dpo", pairs, "--max_length", "100")
-    assert (found["rows"], found["trained"], len(found["lengths"])) == (6, 4, 5)
+    assert (found["rows"], found["facts"]["trained rows"], len(found["lengths"])) == (6, 4, 5)
     equal, long = found["not_used"][:2]
     assert equal.endswith("1 chosen and rejected are equal (row 2)")
     assert "1 longer than 100 tokens" in long and str(max(found["lengths"])) in long
     assert "--- rows not used, with --max_length 100" in text and equal in text
     assert len(found["not_used"]) == 4  # the evaluation's too
-    _, short, text = shown("dpo", pairs, "--max_length", "10")
-    assert short["trained"] == 0 and len(short["refused"]) == 2
-    assert "so a run would be refused: set --max_length higher" in text
+    code, said, _ = shown("dpo", pairs, "--max_length", "10")
+    assert code == 2 and "max_length 10: all 5 rows of dataset" in said
 
 
 def test_text_of_the_data_does_not_steer_the_terminal(shown):
@@ -118,4 +118,4 @@ def test_a_share_of_the_rows_is_held_out(capsys, tmp_path):
                             for n in range(40)))  # fmt: skip
     assert cli.main(["data", "sft", str(path), "--model", "embedded", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["rows"] + found["evaluation_rows"] == 40 and found["evaluation_rows"] == 4
+    assert (found["rows"], found["facts"]["evaluation rows"]) == (36, 4)

@@ -70,15 +70,14 @@ def observation(draw, tokenizer, text, with_tools):
     return [{"role": "user", "content": text}]
 
 
-def anew(dialogue, tokenizer, conversation):
+def anew(tokenizer, conversation):
     """What the model's own writer makes of the whole conversation."""
-    history = conversation._history
-    named = {"tools": (history.tools if dialogue.native else None) or None}
+    named = {"tools": conversation.native_tools or None}
     named |= {"tokenize": False, "add_generation_prompt": True}
     try:
-        text = tokenizer.apply_chat_template(history.raw, **named)
+        text = tokenizer.apply_chat_template(conversation.raw, **named)
     except Exception:
-        text = tokenizer.apply_chat_template(history.parsed, **named)
+        text = tokenizer.apply_chat_template(conversation.parsed, **named)
     return tokenizer.encode(text)
 
 
@@ -141,7 +140,7 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
         ids = sampled_ids(draw, dialogue, tokenizer, canonical)
         reply = conversation.reply(ids)
         twin.reply(ids)
-        assert reply.text == tokenizer.decode(ids, skip_special_tokens=True)
+        assert reply == tokenizer.decode(ids, skip_special_tokens=True)
         record, is_sampled = record + ids, is_sampled + [True] * len(ids)
         sampled += ids
         text = hostile_text(draw, tokenizer)
@@ -161,7 +160,7 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
         else:
             record, is_sampled, sampled = written, [False] * len(written), []
             assert conversation.prompt_ids == extension.ids
-            assert written == anew(dialogue, tokenizer, conversation)
+            assert written == anew(tokenizer, conversation)
         assert tuple(record) == conversation.prompt_ids
         assert [i for i, taken in zip(record, is_sampled, strict=True) if taken] == sampled
         if extension.is_continuation == harmless.is_continuation:

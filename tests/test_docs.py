@@ -177,7 +177,7 @@ def test_every_evaluation_set_with_a_name_is_documented():
             for row in table("docs/data.md", "Evaluation sets by name")
         )
     }
-    assert rows == {(name, each.source, each.reward) for name, each in sources.NAMED.items()}
+    assert rows == {(name, *each) for name, each in sources.NAMED.items()}
 
 
 def test_every_learner_and_reward_is_in_the_readme():

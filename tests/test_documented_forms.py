@@ -177,11 +177,7 @@ def test_trls_documented_environment(seed, tmp_path):
     """The same class in TRL's tool loop and here, from one seed."""
     file = written(tmp_path, OWNS_DATA)
     target = random.Random(seed).randint(1, 6)
-    replies = [
-        call("increment", step=target - 1) + call("look"),
-        call("increment", step=1),
-        "done",
-    ]
+    replies = [call("increment", step=target - 1) + call("look"), call("increment", step=1), "done"]
     theirs = imported(file).Increment()
     messages = [{"role": "user", "content": "Count."}]
     random.seed(seed)
@@ -229,7 +225,7 @@ WORKED = "3 + 4 is 7.\n#### 7"
 )  # fmt: skip
 def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, shown, said, tmp_path):
     """Every column as TRL gives it, and the prompt as messages."""
-    renderer = Renderer(tokenizer(), "", 1000, keeps_row=True, reader=Reader(columns))
+    renderer = Renderer(tokenizer(), "", 1000, reader=Reader(columns))
     (task,) = renderer.tasks("rows", [(1, row)], Skipped())
     shown = f"[prompt, {shown}]" if "prompt, " in parameters else shown
     if "**row" in parameters:

@@ -4,11 +4,12 @@ import itertools
 import re
 
 import pytest
+from fakes import draw_groups
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unslothrl import embedded
-from unslothrl.data.prompts import render
+from unslothrl.data.rendering import render
 from unslothrl.embedded import task
 from unslothrl.weights import base_model
 
@@ -117,7 +118,7 @@ def test_the_base_is_able_but_careless(tokenizer, make_backend):
     problems = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     assert len(problems) == 48
     actor = Actor("a", engine, tokenizer)
-    groups = actor.generate(problems, 8, Sampling(1.0, 1.0, 0, 64), ("ability",))
+    groups = draw_groups(actor, problems, 8, Sampling(1.0, 1.0, 0, 64), ("ability",))
     worked = {"+": [], "-": []}
     right = []
     for group in groups:

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import random
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import engine_contract as contract
@@ -12,6 +13,7 @@ import pytest
 import torch
 from engine_contract import TOKEN, held_by, requests
 from environment_files import tokenizer, written
+from fakes import draw_groups
 from few_cases import few
 from real_episodes import ASK, MOST_GAP, Draws, dropping, gaps, of_several_turns, tasks
 from transformers import LogitsProcessor, LogitsProcessorList, PretrainedConfig
@@ -20,7 +22,7 @@ from unslothrl.actors.actor import Actor
 from unslothrl.actors.episodes import Rules
 from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
-from unslothrl.engines.chunk import ROOM, Chunk, draw, keep_likely, padded, uniform_numbers
+from unslothrl.engines.chunk import Chunk, draw, keep_likely, padded, uniform_numbers
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup
@@ -28,7 +30,6 @@ from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import footprint
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import Held
 from unslothrl.weights.shapes import shape_of
 
 pytestmark = pytest.mark.real
@@ -58,18 +59,19 @@ def engine(request, bases, backend):
     return engine
 
 
+def gap(engine, backend, temperature: float) -> float:
+    """The mean difference of the engine's log-probabilities from the learner's."""
+    asked = requests(sampling=Sampling(temperature, 1.0, 0, 24))
+    drawn = generate(engine, asked)
+    batch = [Sample.of(r.prompt_ids, one) for r, one in zip(asked, drawn, strict=True)]
+    with torch.no_grad():
+        learner, _ = backend.token_logprobs(batch, temperature)
+    sampler = np.concatenate([one.logprobs for one in drawn])
+    return np.abs(learner.numpy() - sampler).mean()
+
+
 def test_logprobs_are_the_learners(engine, backend):
-    for temperature in (1.0, 1.3):
-        sampling = Sampling(temperature, 1.0, 0, 24)
-        drawn = generate(engine, requests(sampling=sampling))
-        batch = [
-            Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-            for request, one in zip(requests(), drawn, strict=True)
-        ]
-        with torch.no_grad():
-            learner, _ = backend.token_logprobs(batch, temperature)
-        sampler = np.concatenate([one.logprobs for one in drawn])
-        assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01 and gap(engine, backend, 1.3) < 0.01
 
 
 def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
@@ -130,9 +132,8 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        folder = engine.loaded[engine.newest].files.folder
-        assert [held.folder for held in engine.files.held] == [folder]
-        assert [path for path in engine.files.folder.iterdir() if path.is_dir()] == [folder]
+        folder = engine.loaded[engine.newest].files
+        assert [*engine.files.folder.iterdir()] == [folder]
 
 
 def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, backend):
@@ -142,7 +143,7 @@ def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, bac
     assert config["lora_alpha"] != config["r"]
     vllm_engine.load(adapter)
     generate(vllm_engine, requests(1))
-    folder = vllm_engine.loaded[vllm_engine.newest].files.folder
+    folder = vllm_engine.loaded[vllm_engine.newest].files
     assert (folder / WEIGHTS_FILE).read_bytes() == adapter.weights
     assert (folder / CONFIG_FILE).read_text() == adapter.config
 
@@ -201,15 +202,7 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     settings = backend.model.get_base_model().generation_config
     settings.repetition_penalty, settings.top_k, settings.no_repeat_ngram_size = 1.5, 3, 2
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
-    drawn = generate(engine, requests())
-    batch = [
-        Sample(request.prompt_ids, one.token_ids, one.logprobs, np.zeros(len(one.token_ids)), 0)
-        for request, one in zip(requests(), drawn, strict=True)
-    ]
-    with torch.no_grad():
-        learner, _ = backend.token_logprobs(batch, 1.0)
-    sampler = np.concatenate([one.logprobs for one in drawn])
-    assert np.abs(learner.numpy() - sampler).mean() < 0.01
+    assert gap(engine, backend, 1.0) < 0.01
 
 
 def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
@@ -270,27 +263,23 @@ def test_the_engines_weights_and_adapters_are_as_large_as_planned(vllm_engine, b
 
 
 @pytest.mark.parametrize("damage", few(["flipped", "gone"]))
-def test_files_that_are_damaged_before_vllm_reads_them_are_written_again(
+def test_files_that_are_damaged_before_vllm_reads_them_are_refused(
     vllm_engine, backend, monkeypatch, damage
 ):
-    hold, folders = vllm_engine.files.hold, []
+    hold, folders, before = vllm_engine.files.hold, [], dict(vllm_engine.loaded)
 
-    def damaged(adapter: Adapter, is_own: bool = False) -> Held:
-        held = hold(adapter, is_own)
-        folders.append(held.folder)
-        weights = held.folder / WEIGHTS_FILE
-        if is_own:
-            return held
+    def damaged(adapter: Adapter) -> Path:
+        folders.append(hold(adapter))
+        weights = folders[-1] / WEIGHTS_FILE
         content = bytearray(weights.read_bytes())
         content[-1] ^= 1
         weights.unlink() if damage == "gone" else weights.write_bytes(content)
-        return held
+        return folders[-1]
 
     monkeypatch.setattr(vllm_engine.files, "hold", damaged)
-    vllm_engine.load(backend.publish(860))  # which compares it with what was published
-    assert vllm_engine.version == 860 and len(set(folders)) == 2
-    assert [folder.exists() for folder in folders] == [False, True]
-    assert vllm_engine.loaded.keys() == {vllm_engine.newest} == host_copies(vllm_engine).keys()
+    with pytest.raises(Exception):  # noqa: B017  # of vLLM, or by what is read back
+        vllm_engine.load(backend.publish(860))
+    assert not folders[0].exists() and vllm_engine.loaded == before
 
 
 def host_copies(engine: VllmEngine) -> dict[int, list[torch.Tensor]]:
@@ -351,9 +340,9 @@ class Drawing(LogitsProcessor):
 
 
 def test_tokens_are_those_of_transformers_generate(bases, backend):
-    """Over prompts of several lengths, each of them twice, and further than a buffer's room."""
+    """Over prompts of several lengths, each of them twice."""
     prompts = sorted(2 * [request.prompt_ids for request in requests(12)], key=len, reverse=True)
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=ROOM + 20)
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=84)
     asked = [Request(str(i), prompt, i, sampling) for i, prompt in enumerate(prompts)]
     engine = TransformersEngine(backend, bases["biases"], max_num_seqs=24, has_own_base=False)
     drawn = generate(engine, asked)
@@ -373,7 +362,6 @@ def test_tokens_are_those_of_transformers_generate(bases, backend):
         for completion, row in zip(drawn, expected, strict=True)
     ]
     assert sum(agree) >= 22  # all of them but for rounding, on some processor
-    assert max(len(completion.token_ids) for completion in drawn) > ROOM
 
 
 def test_rows_of_a_chunk_finish_by_themselves():
@@ -405,12 +393,11 @@ def test_temperature_0_takes_the_likeliest_token():
     from unslothrl.weights.adapter_use import Use
 
     use = Use(base="embedded", system_prompt="")
-    greedy = sampling_of(use, 8, 0.0)
+    greedy = sampling_of(replace(use, temperature=0.0), 8)
     assert keep_likely(torch.tensor([[1.0, 3.0, 2.0]]), greedy).isfinite().tolist() == [
         [False, True, False]
     ]
-    assert sampling_of(use, 8, 0.5).temperature == 0.5
-    assert sampling_of(use, 8, None) == Sampling(use.temperature, use.top_p, 0, 8)
+    assert sampling_of(use, 8) == Sampling(use.temperature, use.top_p, 0, 8)
 
 
 class Kept:
@@ -438,7 +425,7 @@ def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     actor = Actor("actor-0", Kept(vllm_engine), tokens, None, setup, Rules(context=256))
     try:
         draws = Draws(actor)
-        groups = actor.generate(tasks(8), 8, Sampling(1.0, 1.0, 0, 64, 200), (0,))
+        groups = draw_groups(actor, tasks(8), 8, Sampling(1.0, 1.0, 0, 64, 200), (0,))
     finally:
         actor.close()
     samples = draws.check(groups)

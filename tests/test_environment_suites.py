@@ -23,6 +23,10 @@ from unslothrl.errors import UserError
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
 
 SEED = 5  # of the episodes
+CLASSES = {
+    "gem": "Gem", "textarena": "TextArena", "reasoning_gym": "ReasoningGym", "openenv": "OpenEnv",
+    "verifiers": "Verifiers",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +45,7 @@ def verifiers(tmp_path, monkeypatch) -> dict[str, object]:
 
 def example(suite: str) -> str:
     """What `--environment` is given."""
-    return f"{EXAMPLES}/{suite}.py:{environments.EXAMPLES[suite]}"
+    return f"{EXAMPLES}/{suite}.py:{CLASSES[suite]}"
 
 
 def played(python: str, suite: str, replies: list[str], **options) -> Played:

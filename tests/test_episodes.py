@@ -7,6 +7,7 @@ import pytest
 from environment_files import ECHO, END, Script, asked, ids_of, play_with, tokenizer, written
 
 from unslothrl.actors.episodes import Rules, complete
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.host import Setup
 from unslothrl.records import Request, Sampling, seed_of
 
@@ -23,8 +24,7 @@ def echo(tmp_path_factory) -> Setup:
 def test_a_single_turn_is_the_completion_as_it_was_drawn():
     script = Script("hello$")
     first = Request("0/1", asked("?").prompt_ids, 77, Sampling(1.0, 1.0, 0, 100))
-    text = lambda ids: tokenizer().decode(list(ids), skip_special_tokens=True)  # noqa: E731
-    played = asyncio.run(complete(first, script.draw, text))
+    played = asyncio.run(complete(first, script.draw, TemplateDialogue(tokenizer())))
     (request,) = script.requests
     assert (request.id, request.prompt_ids, request.seed) == ("0/1", asked("?").prompt_ids, 77)
     assert tuple(played.completion.token_ids) == (*ids_of("hello"), END)

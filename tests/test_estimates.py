@@ -12,7 +12,6 @@ from unslothrl.algorithms.estimates import (
     best_of,
     estimate,
     paired,
-    pass_at_k,
     sign_test,
     t_quantile,
 )
@@ -20,12 +19,11 @@ from unslothrl.algorithms.estimates import (
 
 def test_pass_at_k_by_hand():
     # 2 of 4 right: a pair has none in 1 of 6 cases
-    assert pass_at_k(2, 4, 2) == pytest.approx(5 / 6)
-    assert [pass_at_k(c, 4, 1) for c in range(5)] == [0, 0.25, 0.5, 0.75, 1]
-    assert pass_at_k(0, 4, 4) == 0 and pass_at_k(1, 4, 4) == 1 and pass_at_k(3, 4, 2) == 1
-    for wrong in ((5, 4, 1), (1, 4, 5), (1, 4, 0), (-1, 4, 1)):
-        with pytest.raises(ValueError, match="pass@"):
-            pass_at_k(*wrong)
+    assert best_of([1.0, 1.0, 0.0, 0.0], 2) == pytest.approx(5 / 6)
+    assert [best_of([1.0] * c + [0.0] * (4 - c), 1) for c in range(5)] == [0, 0.25, 0.5, 0.75, 1]
+    for k in (0, 5):
+        with pytest.raises(ValueError, match="best of"):
+            best_of([1.0] * 4, k)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
@@ -33,9 +31,6 @@ def test_the_best_of_k_is_the_mean_over_all_choices(k):
     scores = [0.0, 1.0, 0.5, 1.0, 0.25]
     every = [max(chosen) for chosen in itertools.combinations(scores, k)]
     assert best_of(scores, k) == pytest.approx(statistics.fmean(every))
-    for right in range(6):
-        binary = [1.0] * right + [0.0] * (5 - right)
-        assert best_of(binary, k) == pytest.approx(pass_at_k(right, 5, k))
 
 
 def test_quantiles_are_those_of_the_tables():

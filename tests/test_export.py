@@ -150,6 +150,7 @@ def test_another_base_of_the_same_sizes_is_refused(run, tmp_path, capsys):
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output link", "output link: it exists already"),
         ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
+        ("--adapter run --output run/adapters/v000009", "it would be an adapter of that run"),
     ],
 )
 def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
@@ -159,19 +160,20 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
     write(tmp_path / "cut" / "adapters" / "v000001")
     (tmp_path / "cut" / "adapters" / "v000001" / "adapter_model.safetensors").unlink()
     (tmp_path / "half").mkdir()
-    (tmp_path / "half" / "config.toml").touch()
+    for name in ("half", "run"):
+        (tmp_path / name / "config.toml").touch()
     (tmp_path / "link").symlink_to("nowhere")
-    before = sorted(path.name for path in tmp_path.iterdir())
+    before = sorted(tmp_path.rglob("*"))
     monkeypatch.chdir(tmp_path)
     assert cli.main(["export", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert said in line and sorted(path.name for path in tmp_path.iterdir()) == before
+    assert said in line and sorted(tmp_path.rglob("*")) == before
 
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from unslothrl.export.staging import staged
+from unslothrl.files import staged
 with staged(Path(sys.argv[1])) as at:
     (at / "half").write_text("x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -182,7 +184,7 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
     import subprocess
     import sys
 
-    from unslothrl.export.staging import staged
+    from unslothrl.files import staged
 
     target = tmp_path / "out[1]"
     subprocess.run([sys.executable, "-c", KILLED, str(target)], timeout=60)
@@ -191,18 +193,6 @@ def test_what_a_killed_export_has_left_goes_with_the_next(tmp_path):
         (at / "whole").touch()
     assert [path.name for path in target.iterdir()] == ["whole"]
     assert [*tmp_path.iterdir()] == [target]
-
-
-def test_no_export_becomes_a_runs_newest_adapter(tmp_path, monkeypatch, capsys):
-    from adapters import write
-
-    write(tmp_path / "run" / "adapters" / "v000001")
-    (tmp_path / "run" / "config.toml").touch()
-    monkeypatch.chdir(tmp_path)
-    words = ["export", "--adapter", "run", "--output", "run/adapters/v000009"]
-    assert cli.main(words) == 2
-    assert "it would be an adapter of that run" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "run" / "adapters").iterdir()] == ["v000001"]
 
 
 def test_names_in_a_card_are_no_markup(tmp_path):
@@ -223,7 +213,7 @@ def test_names_in_a_card_are_no_markup(tmp_path):
 
 
 def test_a_folder_is_written_whole_or_not_at_all(tmp_path):
-    from unslothrl.export.staging import staged
+    from unslothrl.files import staged
 
     target = tmp_path / "new" / "er" / "out"
     for error in (OSError("9 requested and 8 written"), KeyboardInterrupt()):

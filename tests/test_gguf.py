@@ -3,15 +3,16 @@ shares no code with ours, computes the same. tests/test_llama_cpp.py asks llama.
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.errors import UserError
-from unslothrl.export import gguf_tokenizer
+from unslothrl.export import gguf
 
-REGEX = next(iter(gguf_tokenizer.SPLITS))[0][0]  # Qwen2's
+REGEX = next(iter(gguf.SPLITS))[0][0]  # Qwen2's
 
 
 def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model) -> dict:
@@ -32,7 +33,7 @@ def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model
 
 def read(folder, content, size=6):
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    return gguf_tokenizer.read(folder, size)
+    return gguf.read_tokenizer(folder, size)
 
 
 def test_a_tokenizer_is_read(tmp_path):
@@ -43,9 +44,9 @@ def test_a_tokenizer_is_read(tmp_path):
 
 
 def test_the_embedded_tokenizer_merges_nothing():
-    found = gguf_tokenizer.read(embedded.BASE, 320)
+    found = gguf.read_tokenizer(embedded.BASE, 320)
     assert (found.pre, found.merges, len(found.tokens)) == ("gpt-2", [], 320)
-    assert found.tokens[259] == "<think>" and found.types[259] == gguf_tokenizer.USER_DEFINED
+    assert found.tokens[259] == "<think>" and found.types[259] == gguf.USER_DEFINED
 
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
@@ -136,19 +137,15 @@ def small_model(kind: str):
 
 
 def write(model, path, kind: str = "f16") -> None:
-    from unslothrl.export import gguf
-
-    tokenizer = gguf_tokenizer.read(embedded.BASE, model.config.vocab_size)
+    found = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
     special = {"eos": 2, "pad": 0}
-    gguf.write(model, tokenizer, path, kind, name="x", special=special, adds_bos=False,
-               chat_template="{{ messages }}")  # fmt: skip
+    tokenizer = replace(found, special=special, chat_template="{{ messages }}")
+    gguf.write(model, tokenizer, path, kind, "x")
 
 
 @pytest.mark.real
 def test_llamas_heads_are_interleaved_by_hand():
     import torch
-
-    from unslothrl.export import gguf
 
     config = small_model("llama").config
     config.num_attention_heads, config.num_key_value_heads = 2, 1
@@ -164,8 +161,6 @@ def test_llamas_heads_are_interleaved_by_hand():
 
 @pytest.mark.real
 def test_llama_3_1s_frequencies_by_hand():
-    from unslothrl.export import gguf
-
     factors = gguf.rope_factors(small_model("llama").config)
     assert len(factors) == 16 and factors[0] == 1  # turns once in 6 tokens: as it is
     assert factors[-1] == 8  # in 2.7 million: divided by the factor
@@ -193,8 +188,6 @@ def test_llama_3_1s_frequencies_by_hand():
     ),
 )
 def test_a_model_that_llama_cpp_computes_otherwise_is_refused(kind, more, words):
-    from unslothrl.export import gguf
-
     config = small_model(kind).config
     for name, value in more.items():
         setattr(config, name, value) if name != "model_type" else config.__dict__.update(
@@ -239,8 +232,6 @@ def test_transformers_reads_the_same_model_back(tmp_path, kind):
 def test_q8_0_keeps_weights_to_half_a_step_of_their_block(tmp_path):
     import gguf as library
     import numpy as np
-
-    from unslothrl.export import gguf
 
     model = small_model("qwen3")
     write(model, tmp_path / "x.gguf", "q8_0")

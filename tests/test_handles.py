@@ -9,7 +9,7 @@ from fakes import FakeGenerator, FakeLearner
 from unslothrl.actors.actor import Actor
 from unslothrl.cluster import base as checks_module
 from unslothrl.cluster.base import Checks
-from unslothrl.cluster.handles import ActorHandle, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner
@@ -24,7 +24,7 @@ def parameters(function) -> list[tuple[str, object]]:
     return [(p.name, p.default) for p in inspect.signature(function).parameters.values()]
 
 
-@pytest.mark.parametrize("handle", [GeneratorHandle, ActorHandle, LearnerHandle])
+@pytest.mark.parametrize("handle", [ActorHandle, LearnerHandle])
 def test_a_handle_passes_what_the_method_takes(handle):
     """But for parameters that have a default there, which tests use."""
     targets = [Learner] if handle is LearnerHandle else [Actor, Learner]
@@ -75,11 +75,11 @@ def test_who_has_a_canary():
 
 def test_another_base_and_another_sandbox_are_named():
     checks = Checks("bubblewrap")
-    assert checks.problem("learner-0", [None, "a" * 8]) is None
-    base = checks.problem("actor-1", [None, "b" * 8, None])
+    assert checks.problem("learner-0", ("", "a" * 8)) is None
+    base = checks.problem("actor-1", ("", "b" * 8))
     assert isinstance(base, RunError)
     assert str(base).startswith("actor-1 holds a different 4-bit base (bbbbbbbb)")
-    sandbox = checks.problem("actor-2", ["no bubblewrap here", "a" * 8])
+    sandbox = checks.problem("actor-2", ("no bubblewrap here", "a" * 8))
     assert isinstance(sandbox, UserError) and str(sandbox) == "actor-2: no bubblewrap here"
 
 

@@ -8,7 +8,6 @@ import pytest
 from environment_files import Script, asked, play_with, tokenizer, tool, written
 from few_cases import few
 
-from unslothrl.actors import episodes
 from unslothrl.actors.episodes import Rules
 from unslothrl.dialogue.calls import NO_OBJECT
 from unslothrl.dialogue.template import TemplateDialogue
@@ -98,9 +97,7 @@ class Passes:
 def test_a_prompt_has_no_turn_of_an_unknown_role(role, tmp_path):
     first = [{"role": role, "content": "x"}, {"role": "user", "content": "2+2?"}]
     lost = played(tmp_path, first=first).lost
-    assert lost == (
-        f"environment: a message of role {role!r}: choose one of user, tool, system, assistant"
-    )
+    assert lost == (f"a message of role {role!r}: choose one of user, tool, system, assistant")
 
 
 def test_a_prompt_does_not_end_with_a_turn_of_the_assistant(tmp_path):
@@ -133,7 +130,7 @@ def earned(folder, rules=None, **options):
     few(
         [
             ("1e308", "its reward is 1e+308"),
-            ("10**400", "its reward is nan"),
+            ("10**400", "OverflowError"),
             ("b'1.0'", "its reward is b'1.0'"),
             ("6e11", "its rewards come to 1.2e+12"),
         ]
@@ -244,17 +241,14 @@ def test_half_a_surrogate_pair_is_replaced(says):
 class Fails(TemplateDialogue):
     """Of a template that has not thought of a text."""
 
-    def extended(self, *args):
-        raise KeyError("no such text")
-
-    def opened(self, messages, tools):
-        if messages[0]["content"] == "strange":
+    def texts(self, messages):
+        if messages[0]["content"] != "hello":
             raise KeyError("no such text")
-        return super().opened(messages, tools)
+        return super().texts(messages)
 
 
 def test_a_dialogue_that_fails_on_a_text_costs_the_episode(says, monkeypatch):
-    monkeypatch.setattr(episodes, "TemplateDialogue", Fails)
+    monkeypatch.setattr("environment_files.TemplateDialogue", Fails)
     for first, turns in ((None, 1), ("strange", 0)):
         setup = Setup(says, "Says", {"first": first})
         played = play_with(setup, Script("x$", "y$"), most=2000)
@@ -266,9 +260,9 @@ def test_what_a_template_refuses_of_the_task_is_the_users(tmp_path, monkeypatch)
     """As it is no environment's."""
 
     class Refuses(TemplateDialogue):
-        def opened(self, messages, tools):
+        def texts(self, messages):
             raise UserError("model: its chat template refuses it")
 
-    monkeypatch.setattr(episodes, "TemplateDialogue", Refuses)
+    monkeypatch.setattr("environment_files.TemplateDialogue", Refuses)
     with pytest.raises(UserError):
         play_with(Setup(written(tmp_path, ECHO), "Echo"), Script("x$"))

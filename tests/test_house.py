@@ -33,7 +33,7 @@ LAYERS = (
     ("export", "learners"),
     ("cluster",),
     ("training",),
-    ("evaluation", "runs"),
+    ("runs",),
     ("offline",),
     ("commands",),
     ("__main__",),

@@ -40,6 +40,13 @@ def train(parameters, optimizer, steps: range) -> None:
         optimizer.step()
 
 
+def trained(kind: str, steps: int):
+    """-> (parameters, optimiser, what is saved of them after so many steps)."""
+    parameters, optimizer = made(kind, 0)
+    train(parameters, optimizer, range(steps))
+    return parameters, optimizer, saved(parameters, optimizer)
+
+
 def saved(parameters, optimizer) -> bytes:
     values = {f"parameter/{i}": parameter for i, parameter in enumerate(parameters)}
     state = learner_state.leaves(optimizer)
@@ -72,9 +79,7 @@ def test_training_goes_on_to_the_byte(kind):
 
 @pytest.mark.parametrize("kind", ["AdamW8bit", "PagedAdamW8bit"])
 def test_values_go_into_the_buffers_that_the_optimiser_built(kind):
-    parameters, optimizer = made(kind, 0)
-    train(parameters, optimizer, range(3))
-    data = saved(parameters, optimizer)
+    parameters, optimizer, data = trained(kind, 3)
     train(parameters, optimizer, range(3, 4))
     first = optimizer.state[parameters[0]]
     buffers = dict(first)
@@ -89,9 +94,7 @@ def test_values_go_into_the_buffers_that_the_optimiser_built(kind):
 
 def test_the_buffers_of_a_fresh_optimiser_are_its_own():
     """`get_state_buffer` is what pages them on a card."""
-    parameters, optimizer = made("PagedAdamW8bit", 0)
-    train(parameters, optimizer, range(3))
-    data = saved(parameters, optimizer)
+    *_, data = trained("PagedAdamW8bit", 3)
     fresh, other = made("PagedAdamW8bit", 1)
     build, built = other.get_state_buffer, []
     other.get_state_buffer = lambda *a, **k: built.append(build(*a, **k)) or built[-1]
@@ -102,9 +105,7 @@ def test_the_buffers_of_a_fresh_optimiser_are_its_own():
 
 
 def test_gradients_and_rates_are_left_alone():
-    parameters, optimizer = made("AdamW8bit", 0)
-    train(parameters, optimizer, range(2))
-    data = saved(parameters, optimizer)
+    *_, data = trained("AdamW8bit", 2)
     fresh, other = made("AdamW8bit", 1)
     fresh[1].grad = torch.ones_like(fresh[1])
     load(fresh, other, data)
@@ -116,24 +117,22 @@ def test_gradients_and_rates_are_left_alone():
     ("kind", "other"), [("AdamW", "AdamW8bit"), ("AdamW8bit", "AdamW"), ("Adam32", "AdamW8bit")]
 )
 def test_another_optimisers_state_is_refused(kind, other):
-    one = made(kind, 0)
-    train(*one, range(1))
+    *_, data = trained(kind, 1)
     with pytest.raises(ValueError, match="resume on a machine of the kind"):
-        load(*made(other, 0), saved(*one))
+        load(*made(other, 0), data)
 
 
 @pytest.mark.parametrize("kind", few(["PagedAdamW8bit", "AdamW8bit"]))
 def test_a_learner_with_a_critic_goes_on_under_8_bit_adam(kind, bases):
     from unslothrl.backends import peft
-    from unslothrl.backends.lora import LoraBackend
 
-    class OnACard(LoraBackend):
-        def optimizer(self, parameters, lr, weight_decay):
-            return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
+    def optimizer(parameters, lr, weight_decay):
+        return KINDS[kind](parameters, lr=lr, weight_decay=weight_decay)
 
     def learner(seed):
         options = {"rank": 64, "alpha": 64, "dropout": 0.0, "dtype": torch.bfloat16}
-        backend = OnACard(peft.load(bases["plain"], seed=seed, **options).loaded)
+        backend = peft.load(bases["plain"], seed=seed, **options)
+        backend.optimizer = optimizer
         return learner_of(backend, bases["plain"], objective="ppo")
 
     def train(one, steps):

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from test_gguf import MODELS, small_model, write
 
 from unslothrl import embedded
 from unslothrl.commands import cli
-from unslothrl.export import gguf_tokenizer
+from unslothrl.export import gguf
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.slow
@@ -62,8 +63,6 @@ def largest_difference(model, file: Path) -> tuple[float, float]:
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_logits_of_each_family_agree(tmp_path, kind, record_property):
-    from unslothrl.export import gguf
-
     for stored, most in (("f16", 0.005), ("q8_0", 0.1)):
         model = small_model(kind)
         write(model, tmp_path / f"{stored}.gguf", stored)
@@ -88,8 +87,6 @@ def trained(folder: Path) -> Path:
 def test_the_embedded_run_as_gguf(tmp_path):
     from transformers import AutoModelForCausalLM
 
-    from unslothrl.export import gguf
-
     run = trained(tmp_path)
     assert cli.main(["export", "--adapter", str(run), "--output", str(tmp_path / "merged")]) == 0
     tokenizer = base_model.load_tokenizer(embedded.BASE)
@@ -108,12 +105,12 @@ def test_the_embedded_run_as_gguf(tmp_path):
         assert said["eos"] == tokenizer.eos_token_id
 
 
-@pytest.mark.parametrize("split", gguf_tokenizer.SPLITS)
+@pytest.mark.parametrize("split", gguf.SPLITS)
 def test_tokens_agree_where_there_are_merges(tmp_path, split):
     """Tokenizers trained on this project's texts, which split as each of the known ones does."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-    (patterns, by_words), name = split, gguf_tokenizer.SPLITS[split]
+    (patterns, by_words), name = split, gguf.SPLITS[split]
     parts = [
         pre_tokenizers.Digits(individual_digits=True)
         if pattern == "digits"
@@ -134,14 +131,12 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
     )
     tokenizer.train_from_iterator([*texts, *ODD * 5], trainer)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    from unslothrl.export import gguf
 
     model = small_model("qwen2")
     model.resize_token_embeddings(2048)
-    read = gguf_tokenizer.read(tmp_path, 2048)
+    read = gguf.read_tokenizer(tmp_path, 2048)
     assert read.pre == name and len(read.merges) > 1000
-    gguf.write(model, read, tmp_path / "x.gguf", "f16", name="x", special={"eos": 2},
-               adds_bos=False, chat_template=None)  # fmt: skip
+    gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in [*ODD, *texts]]
     said = ask(tmp_path / "x.gguf", texts=[*ODD, *texts])["tokens"]
     wrong = [text[:80] for text, one, other in zip([*ODD, *texts], expected, said, strict=True)

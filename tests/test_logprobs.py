@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from unslothrl.backends import logprobs
-from unslothrl.backends.lora import Loaded, LoraBackend
+from unslothrl.backends.lora import LoraBackend
 
 pytestmark = pytest.mark.real
 
@@ -102,7 +102,7 @@ def test_logits_are_those_of_the_models_own_forward(kind):
         num_key_value_heads=2, head_dim=16, vocab_size=99, pad_token_id=0, **extra.get(kind, {}),
     )  # fmt: skip
     model = AutoModelForCausalLM.from_config(config).eval()
-    loaded = Loaded(
+    backend = LoraBackend(
         model=SimpleNamespace(get_base_model=lambda: model),
         device=torch.device("cpu"),
         dtype=torch.float32,
@@ -115,7 +115,6 @@ def test_logits_are_those_of_the_models_own_forward(kind):
         decoder=lambda: model,
         for_training=torch.nn.Module.train,
     )
-    backend = LoraBackend(loaded)
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
         expected = model(input_ids=ids).logits[0]

@@ -15,12 +15,12 @@ import pytest
 import safetensors.torch
 from conftest import targets_by_layer
 from few_cases import few
+from runs_compared import rows as rows_of
 
 from unslothrl import cluster
 from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.commands import cli
 from unslothrl.records import LORA_TARGETS
-from unslothrl.tracking import profiler
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
@@ -76,7 +76,7 @@ def train_here(output: Path, name: str, *more: str, **options) -> Path:
 
 
 def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return rows_of(folder / "metrics.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def test_a_profile_has_traces_and_changes_no_adapter(output, whole, capsys):
     for name in traces:
         trace = json.loads(gzip.decompress((folder / "profile" / name).read_bytes()))
         assert any(event["name"].startswith("aten::") for event in trace["traceEvents"])
-        assert (folder / "profile" / name).stat().st_size < profiler.MOST_BYTES
+        assert (folder / "profile" / name).stat().st_size < 32 << 20
     table = (folder / "profile" / "table.txt").read_text()
     assert table.startswith("profile of steps 2 to 3: ") and "aten::" in table
     printed = capsys.readouterr().out
@@ -148,14 +148,8 @@ def test_every_target_of_every_layer_has_been_trained(ray, make_backend):
     from unslothrl import embedded
     from unslothrl.backends import peft
 
-    initial = peft.load(
-        base_model.quantise(embedded.BASE),
-        dtype=torch.bfloat16,
-        rank=16,
-        alpha=32,
-        dropout=0.0,
-        seed=0,
-    )
+    base, bf16 = base_model.quantise(embedded.BASE), torch.bfloat16
+    initial = peft.load(base, dtype=bf16, rank=16, alpha=32, dropout=0.0, seed=0)
     before = safetensors.torch.load(bytes(initial.publish(0).weights))
     after = weights(ray / "adapters" / "v000003")
     assert before.keys() == after.keys()
@@ -165,15 +159,8 @@ def test_every_target_of_every_layer_has_been_trained(ray, make_backend):
 
 
 def test_the_run_folder_has_the_documented_files_and_metrics(ray):
-    assert {path.name for path in ray.iterdir()} >= {
-        "config.toml",
-        "metrics.jsonl",
-        "summary.json",
-        "rollouts",
-        "adapters",
-        "checkpoints",
-        "report.html",
-    }
+    files = "config.toml metrics.jsonl summary.json report.html rollouts adapters checkpoints"
+    assert {path.name for path in ray.iterdir()} >= set(files.split())
     assert [row["step"] for row in metrics(ray)] == [0, 1, 2, 3]  # one object a step
     assert "eval/held_out/pass@1" in metrics(ray)[0]
     assert [("eval/held_out/pass@1" in row) for row in metrics(ray)] == [True, False, True, True]
@@ -198,10 +185,7 @@ def test_the_run_folder_has_the_documented_files_and_metrics(ray):
 
 
 def test_rollouts_record_what_was_generated_and_selected(ray):
-    rows = [
-        json.loads(line)
-        for line in (ray / "rollouts" / "step_000002.jsonl").read_text().splitlines()
-    ]
+    rows = rows_of(ray / "rollouts" / "step_000002.jsonl")
     assert len(rows) == 8 * 4
     assert {row["policy_version"] for row in rows} == {1}
     assert sum(row["selected"] for row in rows) == 8 * 3
@@ -229,7 +213,7 @@ def test_the_report_has_the_gap_of_every_token_that_was_trained_on(run, request)
         assert gaps and abs(sum(gaps) / len(gaps) - row["train/sampler_gap"]) < 5e-5
         for each in candidates:
             text = "".join(each["traced"]["pieces"]).removesuffix("<|im_end|>")
-            assert [text] == each["text"]
+            assert [text] == each["completion"]
 
 
 def test_only_the_adapter_is_sent_to_the_engines(ray):
@@ -268,7 +252,7 @@ def test_a_run_that_generates_while_it_updates(partial, output):
     drawn = [
         (row["task"], row["candidate"])
         for path in (folder / "rollouts").iterdir()
-        for row in map(json.loads, path.read_text().splitlines())
+        for row in rows_of(path)
     ]
     assert len(drawn) == len(set(drawn)) == 4 * 8 * 4
     evaluated = [row["step"] for row in metrics(folder) if "eval/held_out/pass@1" in row]
@@ -302,20 +286,17 @@ def test_a_starting_adapter_is_where_training_starts(output, ray):
     folder = train_here(output, "from", adapter=start, max_steps=1, lora_save_path=output / "copy")
     assert (output / "copy" / "adapter_config.json").is_file()
     row = metrics(folder)[1]
-    assert row["train/kl_reference"] == pytest.approx(
-        0, abs=1e-9
-    )  # the policy is still its reference
-    assert (folder / "adapters/v000001/adapter_model.safetensors").read_bytes() != (
-        start / "adapter_model.safetensors"
-    ).read_bytes()
+    assert abs(row["train/kl_reference"]) <= 1e-9  # the policy is still its reference
+    files = [each / "adapter_model.safetensors" for each in (folder / "adapters/v000001", start)]
+    assert files[0].read_bytes() != files[1].read_bytes()
 
 
 def test_shuffled_rewards_are_recorded_as_shuffled(output):
     folder = train_here(output, "plain", max_steps=1)
-    plain = (folder / "rollouts" / "step_000001.jsonl").read_text().splitlines()
+    plain = rows_of(folder / "rollouts" / "step_000001.jsonl")
     folder = train_here(output, "control", "--shuffle_rewards", max_steps=1)
-    control = (folder / "rollouts/step_000001.jsonl").read_text().splitlines()
-    pairs = [(json.loads(a), json.loads(b)) for a, b in zip(plain, control, strict=True)]
+    control = rows_of(folder / "rollouts" / "step_000001.jsonl")
+    pairs = list(zip(plain, control, strict=True))
     assert all(a["completion"] == b["completion"] for a, b in pairs)
     assert any(a["rewards"] != b["rewards"] for a, b in pairs)
     assert all(b["score"] == a["score"] for a, b in pairs)
@@ -351,11 +332,8 @@ def test_real_problems_run_through_the_main_job(name, file, started, output):
         batch_size=3, num_candidates=2, topk=2, learner_chunk_size=1, eval_every=0,
         train_batch_size=2, cluster="local", max_steps=2, **started,
     )  # fmt: skip
-    rows = [
-        json.loads(line)
-        for step in (1, 2)
-        for line in (folder / f"rollouts/step_{step:06d}.jsonl").read_text().splitlines()
-    ]
+    files = [folder / f"rollouts/step_{step:06d}.jsonl" for step in (1, 2)]
+    rows = [row for file in files for row in rows_of(file)]
     assert len(rows) == 2 * 3 * 2
     assert all("<|im_start|>system" not in row["prompt"] for row in rows)  # as the base knows it
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
@@ -420,14 +398,12 @@ def test_ctrl_c_and_termination_end_well_and_leave_nothing(number, generates, li
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"model": "no/such/model"}, "no such folder"),
         ({"model": "./nowhere"}, "no such file or folder"),
         ({"model": "a" * 300}, "no such folder"),
         ({"dataset": "~nobody/x.jsonl"}, "no such file or folder"),
         ({"adapter": "."}, "adapter_config.json"),
-        ({"number_of_actors": 1000}, "GB of memory, the cluster has"),
+        ({"number_of_actors": 1000}, "processes needs about"),
         ({"dataset": "nowhere.jsonl"}, "no such file or folder"),
-        ({"number_of_actors": "-1"}, "number_of_actors"),
         ({"max_prompt_tokens": "5"}, "--max_prompt_tokens"),
     ],
 )

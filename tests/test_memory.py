@@ -27,9 +27,6 @@ class Nvml:
         self.asked = uuid
         return "card"
 
-    def nvmlDeviceGetMemoryInfo(self, card: str):
-        return SimpleNamespace(total=24 * GB, free=11 * GB)
-
     def nvmlDeviceGetComputeRunningProcesses(self, card: str):
         pids = {"mine": MINE, "other": MINE + 1}
         return [SimpleNamespace(pid=pids[k], usedGpuMemory=v) for k, v in self.used.items()]
@@ -44,6 +41,7 @@ def card(monkeypatch):
         properties = SimpleNamespace(total_memory=int(total * GB), uuid="1234-abcd")
         for name, answer in {
             "is_available": lambda: True,
+            "is_initialized": lambda: True,
             "current_device": lambda: 0,
             "get_device_properties": lambda device: properties,
             "mem_get_info": lambda *device: (int(free * GB), int(total * GB)),
@@ -51,11 +49,10 @@ def card(monkeypatch):
         }.items():
             monkeypatch.setattr(torch.cuda, name, answer)
         monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: cannot be imported
-        memory.watch_card.cache_clear()
         return limited
 
-    yield put
-    memory.watch_card.cache_clear()
+    monkeypatch.setattr(memory, "most_of_card_mb", 0.0)
+    return put
 
 
 @pytest.mark.parametrize(
@@ -79,48 +76,15 @@ def test_the_limit_reaches_every_worker(monkeypatch):
     assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
 
 
-def watched() -> memory.MemoryWatch:
-    """What `prepare_card` began."""
-    memory.prepare_card()
-    watch = memory.watch_card()
-    if watch.thread.is_alive():
-        watch.stop()
-    return watch
-
-
 def test_the_drivers_figure_is_this_processes(card):
     nvml = Nvml(other=9 * GB, mine=3 * GB)
     card(24, free=10, nvml=nvml)
-    assert watched().peak_mb() == 3072
-    assert nvml.asked == "GPU-1234-abcd"
+    assert memory.peak_memory_mb() == 3072 and nvml.asked == "GPU-1234-abcd"
+    nvml.used["mine"] = GB
+    assert memory.peak_memory_mb() == 3072  # the peak
 
 
-@pytest.mark.parametrize("nvml", [Nvml(), Nvml(other=9 * GB), Nvml(mine=None)])
+@pytest.mark.parametrize("nvml", [None, Nvml(), Nvml(other=9 * GB), Nvml(mine=None)])
 def test_where_nvml_hides_processes_it_is_what_is_not_free(nvml, card):
     card(24, free=10, nvml=nvml)
-    assert watched().peak_mb() == 13 * 1024  # by NVML: 11 of 24 are free
-
-
-def test_without_nvml_cuda_is_asked_and_never_in_the_background(card):
-    card(24, free=10)
-    memory.prepare_card()
-    assert not memory.watch_card().thread.is_alive()
-    assert memory.watch_card().peak_mb() == 14 * 1024
-    card(24, free=10, nvml=Nvml(mine=GB))
-    memory.prepare_card()
-    assert memory.watch_card().thread.is_alive()
-    memory.watch_card().stop()
-
-
-def test_a_peak_between_two_questions_is_seen():
-    """The thread reads it; nobody asks while the engine is awake."""
-    values = [4.0]
-    watch = memory.MemoryWatch(lambda: values[0])
-    try:
-        values[0] = 30.0
-        while watch.most < 30.0:
-            assert watch.thread.is_alive()
-        values[0] = 4.0
-        assert watch.peak_mb() == 30.0
-    finally:
-        watch.stop()
+    assert memory.peak_memory_mb() == 14 * 1024

@@ -50,12 +50,7 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(tmp_path, monkeypat
 
 @pytest.mark.parametrize(
     ("name", "why"),
-    few(
-        [
-            ("calculater", "not one of"),
-            ("{folder}/none.py:Calculator", "no such file"),
-        ]
-    ),
+    few([("calculater", "not one of"), ("{folder}/none.py:Calculator", "no such file")]),
 )
 def test_what_is_no_environment_is_refused_before_anything_starts(name, why, tmp_path):
     written(tmp_path, shown("calculator.py"), "calculator.py")

@@ -19,12 +19,6 @@ CARD = Gpu("NVIDIA RTX 4090", 24 * GB, 24 * GB, (8, 9), "GPU-0")
 NO_CARD = Machine()
 WITHOUT = Machine(gpus=(CARD,))
 WITH = Machine(gpus=(CARD,), packages=frozenset({"unsloth"}))
-VERSIONS = {"unsloth": "2026.10.7", "unsloth-zoo": "2026.10.7", "trl": "1.15.0", "peft": "0.21.2"}
-WANTED = {
-    "unsloth": ["trl!=0.19.0,<=1.15.0,>=0.18.2", "peft!=0.11.0,>=0.18.0", "torchvision"],
-    "unsloth-zoo": ["trl!=0.19.0,<=1.15.0,>=0.18.2"],
-    "trl": ["transformers>=4.57"],
-}
 
 
 @pytest.fixture(autouse=True)
@@ -95,20 +89,6 @@ def test_unsloth_that_is_not_installed(monkeypatch):
     assert stage.notes[0].startswith("backend auto -> peft: Unsloth is not installed")
     with pytest.raises(UserError, match=r"requirements\.txt; or set --backend peft"):
         chosen(WITHOUT, backend="unsloth")
-
-
-def test_versions_that_do_not_go_together(monkeypatch):
-    """Of what Unsloth needs; what others need is not its matter."""
-    monkeypatch.setattr(backend, "requirements_of", WANTED.get)
-    for changed, words in (
-        ({}, ""),
-        ({"transformers": "4.50.0"}, ""),
-        ({"trl": "1.16.0"}, "unsloth 2026.10.7 needs trl"),
-        ({"peft": "0.17.1"}, "unsloth 2026.10.7 needs peft"),
-    ):
-        monkeypatch.setattr(backend, "installed", lambda found=changed: {**VERSIONS, **found})
-        found = backend.obstacle_of(resolve("sft", {}).options, WITH)
-        assert words in found and bool(found) == bool(words)
 
 
 def test_a_resumed_run_keeps_its_backend(here):

@@ -5,25 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.checkpoints.store import Damaged, check, step_of
+from unslothrl.checkpoints.store import Damaged, check
 from unslothrl.offline.run import StageCheckpoints
 
-FILES = {
-    "adapter_model.safetensors": b"weights",
-    "optimizer.pt": b"moments",
-    "rng_state.pth": b"numbers",
-    "deep/er.json": b"more",
-}
+FILES = {"adapter_model.safetensors": b"weights", "deep/er.json": b"more"}
 
 
-def write(checkpoints: StageCheckpoints, step: int, is_best: bool = False, state_of=None) -> Path:
+def write(checkpoints: StageCheckpoints, step: int, state_of: int | None = None) -> Path:
     written = checkpoints.writing / f"checkpoint-{step}"
     for name, content in FILES.items():
         (written / name).parent.mkdir(parents=True, exist_ok=True)
         (written / name).write_bytes(content)
     state = {"global_step": step if state_of is None else state_of}
     (written / "trainer_state.json").write_text(json.dumps(state))
-    return checkpoints.seal(written, step, is_best)
+    return checkpoints.seal(written, step, False)
 
 
 @pytest.fixture
@@ -31,30 +26,13 @@ def checkpoints(tmp_path):
     return StageCheckpoints(tmp_path, keep=2)
 
 
-def test_a_checkpoint_is_summed_and_named(checkpoints):
-    folder = write(checkpoints, 3)
-    assert folder == checkpoints.folder / "step_000003" and step_of(folder) == 3
-    lines = (folder / "SHA256SUMS").read_text().splitlines()
-    names = [line.partition("  ")[2] for line in lines]
-    assert sorted(names) == sorted([*FILES, "trainer_state.json"])
-    assert (checkpoints.folder / "latest").read_text() == "step_000003\n"
-    assert not list(checkpoints.writing.iterdir())
-    check(folder)
-    assert checkpoints.newest(pytest.fail).folder == folder
-
-
-@pytest.mark.parametrize("name", [*FILES, "trainer_state.json", "SHA256SUMS"])
-def test_a_flipped_bit_anywhere_and_a_missing_file_are_seen(checkpoints, name):
+def test_a_checkpoint_is_summed_and_a_flipped_bit_or_a_missing_file_is_seen(checkpoints):
     """The checkpoint before is used, and why is said."""
     earlier, folder = write(checkpoints, 1), write(checkpoints, 2)
-    path = folder / name
-    content = path.read_bytes()
-    for at in range(len(content)):
-        bit = (2, 128)[at % 2]
-        path.write_bytes(content[:at] + bytes([content[at] ^ bit]) + content[at + 1 :])
-        with pytest.raises((Damaged, OSError)):
-            check(folder)
-    notes = []
+    assert checkpoints.newest(pytest.fail).folder == folder
+    assert not list(checkpoints.writing.iterdir())
+    path, notes = folder / "deep/er.json", []
+    path.write_bytes(b"mora")
     assert checkpoints.newest(notes.append).folder == earlier
     path.unlink()
     assert checkpoints.newest(notes.append).folder == earlier

@@ -225,7 +225,7 @@ def test_a_pair_that_cannot_be_used(name):
 
 
 def test_a_column_that_is_named_must_be_there():
-    with pytest.raises(UnusableRow, match=r"no column quetion; .*: set --prompt_column question"):
+    with pytest.raises(UnusableRow, match=r"no column quetion; .*question.*: set --prompt_column"):
         example({"question": "a", "answer": "b"}, ExampleColumns("quetion"))
     with pytest.raises(UnusableRow, match="column worse is empty"):
         pair({"prompt": "a", "chosen": "b", "worse": None}, ExampleColumns(rejected="worse"))

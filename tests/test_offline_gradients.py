@@ -5,13 +5,13 @@ the model and the gradient before the optimiser, and computes both again from th
 """
 
 import json
-from dataclasses import replace
 
 import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
 from few_cases import few
+from unsloth_stages_on_cpu import capture
 
 from unslothrl import embedded
 from unslothrl.backends import lora, patches
@@ -42,24 +42,9 @@ PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
 @pytest.fixture
 def captured(monkeypatch):
     """-> run(command, *options): (the batches of the step, its gradients by name)."""
-    kept = {"batches": [], "gradients": {}}
-    for options, trainer in list(training.TRAINERS.items()):
-
-        class Capturing(trainer):
-            def training_step(self, model, inputs, *rest):
-                batch = {k: v.clone() for k, v in inputs.items() if torch.is_tensor(v)}
-                kept["batches"].append(batch)
-                return super().training_step(model, inputs, *rest)
-
-            def _get_grad_norm(self, model, grad_norm=None):
-                kept["gradients"] = {
-                    name: parameter.grad.clone()
-                    for name, parameter in model.named_parameters()
-                    if parameter.grad is not None
-                }
-                return super()._get_grad_norm(model, grad_norm)
-
-        monkeypatch.setitem(training.TRAINERS, options, Capturing)
+    kept = {"batches": [], "losses": [], "gradients": {}}
+    monkeypatch.setattr(training, "TRAINERS", dict(training.TRAINERS))
+    capture(kept)
 
     def one_step(command, folder, *flags, rows=ROWS):
         kept["batches"].clear()
@@ -90,7 +75,7 @@ def by_hand(model, loss, gradients):
 
 
 def shape(start=None, seed=3407):
-    return models.Shape(torch.float32, 8, 16, 0.0, seed, start, "embedded")
+    return models.Shape(torch.float32, 8, 16, 0.0, seed, start)
 
 
 @pytest.fixture
@@ -272,7 +257,7 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
     exec(code.replace('/base")\n', exact), names)
     turns = [(each["role"], each["content"]) for each in names["turns"]]
     assert names["text"] == "".join(f"<|im_start|>{r}\n{s}<|im_end|>\n" for r, s in turns)[:-1]
-    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder, "embedded")
+    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder)
     model = models.reward_model(base_model.prepare("embedded"), shape_of)
     (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
     assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)
@@ -280,14 +265,8 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
 
 def test_a_model_without_unsloths_patches_is_refused(base):
     model = models.policy(base, shape())
-    found = set(patches.missing(model))
-    assert {"decoder", "decoder layer", "attention"} <= found
-    with pytest.raises(RunError, match=r"Unsloth's patches are not in force .*--backend peft"):
+    with pytest.raises(RunError, match=r"Unsloth's patches are not in force.*--backend peft"):
         patches.check(model)
-    model = models.policy(base, replace(shape(), dtype=torch.bfloat16))
-    assert {"LoRA of o_proj", "LoRA of gate_proj, up_proj, down_proj"} <= set(
-        patches.missing(model)
-    )
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
 import importlib
-import itertools
 import json
 import os
 import random
@@ -14,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import transformers
 from few_cases import few
-from runs_compared import exact, rows
+from runs_compared import exact, rows, signal_in
 
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
@@ -41,7 +40,7 @@ KINDS = {
 def signals(tmp_path, monkeypatch):
     """As before: a run listens to them. And rows, in the folder where the commands are given."""
     monkeypatch.chdir(tmp_path)
-    pairs = itertools.islice(tables.embedded_pairs("train", 0), 80)
+    pairs = tables.embedded_pairs("train", 0, 80)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     before = {number: signal.getsignal(number) for number in (2, 15, 1)}
     yield
@@ -121,16 +120,7 @@ def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, 
     owner = importlib.import_module(".".join(parts[:depth]))
     for name in parts[depth:-1]:
         owner = getattr(owner, name)
-    function, calls = getattr(owner, parts[-1]), 0
-
-    def told(*given, **named):
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            os.kill(os.getpid(), sent)
-        return function(*given, **named)
-
-    monkeypatch.setattr(owner, parts[-1], told)
+    signal_in(monkeypatch, owner, parts[-1], number, sent)
     assert cli.main(arguments(command, "stopped")) == 128 + sent
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err
@@ -164,18 +154,8 @@ def test_a_stage_that_is_stopped_before_an_evaluation_is_the_uninterrupted_one(t
     assert cli.main(words) == 0
     words[-1] = "stopped"
     for number, name in [(4, "training_step"), (1, "evaluate")][:times]:
-        owner, calls = transformers.Trainer, 0
-        function = getattr(owner, name)
-
-        def told(*given, function=function, number=number, **named):
-            nonlocal calls
-            calls += 1
-            if calls == number:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return function(*given, **named)
-
         with monkeypatch.context() as patch:
-            patch.setattr(owner, name, told)
+            signal_in(patch, transformers.Trainer, name, number, signal.SIGTERM)
             assert cli.main(words) == 128 + signal.SIGTERM
         words = ["sft", "--resume", "runs/stopped"]
     assert cli.main(words) == 0

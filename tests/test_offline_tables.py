@@ -35,6 +35,12 @@ def load(given, form=SFT, tokenizer=TOKENIZER):
     return tables.load(given, form, Writer(tokenizer))
 
 
+def loaded(folder, rows, form=SFT, **changed):
+    """Of rows that are those to evaluate on as well."""
+    data = file_of(folder, rows)
+    return load(options(data, **{"eval_dataset": (str(data),), **changed}), form)
+
+
 def texts(rows, name="input_ids"):
     return [TOKENIZER.decode(row[name].tolist()) for row in rows]
 
@@ -44,20 +50,18 @@ def example(number, reply="yes"):
 
 
 def test_a_row_of_each_kind(tmp_path):
-    row = {"prompt": "1?", "chosen": "a", "rejected": "b"}
-    data = file_of(tmp_path, [row])
-    given = options(data, eval_dataset=(str(data),))
+    rows = [{"prompt": "1?", "chosen": "a", "rejected": "b"}]
     prompt = asked("1?") + BOT
-    (sft,) = load(given, SFT).train
+    (sft,) = loaded(tmp_path, rows, SFT).train
     assert texts([sft]) == [f"{prompt}a{END}"]
     begun = len(TOKENIZER.encode(prompt))
     assert sft["labels"].tolist() == [-100] * begun + TOKENIZER.encode("a" + END)
     assert sft["labels"].dtype == sft["input_ids"].dtype == np.int32
-    (dpo,) = load(given, DPO).train
+    (dpo,) = loaded(tmp_path, rows, DPO).train
     assert [texts([dpo], name) for name in ("prompt_ids", "chosen_ids", "rejected_ids")] == [
         [prompt], ["a" + END], ["b" + END],
     ]  # fmt: skip
-    (rm,) = load(given, RM).train
+    (rm,) = loaded(tmp_path, rows, RM).train
     assert sorted(rm) == ["chosen_ids", "rejected_ids"]
     assert texts([rm], "chosen_ids") == [f"{prompt}a{END}"]
     assert texts([rm], "rejected_ids") == [f"{prompt}b{END}"]
@@ -70,14 +74,13 @@ def test_what_is_learnt_of_a_pair_stands_beside_answers_of_several_turns(tmp_pat
         {"prompt": "1?", "chosen": several, "rejected": "c"},
         {"prompt": "1?", "chosen": "a", "rejected": "b"},
     ]
-    data = file_of(tmp_path, rows)
-    long, short = load(options(data, eval_dataset=(str(data),)), DPO).train
+    long, short = loaded(tmp_path, rows, DPO).train
     read = len(TOKENIZER.encode("\n" + asked("2?") + BOT))
     assert long["chosen_learnt"].tolist() == [1] * 2 + [0] * read + [1] * 3
     assert short["chosen_learnt"].tolist() == [1, 1]  # the rows of a batch are alike
     assert "rejected_learnt" not in long and "rejected_learnt" not in short  # all is
     assert len(long["chosen_learnt"]) == len(long["chosen_ids"])
-    (found, _) = load(options(data, eval_dataset=(str(data),)), RM).train  # it scores the whole
+    (found, _) = loaded(tmp_path, rows, RM).train  # it scores the whole
     prompt = asked("1?") + BOT
     assert texts([found], "chosen_ids") == [f"{prompt}a{END}\n{asked('2?')}{BOT}bb{END}"]
 
@@ -99,9 +102,8 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
 
 
 def test_more_than_half_unusable_is_an_error(tmp_path):
-    data = file_of(tmp_path, [example(1), example(2, ""), {"prompt": "3?"}])
     with pytest.raises(UserError, match=r"row 2: no column .* \(2 of 3 rows cannot be used\)"):
-        load(options(data, eval_dataset=(str(data),)))
+        loaded(tmp_path, [example(1), example(2, ""), {"prompt": "3?"}])
 
 
 def test_a_template_that_refuses_some_rows_leaves_those_out(tmp_path):
@@ -135,12 +137,11 @@ def test_rows_that_are_too_long_are_dropped_not_cut(tmp_path):
 
 @pytest.mark.parametrize("form", [DPO, RM])
 def test_the_length_of_a_pair_is_that_of_its_longer_row(form, tmp_path):
-    data = file_of(tmp_path, [{"prompt": "1?", "chosen": "a", "rejected": "b" * 9}])
+    rows = [{"prompt": "1?", "chosen": "a", "rejected": "b" * 9}]
     length = len(TOKENIZER.encode(asked("1?") + BOT + "b" * 9 + END))
-    given = {"eval_dataset": (str(data),)}
-    assert len(load(options(data, max_length=length, **given), form).train) == 1
+    assert len(loaded(tmp_path, rows, form, max_length=length).train) == 1
     with pytest.raises(UserError, match="--max_length"):
-        load(options(data, max_length=length - 1, **given), form)
+        loaded(tmp_path, rows, form, max_length=length - 1)
 
 
 def test_what_is_held_out_is_not_trained_on(tmp_path):
@@ -159,12 +160,11 @@ def test_what_is_held_out_is_not_trained_on(tmp_path):
 
 
 def test_at_most_so_many_rows_are_evaluated(tmp_path):
-    data = file_of(tmp_path, [example(number) for number in range(30)])
-    given = {"eval_dataset": (str(data),)}
-    some = load(options(data, eval_problems=5, **given)).evaluation
-    everything = texts(load(options(data, **given)).evaluation)
-    assert len(set(texts(some))) == 5 and set(texts(some)) < set(everything)
-    assert texts(load(options(data, eval_problems=5, seed=9, **given)).evaluation) == texts(some)
+    rows = [example(number) for number in range(30)]
+    some = texts(loaded(tmp_path, rows, eval_problems=5).evaluation)
+    everything = texts(loaded(tmp_path, rows).evaluation)
+    assert len(set(some)) == 5 and set(some) < set(everything)
+    assert texts(loaded(tmp_path, rows, eval_problems=5, seed=9).evaluation) == some
 
 
 def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, monkeypatch):
@@ -174,8 +174,7 @@ def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, mon
             {"instruction": f"{n}?", "output": "yes", "system": said}
             for n, said in enumerate(systems)
         ]
-        data = file_of(tmp_path, rows)
-        return load(options(data, eval_dataset=(str(data),), **changed))
+        return loaded(tmp_path, rows, **changed)
 
     assert found(["Rhyme.", "Rhyme."]).system_prompt == "Rhyme."
     assert found(["Rhyme.", "Count."]).system_prompt == ""
@@ -183,10 +182,8 @@ def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, mon
     assert found(["Rhyme.", ""], default_prompt="Rhyme.").system_prompt == "Rhyme."
     assert found(["Rhyme.", ""], system_prompt="", default_prompt="Rhyme.").system_prompt == ""
     mixed = found(["Rhyme.", ""], default_prompt="Be brief.")
-    assert [text.partition(END)[0][-9:] for text in texts(mixed.train)] == [
-        "em\nRhyme.",
-        "Be brief.",
-    ]
+    ends = [text.partition(END)[0][-9:] for text in texts(mixed.train)]
+    assert ends == ["em\nRhyme.", "Be brief."]
 
 
 @pytest.mark.real
@@ -195,7 +192,7 @@ def test_the_embedded_rows_are_never_held_out_problems(form):
     """Nor are those of the evaluation among the training rows, whatever the seed."""
     given = options("embedded", seed=3)
     train, evaluation, _ = tables.rows_of(given, form)
-    held_out = {row["prompt"] for row in tables.embedded_eval()}
+    held_out = {row["prompt"] for row in tables.embedded_pairs("test", 0, 200)}
     assert len(train) == tables.EMBEDDED_ROWS and len(evaluation) == tables.EMBEDDED_EVAL_ROWS
     assert not held_out & {row["prompt"] for row in train}
     assert held_out == {row["prompt"] for row in evaluation}

@@ -89,7 +89,7 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]
     base = base_model.prepare("embedded")
     tokenizer = base_model.load_tokenizer(base)
-    shape = models.Shape(torch.float32, 4, 16, 0.0, 5, None, "embedded")
+    shape = models.Shape(torch.float32, 4, 16, 0.0, 5, None)
     model = models.reward_model(base, shape)
     lines = Path(tmp_path / "held.jsonl").read_text().splitlines()
     gaps = []

@@ -15,8 +15,8 @@ from unslothrl.cluster.nodes import process_environment
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError
-from unslothrl.planning.engine_memory import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import CHECK_ONLY, ON_A_CARD, EngineMemory, usable_mb
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import (
     ACTOR,
@@ -75,7 +75,7 @@ def test_two_cards_of_24_gb_with_two_actors():
     for actor in actors:
         assert share_mb(actor) == pytest.approx(11_673.6)
         assert actor.engine() == EngineMemory(None, 0.409, 8192)
-        assert (actor.takes_turns, actor.sleep_lock) == (False, None)
+        assert not actor.takes_turns
     assert 2 * (0.409 * 24_576 + 1_600) <= 23_347.2
     first, second = placement.rounds()
     assert [[p.name for p in plans] for plans in (first, second)] == [
@@ -99,18 +99,14 @@ def test_one_card_is_shared_by_turns():
     assert share_mb(learner) + share_mb(actor) == pytest.approx(23_347.2)
     assert actor.engine().utilisation == CHECK_ONLY and actor.engine().kv_cache_mb > 100
     assert learner.takes_turns and actor.takes_turns
-    assert learner.sleep_lock == actor.sleep_lock == "card-0"
     assert [len(plans) for plans in placement.rounds()] == [1, 1]
 
 
-def test_the_only_engine_of_a_card_that_sleeps_needs_no_lock():
+def test_who_sleeps_on_a_card():
     learner, actor = placed(cards(24), actors=1, learner_chunk_size=0).processes
     assert (learner.takes_turns, actor.takes_turns) == (False, True)
-    assert actor.sleep_lock is None
     (learner,) = placed(cards(24), actors=0).processes
-    assert learner.takes_turns and learner.sleep_lock is None
-    both = placed(cards(80), actors=2, learner_chunk_size=0).actors
-    assert [p.sleep_lock for p in both] == ["card-0", "card-0"]
+    assert learner.takes_turns
 
 
 def test_a_model_of_unknown_size_shares_a_card_by_the_options():
@@ -227,7 +223,7 @@ def test_cpu_processes_must_fit_in_memory():
     assert placement.cards == ()
     assert placement.rounds() == [placement.processes]
     assert [p.engine() for p in placement.processes] == [None, *[EngineMemory(64)] * 2]
-    with pytest.raises(UserError, match=r"19\.0 GB of memory, the cluster has 11\.7 GB"):
+    with pytest.raises(UserError, match=r"3 processes needs about 6\.3 GB .*11\.7 GB for 1"):
         place(config, Resources((), 12_000), base_mb=5_000)
 
 
@@ -270,11 +266,6 @@ def check_card(processes: tuple[ProcessPlan, ...], gpu: Gpu) -> None:
             assert engine.utilisation * gpu.physical_mb + BESIDE_ENGINE <= share_mb(p) + 0.01
     for p in actors:
         assert p.takes_turns == bool(learners and p.limits)
-    sleeping = [p for p in processes if p.takes_turns]
-    locks = {p.sleep_lock for p in processes}
-    assert locks <= {None, f"card-{processes[0].card}"}
-    assert all((p.sleep_lock is not None) == (p in sleeping and len(sleeping) > 1)
-               for p in processes)  # fmt: skip
 
 
 @pytest.mark.parametrize("sizes", LAYOUTS)

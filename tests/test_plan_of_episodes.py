@@ -38,15 +38,17 @@ def test_a_step_of_episodes_by_hand():
     environment is waited for 5 times."""
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     options = {"speed": (0.5e12, 0.5e14), "engine_s": 0.01, "share": 1.0}
-    found = sum(forecast.parts(config, SEVEN, **options, turns=5))
+    found = forecast.step_s(config, SEVEN, **options, turns=5)
     parameters = 7_615_616_512
     single = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
                      max_new_tokens=2000)  # fmt: skip
-    alone = sum(forecast.parts(single, SEVEN, **options))
+    alone = forecast.step_s(single, SEVEN, **options)
     again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
     assert found == pytest.approx(alone + 2 * (again + 5))
-    low, high = forecast.step_seconds(config, SEVEN, placed(config, cards(24)))
-    longer = forecast.step_seconds(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))
+    low, high = forecast.seconds_of(config, SEVEN, placed(config, cards(24)))["step_seconds"]
+    longer = forecast.seconds_of(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))[
+        "step_seconds"
+    ]
     assert longer[0] == low and longer[1] > high
     assert forecast.turns_of(config) == 10 and forecast.turns_of(MAIN) == 0
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 from few_cases import few
 from test_plan import MAIN, cards, config_of
-from test_reward_model import head
 
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
@@ -16,8 +15,7 @@ from unslothrl.errors import UserError
 from unslothrl.offline import resolve as resolving
 from unslothrl.offline.resolve import resolve
 from unslothrl.planning import forecast, stages
-from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.footprint import MB
+from unslothrl.planning.footprint import MB, usable_mb
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.planning.stages import Reference, needs
@@ -126,8 +124,7 @@ def test_a_stage_holds_what_is_planned(command, flags, kind, held):
         options = replace(options, max_length=length // 2)
     assert stages.rows_of(options) * options.max_length == pytest.approx(rows * length, abs=1)
     shape = shapes.shape_of(options.model)
-    pairs = (len(WORDS), len(WORDS))
-    planned = {name: mb * MB for name, mb in needs(options, shape, None, pairs).card.items()}
+    planned = {name: mb * MB for name, mb in needs(options, shape, None).card.items()}
     check_saved(command, batch, saved, planned, shape)
     check_trained(trainer, planned)
     if command == "dpo":
@@ -192,11 +189,15 @@ def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases)
 
     model = make_backend(bases["plain"]).model
     shape = shapes.shape_of(str(bases["plain"]))
-    options = DpoOptions()
     for pairs in (3, 10_000):
+        said: list[str] = []
         tables = SimpleNamespace(train=[None] * pairs, evaluation=[None] * 7)
-        planned = Reference.of(options, shape.lora_weights(8), pairs, 7)
-        assert training.reference_of(options, model, tables) == planned
+        run = SimpleNamespace(
+            tables=tables, checkpoint=None, view=SimpleNamespace(note=said.append)
+        )
+        planned = Reference.of(DpoOptions(), shape.lora_weights(8), pairs, 7)
+        assert training.is_reference_cached(DpoOptions(), model, run) == planned.is_cached
+        assert said == [planned.line()]
     assert Reference(1000, 499).is_cached and not Reference(1000, 500).is_cached
 
 
@@ -283,8 +284,8 @@ def test_rows_fit_the_models_context():
     machine, short = Machine(2, 8000), options_of(model="Qwen/Qwen2.5-Math-7B", max_length=5000)
     found = stages.fit(short, frozenset(), machine)
     assert found.options.max_length == 4096 and "context is 4096" in found.notes[0]
-    refused = stages.fit(short, {"max_length"}, machine).refusal
-    assert refused.endswith("(4096 tokens): set --max_length 4096")
+    with pytest.raises(UserError, match=r"\(4096 tokens\): set --max_length 4096$"):
+        stages.fit(short, {"max_length"}, machine)
     unknown = options_of(model="google/gemma-3-4b-it")
     assert "size is not known" in stages.fit(unknown, frozenset(), cards(8)).notes[0]
 
@@ -298,12 +299,13 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     assert cli.main([*flags, "--card", "12"]) == 0
     text = capsys.readouterr().out
     assert f"{command} of {MODEL}" in text and "a GPU of 12 GB: fits: " in text
-    assert ("reference: cached for fewer than" in text) == (command == "dpo")
     assert ("score head" in text) == (command == "rm") == ("logits" not in text)
     assert cli.main([*flags, "--card", "12", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] and found["would_fit_with"] is None
-    assert sum(found["parts_mb"].values()) == pytest.approx(found["card"]["needed_mb"], abs=1)
+    (card,) = found["cards"]
+    parts = card["processes"][0]["training"]
+    assert sum(parts.values()) == pytest.approx(card["needed_mb"], abs=1)
     for best in found["settings"].values():
         words = shlex.split(best["command"])
         assert command in words[:4] and "1e-05" in words
@@ -315,25 +317,20 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     assert "DOES NOT FIT" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--model", "google/gemma-3-4b-it", "--dataset", "a/b"], "sizes are not known"),
-        (["--max_length", "5000"], "over the context of embedded (4096 tokens)"),
-    ],
-)
-def test_what_cannot_be_planned_is_refused(words, said, capsys):
-    assert cli.main(["plan", "dpo", *words]) == 2
-    assert said in capsys.readouterr().err
+def test_what_cannot_be_planned_is_refused(capsys):
+    flags = ["--model", "google/gemma-3-4b-it", "--dataset", "a/b"]
+    assert cli.main(["plan", "dpo", *flags]) == 2
+    assert "sizes are not known" in capsys.readouterr().err
 
 
 def test_the_embedded_run_is_planned_without_a_card(capsys):
+    assert cli.main(["plan", "dpo", "--max_length", "5000"]) == 2
+    assert "over the context of embedded (4096 tokens)" in capsys.readouterr().err
     assert cli.main(["plan", "dpo"]) == 0
     text = capsys.readouterr().out
     assert "no GPU: everything is in the host's memory" in text
-    assert "reference: cached for fewer than" in text
     assert cli.main(["plan", "dpo", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["card"] is None
+    assert json.loads(capsys.readouterr().out)["cards"] == []
 
 
 def test_a_steps_time_by_hand():
@@ -349,22 +346,18 @@ def test_a_steps_time_by_hand():
     assert pairs == pytest.approx([rm, 8 / 6 * rm])
 
 
-def test_the_time_of_judging_is_part_of_a_step(tmp_path, capsys):
+def test_the_time_of_judging_is_part_of_a_step():
     config = replace(MAIN, batch_size=8, num_candidates=16, max_num_seqs=64)
     judged = replace(config, reward=("accuracy", "rm:runs/judge=0.5"))
     tokens = 8 * 16 * (350 + 1200)
     resources = Resources.of_machine(config, cards(24))
-    found = {c.reward: place(c, resources, shape=SEVEN) for c in (config, judged)}
-    low, high = forecast.judging_seconds(judged, SEVEN, found[judged.reward])
+    steps = [
+        forecast.seconds_of(c, SEVEN, place(c, resources, shape=SEVEN))["step_seconds"]
+        for c in (config, judged)
+    ]
+    low, high = (b - a for a, b in zip(*steps, strict=True))
     assert high == pytest.approx(2 * SEVEN.parameters() * tokens / (0.5 * 60e12))
     assert low == pytest.approx(2 * SEVEN.parameters() * tokens / 4 / (0.5 * 165e12))
-    steps = [forecast.step_seconds(c, SEVEN, found[c.reward]) for c in (config, judged)]
-    assert [b - a for a, b in zip(*steps, strict=True)] == pytest.approx([low, high])
-    assert forecast.judging_seconds(config, SEVEN, found[config.reward]) is None
-    judge = head(tmp_path / "judge", weight=(tuple([0.0] * 3584),))
-    words = ["plan", "--model", MODEL, "--card", "24", "--reward", f"rm:{judge}"]
-    assert cli.main(words) == 0
-    assert " s of it for the reward model" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("visible", "first"), [(None, "0"), ("GPU-aa,GPU-bb", "GPU-aa")])

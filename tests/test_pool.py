@@ -1,7 +1,7 @@
 """Actors that die, hang, are slow or lose results: each group comes once, and from whom it can."""
 
 import math
-from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target, holder
@@ -9,7 +9,7 @@ from fakes import task
 
 from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.cluster.ray_calls import Stalls
+from unslothrl.cluster.ray_calls import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import pool as pool_module
@@ -25,9 +25,8 @@ from unslothrl.training.members import (
     MOST_USUAL_S,
     SILENT_S,
     SLOW_S,
-    CallTimes,
     Speed,
-    late_silence_s,
+    limits_s,
 )
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
@@ -56,14 +55,19 @@ def clock(monkeypatch):
     return clock
 
 
-def stream_of(cluster: FakeCluster, notes: list[str] | None = None, **keywords) -> RolloutStream:
-    note = [].append if notes is None else notes.append
-    return RolloutStream(cluster, 0, note=note, checks=Checks(None, "base"), **keywords)
-
-
-def begun(actors: int, **keywords) -> tuple[FakeCluster, RolloutStream, list[str]]:
+def begun(
+    actors: int, learner: Target | None = None, chunk: int = 0, base: str = "base", **keywords
+) -> tuple[FakeCluster, RolloutStream, list[str]]:
+    """`learner` does a learner's calls."""
     cluster, notes = FakeCluster(actors), []
-    return cluster, stream_of(cluster, notes, **keywords), notes
+    if learner is not None:
+        cluster.learners = (LearnerHandle(learner.name, FakeProcess(learner.name, learner)),)
+    checks = Checks(None, base)
+    return (
+        cluster,
+        RolloutStream(cluster, chunk, note=notes.append, checks=checks, **keywords),
+        notes,
+    )
 
 
 def send(stream: RolloutStream, count: int) -> list[int]:
@@ -144,7 +148,7 @@ def test_an_actor_that_was_late_goes_on_where_it_is(overlaps, clock):
     cluster, stream, _ = begun(2, overlaps=overlaps)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.times.saw("collect", 30.0)  # so that it is late long before it hangs
+    stream.pool.longest["collect"] = 30.0  # so that it is late long before it hangs
     late, member = cluster.processes["actor-0"], stream.pool.members["actor-0"]
     late.is_hanging = True
     groups = stream.wait(send(stream, 4))
@@ -178,7 +182,7 @@ def test_a_version_is_not_waited_for_where_an_actor_may_hang(clock):
     cluster, stream, _ = begun(2)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
-    stream.pool.times.saw("collect", 10.0)  # so that it is late long before it hangs
+    stream.pool.longest["collect"] = 10.0  # so that it is late long before it hangs
     cluster.processes["actor-1"].is_hanging = True
     assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == []
     stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
@@ -227,29 +231,27 @@ def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
     assert cluster.started == [] and stream.pool.members["actor-1"].is_late
 
 
-def test_a_busy_machine_is_given_more_time():
+@pytest.mark.parametrize(("answers_take_s", "more_s"), [(0.5, 1.0), (60.0, MOST_USUAL_S)])
+def test_a_busy_machine_is_given_more_time(answers_take_s, more_s):
     cluster, stream, _ = begun(2)
     cluster.processes["actor-1"].is_hanging = True
-    cluster.silent["actor-1"] = LATE_SILENT_S + 0.9
-    cluster.answers_take_s = 0.5  # twice as long is allowed
+    cluster.silent["actor-1"] = LATE_SILENT_S + more_s - 0.1
+    cluster.answers_take_s = answers_take_s  # twice as long is allowed, within limits
     send(stream, 4)
     for _ in range(100):
         stream.pump()
     assert not stream.pool.members["actor-1"].is_late
-    cluster.silent["actor-1"] = LATE_SILENT_S + 1.1
+    cluster.silent["actor-1"] = LATE_SILENT_S + more_s + 0.1
     while not stream.pool.members["actor-1"].is_late:
         stream.pump()
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
-    notes: list[str] = []
-    cluster = FakeCluster(2)
-
     def mismatch(adapter, fetch_s=0.0):
         raise AdapterMismatch("actor-1: layer 0 is not what was published")
 
+    cluster, stream, notes = begun(2)
     cluster.processes["actor-1"].target.load = mismatch
-    stream = stream_of(cluster, notes)
     stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
     assert len(stream.wait(send(stream, 4))) == 4
     assert cluster.started == ["actor-1"] and notes[0].startswith("actor-1: layer 0 is not")
@@ -270,8 +272,7 @@ def test_an_actor_that_is_stopped_has_a_successor_with_a_canary():
 
 
 def test_an_actor_with_another_base_after_a_restart_is_given_up():
-    cluster, notes = FakeCluster(2), []
-    stream = RolloutStream(cluster, 0, note=notes.append, checks=Checks(None, "another base"))
+    cluster, stream, notes = begun(2, base="another base")
     indices = send(stream, 40)
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(indices)) == 40
@@ -282,10 +283,8 @@ def test_an_actor_with_another_base_after_a_restart_is_given_up():
 
 
 def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense():
-    notes: list[str] = []
-    cluster = FakeCluster(2)
+    cluster, stream, notes = begun(2, min_actors=2)
     cluster.starts_in_vain = {"actor-0", "actor-1"}
-    stream = stream_of(cluster, notes, min_actors=2)
     indices = send(stream, 4)
     cluster.processes["actor-0"].is_dead = True
     with pytest.raises(RunError, match="1 actor left, and min_actors is 2"):
@@ -295,10 +294,8 @@ def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense():
 
 
 def test_an_actor_that_hangs_while_it_starts_is_started_again():
-    notes: list[str] = []
-    cluster = FakeCluster(1)
+    cluster, stream, notes = begun(1)
     cluster.hangs_next = {"actor-0"}
-    stream = stream_of(cluster, notes)
     indices = send(stream, 4)
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(indices)) == 4
@@ -308,8 +305,8 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
 
 def test_a_stall_is_a_time_in_which_nobody_looked():
     times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
-    stalls = Stalls(lambda: next(times))
-    assert [stalls.look() for _ in range(4)] == [0.0, 0.0, 60.0, 0.0]
+    clock = RealClock(lambda: next(times))
+    assert [clock.now() for _ in range(4)] == [0.5, 5.25, 5.25, 5.75]
 
 
 def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
@@ -330,26 +327,21 @@ def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
 
 
 def test_a_run_goes_on_with_min_actors():
-    cluster = FakeCluster(2)
+    cluster, stream, _ = begun(2, min_actors=1)
     cluster.starts_in_vain = {"actor-0"}
-    stream = stream_of(cluster, min_actors=1)
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(send(stream, 4))) == 4
     assert len(stream.wait(send(stream, 4))) == 4
 
 
-def with_learner(cluster: FakeCluster) -> Target:
-    """Gives it a learner. -> what does its calls"""
-    target = Target("learner-0", lambda assignment, candidate: True)
-    cluster.learners = (LearnerHandle("learner-0", FakeProcess("learner-0", target)),)
-    return target
+@pytest.fixture
+def learner() -> Target:
+    return Target("learner-0", lambda assignment, candidate: True)
 
 
 @pytest.mark.parametrize(("chunk", "draws"), [(0, False), (1, True)])
-def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, draws):
-    cluster = FakeCluster(1)
-    learner = with_learner(cluster)
-    stream = RolloutStream(cluster, chunk, checks=Checks(None, "base"), min_actors=0)
+def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, draws, learner):
+    cluster, stream, _ = begun(1, learner, chunk, min_actors=0)
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(send(stream, 4))) == 4
     assert len(learner.given) > chunk if draws else not learner.given
@@ -370,12 +362,12 @@ class LostVersion(Published):
     "error", [ProcessLost("learner-0", "learner-0 died"), ResultLost("a result was lost")]
 )
 @pytest.mark.parametrize("overlaps", [False, True])
-def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps, error, clock):
+def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(
+    overlaps, error, clock, learner
+):
     """Neither one that works nor one that is starting."""
     clock.look_s = 0.001
-    cluster = FakeCluster(3)
-    with_learner(cluster)
-    stream = stream_of(cluster, overlaps=overlaps)
+    cluster, stream, _ = begun(3, learner, overlaps=overlaps)
     stream.publish(Published(Adapter.of(0, b"weights", "{}")), 0)
     cluster.processes["actor-2"].is_dead = True
     stream.pool.call(
@@ -395,17 +387,14 @@ def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(overlaps,
         stream.pump()
     groups = stream.wait(send(stream, 12))
     assert {one.policy_version for group in groups for one in group.completions} == {1}
-    assert {one.generator for group in groups for one in group.completions} == set(
-        stream.pool.members
-    ) - {"learner-0"}
+    drawn_by = {one.generator for group in groups for one in group.completions}
+    assert drawn_by == {"actor-0", "actor-1", "actor-2"}
     assert cluster.started == ["actor-2"]
 
 
-def test_without_actors_and_learners_that_draw_a_run_ends():
-    cluster = FakeCluster(1)
-    learner = with_learner(cluster)
+def test_without_actors_and_learners_that_draw_a_run_ends(learner):
+    cluster, stream, _ = begun(1, learner, min_actors=0)
     cluster.starts_in_vain = {"actor-0"}
-    stream = stream_of(cluster, min_actors=0)
     indices = send(stream, 4)
     cluster.processes["actor-0"].is_dead = True
     with pytest.raises(RunError, match="0 actors left, and min_actors is 1"):
@@ -427,7 +416,7 @@ def test_what_is_urgent_goes_first():
     cluster, stream, _ = begun(1, overlaps=True, groups_at_once=1)
     cluster.processes["actor-0"].is_hanging = True
     first = stream.send_assignments(
-        [replace(a, index=i) for i, a in enumerate(assignments_of(stream, 2))]
+        [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(2)]
     )
     urgent = send(stream, 1)
     cluster.processes["actor-0"].is_hanging = False
@@ -435,24 +424,21 @@ def test_what_is_urgent_goes_first():
     assert len(groups) == 1 and first[1] in stream.in_flight
 
 
-def assignments_of(stream: RolloutStream, count: int):
-    return [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(count)]
-
-
 def test_what_a_call_may_take_grows_with_what_was_seen():
-    patience = CallTimes()
-    assert patience.allowed_s("collect", is_first=False) == FIRST_S
-    patience.saw("collect", 0.5)
-    assert patience.allowed_s("collect", is_first=True) == FIRST_S
-    assert patience.allowed_s("collect", is_first=False) == FLOOR_S
-    patience.saw("collect", 4.0)
-    patience.saw("collect", 2.0)
-    assert patience.allowed_s("collect", is_first=False) == 4.0 * FACTOR
-    assert patience.late_s("collect", is_first=False) == 4.0 * LATE_FACTOR
-    assert patience.late_s("collect", is_first=True) == patience.late_s("load", False) == math.inf
-    patience.saw("load", 1.0)
-    assert patience.late_s("load", is_first=False) == LATE_S < FLOOR_S
-    assert late_silence_s(60.0) == LATE_SILENT_S + MOST_USUAL_S  # however busy the machine
+    assert limits_s(None) == (FIRST_S, math.inf)
+    assert limits_s(0.5) == (FLOOR_S, LATE_S) and LATE_S < FLOOR_S
+    assert limits_s(4.0) == (4.0 * FACTOR, 4.0 * LATE_FACTOR)
+
+
+def test_the_longest_call_of_a_kind_counts():
+    _, stream, _ = begun(1)
+    pool, member, now = stream.pool, stream.pool.members["actor-0"], 0.0
+    pool.clock = SimpleNamespace(now=lambda: now)
+    for seconds, longest in ((0.5, 0.5), (4.0, 4.0), (2.0, 4.0)):
+        pool.call(member, "check", member.handle.check(None))
+        now += seconds
+        pool.poll(0.0)
+        assert pool.longest == {"check": longest} and not member.pending
 
 
 def speed(*recent: tuple[int, int, float]) -> Speed:

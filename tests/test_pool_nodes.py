@@ -129,7 +129,7 @@ def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
     cluster.next_changes = Changes(joined=("actor-2",))
     while "actor-2" not in cluster.started:
         stream.pump()
-    cluster.processes["actor-2"].target.fingerprint = lambda: raise_(ResultLost("lost"))
+    cluster.processes["actor-2"].target.check = lambda *_: raise_(ResultLost("lost"))
     while not stream.pool.members["actor-2"].is_ready:
         stream.pump()
     assert cluster.started == ["actor-2"] * 2

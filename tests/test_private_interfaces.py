@@ -19,25 +19,13 @@ pytestmark = pytest.mark.real  # reads six libraries: 10 s
 
 OF_OUR_CODE = (interface_uses.known, interface_uses.trees, private_interfaces.found_uses)
 OF_LIBRARIES = (library_source.definitions, library_source.lazy, library_source.resolve)
-UTILS, MANAGER = "vllm.model_executor.models.utils", "vllm.lora.model_manager"
-MAPPER, LORA_MANAGER = f"{UTILS}.WeightsMapper", f"{MANAGER}.LoRAModelManager"
+UTILS = "vllm.model_executor.models.utils"
+MAPPER = f"{UTILS}.WeightsMapper"
 ENGINE = "vllm.v1.engine.llm_engine.LLMEngine"
 
 IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
     ("engines/readback.py", "get_unstacked_mapper", "get_plain_mapper", "whose is "),
-    (
-        "engines/readback.py",
-        "manager._last_mapping",
-        "manager._mapping",
-        "whose is manager._mapping?",
-    ),
     ("engines/readback.py", "vllm.lora.utils", "vllm.lora.names", "vllm.lora.names.parse_fine"),
-    (
-        "engines/readback.py",
-        "    halves_of",
-        "    model.alpha.strange\n    halves_of",
-        "whose is alpha.strange?",
-    ),
     ("engines/vllm.py", "llm.wake_up()", "llm.wake()", "vllm.LLM.wake_up: nothing uses it"),
     ("engines/vllm.py", "follows_newest", "bnb_state", "whose is request.bnb_state?"),
     ("engines/vllm_internals.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
@@ -47,30 +35,18 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
         '"head_type"',
         "vllm.config.model:head_dtype: no",
     ),
-    ("engines/vllm_internals.py", "internal=", "is_internal=", "request_ids, is_internal="),
     (
         "system/variables.py",
         "VLLM_NO_USAGE_STATS",
         "VLLM_NO_STATS",
         "$VLLM_NO_STATS: system/variables.py uses",
     ),
-    ("cluster/joining.py", "_plasma_directory", "_plasma_folder", "_plasma_folder=, _system"),
-    ("cluster/joining.py", "ray_constants", "constants_of_ray", "ray._private.constants_of_ray"),
     ("offline/trainers.py", "def _get_grad_norm", "def _norm", "_get_grad_norm: it is {"),
-    ("backends/patches.py", '"apply_qkv"', '"apply_all"', "unsloth.models.llama:apply_all: back"),
     ("backends/unsloth.py", "use_exact_model_name=", "exact=", "dtype=, exact=, "),
 ]
 IN_A_LIBRARY = [  # what is listed, where it is, what is there, what is planted, what is said of it
     (f"{MAPPER}.get_rename_mapper", UTILS, "get_(rename|unstacked)", "get", "not there"),
-    (f"{LORA_MANAGER}._last_mapping", MANAGER, "_last_mapping", "_mapping", "not there"),
     ("vllm.LLM", "vllm.engine.arg_utils", "max_lora_rank", "rank", "takes no max_lora_rank"),
-    (
-        "vllm.lora.utils.parse_fine_tuned_lora_name",
-        "vllm.lora.utils",
-        "def parse_fine_tuned_lora_name",
-        "def parse_name",
-        "not there",
-    ),
     (f"{ENGINE}.add_request", "vllm.v1.engine.llm_engine", r"\bprompt: ", "text: ", "listed are"),
     (
         "vllm.v1.engine.output_processor.RequestState.make_request_output",
@@ -87,25 +63,11 @@ IN_A_LIBRARY = [  # what is listed, where it is, what is there, what is planted,
         "not read in vllm.v1.sample",
     ),
     (
-        "bitsandbytes.functional.QuantState.absmax",
-        "bitsandbytes.functional",
-        "absmax",
-        "largest",
-        "not there",
-    ),
-    (
         "ray._private.worker.print_to_stdstream",
         "ray._private.worker",
         "ignore_prefix",
         "prefix",
         "parameters are data, prefix",
-    ),
-    (
-        "transformers.trainer.Trainer._get_grad_norm",
-        "transformers.trainer",
-        "_get_grad_norm",
-        "_norm",
-        "not there",
     ),
 ]
 

@@ -43,7 +43,7 @@ def strew(row, writes):
     for number in map(int, os.listdir("/proc/self/fd")):
         for _ in range(writes):
             data = rng.choice([
-                b"[0.5, null]\\n", b'"imported"\\n', b"\\n", b"[0.5", b"9", rng.randbytes(40),
+                b"[0.5, null]\\n", b"\\n", b"[0.5", b"9", rng.randbytes(40),
                 rng.randbytes(16).hex().encode() + b"[0.5, null]\\n",
                 b'["token", "functions:honest", [0.5], {}]\\n',
             ])
@@ -89,12 +89,10 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
     with ProcessPool(2, shows_prints=True) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         before = {process.child.pid for process in pool.processes}
-        results = pool.call(calls, ahead=32)
+        results = pool.call(calls)
         after = {process.child.pid for process in pool.processes}
         assert in_background or not before & after  # a thread may write when all is done
-        again = pool.call(
-            [RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows], ahead=32
-        )
+        again = pool.call([RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows])
     assert all(
         result.error or result.value == row for row, result in zip(rows, results, strict=True)
     )
@@ -159,48 +157,28 @@ def kill_idle(processes: list[RewardProcess]) -> None:
 
 
 @pytest.mark.parametrize("has_answered", [False, True])
-@pytest.mark.parametrize("ahead", few([32, 1]))
-def test_processes_that_are_killed_while_idle_cost_no_call(ahead, has_answered, leaving):
+def test_processes_that_are_killed_while_idle_cost_no_call(has_answered, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(6)]
     with ProcessPool(2) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         if has_answered:
             pool.call([RewardCall(f"{leaving}:call", (row,)) for row in range(6, 12)])
         kill_idle(pool.processes)
-        assert [result.value for result in pool.call(calls, ahead)] == list(range(6))
+        assert [result.value for result in pool.call(calls)] == list(range(6))
     assert set(times_made(leaving).values()) == {1}
 
 
-@pytest.mark.parametrize("ahead", few([32, 1]))
 @pytest.mark.parametrize("act", ["writes", "writes a part", "ends"])
-def test_what_a_call_has_left_behind_costs_no_other_call(act, ahead, leaving):
+def test_what_a_call_has_left_behind_costs_no_other_call(act, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]
     for row in (3, 10):
         calls[row] = RewardCall(f"{leaving}:call", (row, act))
         calls[row + 4] = RewardCall(f"{leaving}:call", (row + 4, "tells"))
     with ProcessPool(1) as pool:
-        results = pool.call(calls, ahead)
+        results = pool.call(calls)
     assert [(result.value, result.error) for result in results] == [(i, None) for i in range(20)]
-    if ahead == 1 or act == "ends":  # else those that wait in its pipe may begin as well
-        made = times_made(leaving)  # again where it may not have been the call's own doing
-        assert made == {row: 2 if row in (7, 14) else 1 for row in range(20)}
-
-
-def test_what_a_process_has_replied_before_it_ended_is_read(leaving, monkeypatch):
-    calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(20)]
-    calls[3], calls[7] = (RewardCall(f"{leaving}:call", it) for it in ((3, "ends"), (7, "tells")))
-    with ProcessPool(1) as pool:
-        exchange, first = RewardProcess.exchange, []
-
-        def late(process, data, ends):
-            first.append(process)
-            if process is first[0] and not data:
-                os.waitid(os.P_PID, process.child.pid, os.WEXITED | os.WNOWAIT)
-            return exchange(process, data, ends)
-
-        monkeypatch.setattr(RewardProcess, "exchange", late)
-        assert [result.value for result in pool.call(calls, 32)] == list(range(20))
-    assert times_made(leaving) == {row: 2 if row == 7 else 1 for row in range(20)}
+    # again where it may not have been the call's own doing
+    assert times_made(leaving) == {row: 2 if row in (7, 14) else 1 for row in range(20)}
 
 
 def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
@@ -220,7 +198,7 @@ def test_a_call_that_ends_its_process_fails_alone(leaving):
     whats = ["is plain", "ends at once"] * 5
     calls = [RewardCall(f"{leaving}:call", pair) for pair in enumerate(whats)]
     with ProcessPool(1) as pool:
-        results = pool.call(calls, ahead=32)
+        results = pool.call(calls)
     assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]
     assert {result.error for result in results[1::2]} == {"ended its process"}
     made = times_made(leaving)

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 from environment_files import tokenizer, written
+from fakes import draw_groups
 from few_cases import few
 from real_episodes import (
     ASK,
@@ -26,8 +27,8 @@ from real_episodes import (
 )
 
 from unslothrl.actors import actor as actor_module
-from unslothrl.actors.episodes import Talking
 from unslothrl.cluster.build import build_actor, rules_of
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
 from unslothrl.records import Assignment, Batch, Group, Sample, Sampling
 from unslothrl.weights import base_model
@@ -59,9 +60,9 @@ def learner(made, config):
     learner.backend.restore_adapter(start)
     actor = learner.actor
     actor.load(start)
-    actor.rules, talking = rules_of(config), actor.talking
+    actor.rules, dialogue = rules_of(config), actor.dialogue
     yield learner
-    actor.talking = talking
+    actor.dialogue = dialogue
     actor.__dict__.pop("_draw", None)  # of `Draws`
 
 
@@ -80,9 +81,9 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
     """Turns that are one sequence; and turns that each begin one, since their template drops the
     reasoning before them."""
     tokens = dropping(tokenizer()) if rewrites else tokenizer()
-    learner.actor.talking = Talking(tokens)
+    learner.actor.dialogue = TemplateDialogue(tokens)
     draws = Draws(learner.actor)
-    groups = learner.actor.generate(tasks(4), CANDIDATES, sampling_of(config), (0,))
+    groups = draw_groups(learner.actor, tasks(4), CANDIDATES, sampling_of(config), (0,))
     samples = draws.check(groups)
     several = of_several_turns(groups)
     assert len(several) >= 8
@@ -149,7 +150,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     actor.load(first)
     early = stop_after(20, actor, sampling, 1, monkeypatch)
     own = Draws(learner.actor)
-    train(learner, own.check(learner.actor.generate(tasks(2), CANDIDATES, sampling, (2,))))
+    train(learner, own.check(draw_groups(learner.actor, tasks(2), CANDIDATES, sampling, (2,))))
     second = learner.publish(1)
     before = processes(actor)
     actor.load(second)
@@ -206,10 +207,10 @@ def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner)
     """Nor is a micro-batch of them, whose activations the plan counts."""
     config = config_of(max_episode_tokens=budget)
     tokens = dropping(tokenizer()) if rewrites else tokenizer()
-    learner.actor.talking = Talking(tokens)
+    learner.actor.dialogue = TemplateDialogue(tokens)
     learner.actor.rules = rules_of(config)
     draws = Draws(learner.actor)
-    groups = learner.actor.generate(tasks(6), 4, sampling_of(config), (0,))
+    groups = draw_groups(learner.actor, tasks(6), 4, sampling_of(config), (0,))
     samples = draws.check(groups)
     lengths = [len(sample.prompt_ids) + sample.length for sample in samples]
     assert max(lengths) <= config.context

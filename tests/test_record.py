@@ -20,7 +20,7 @@ def folder(tmp_path) -> RunFolder:
     folder = RunFolder.create(tmp_path, "x", "")
     for step in (1, 2, 3):
         folder.log({"step": step})
-        folder.write_rollouts(step, [{"task": "a"}, {"task": "b"}])
+        folder.write_rows("rollouts", step, [{"task": "a"}, {"task": "b"}])
         folder.checkpoints.write(RunState(step=step), LEARNER)
     return folder
 

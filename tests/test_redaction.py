@@ -1,5 +1,6 @@
-"""Secrets are taken out of text, and nothing else is."""
+"""Secrets are taken out of text, of what a run prints and keeps, and nothing else is."""
 
+import io
 import json
 import tomllib
 from dataclasses import replace
@@ -8,8 +9,11 @@ from unittest import mock
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
 from unslothrl import text
+from unslothrl.cluster import causes
+from unslothrl.commands import cli
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
@@ -19,6 +23,8 @@ from unslothrl.runs.resolve import over_resumed
 from unslothrl.text import HIDDEN, is_secret_name, redacted
 from unslothrl.tracking import origin
 from unslothrl.tracking.origin import Origin
+from unslothrl.tracking.run_folder import ERROR, RunFolder
+from unslothrl.tracking.terminal import Terminal
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 WORD = st.text(LETTERS, min_size=20, max_size=40)
@@ -150,6 +156,7 @@ def test_a_long_text_is_read_in_proportion_to_its_length():
 
 SECRET = "hf_" + "a1B2" * 8
 WITH_PASSWORD = "https://me:pass-word@host.example/rows.jsonl"
+SHOWN = f"https://{HIDDEN}@host.example/rows.jsonl"
 
 
 def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypatch):
@@ -163,16 +170,14 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
         assert "pass-word" not in kept and SECRET not in kept
         assert "host.example/rows.jsonl" in kept
     read = tomllib.loads(options)
-    assert read["dataset"] == f"https://{HIDDEN}@host.example/rows.jsonl"
+    assert read["dataset"] == SHOWN
     assert read["system_prompt"] == f"use {HIDDEN}"
 
 
 def test_a_run_file_of_an_older_version_is_read_without_its_secrets(tmp_path):
     text = json.dumps({"command": f"unslothrl --dataset {WITH_PASSWORD}", "started": "now"})
     (tmp_path / origin.ORIGIN).write_text(text)
-    assert origin.read(tmp_path) == Origin(
-        f"unslothrl --dataset https://{HIDDEN}@host.example/rows.jsonl", "now"
-    )
+    assert origin.read(tmp_path) == Origin(f"unslothrl --dataset {SHOWN}", "now")
 
 
 def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
@@ -180,18 +185,67 @@ def test_a_run_is_resumed_with_the_secret_given_again(tmp_path):
     config = replace(Config(), dataset=WITH_PASSWORD)
     (tmp_path / "config.toml").write_text(to_toml(config))
     with pytest.raises(UserError, match=r"^dataset https://<hidden>@host.* set --dataset again$"):
-        over_resumed(RUN, {"resume": str(tmp_path)}, {})
+        over_resumed(RUN, {"resume": str(tmp_path)}, {}, [])
     user = {"resume": str(tmp_path), "dataset": WITH_PASSWORD}
-    assert over_resumed(RUN, user, user)["dataset"] == WITH_PASSWORD
+    assert over_resumed(RUN, user, user, [])["dataset"] == WITH_PASSWORD
     before = read_toml(tmp_path / "config.toml")
     assert resume.changed(before, config, RUN) == []  # the same, as far as is known
     other = replace(config, dataset="https://me:pass-word@host.example/others.jsonl")
     assert resume.changed(before, other, RUN) == [
-        f"dataset https://{HIDDEN}@host.example/rows.jsonl -> "
-        f"https://{HIDDEN}@host.example/others.jsonl"
+        f"dataset {SHOWN} -> https://{HIDDEN}@host.example/others.jsonl"
     ]
 
 
 def test_the_options_of_an_environment_keep_no_secret():
     given = ("api_key=abc123def", "env_id=a=b", "max_tokens=5")
     assert text.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")
+
+
+# What a run prints, and the traceback that it leaves
+
+
+@pytest.mark.parametrize("live", [False, True])
+def test_whatever_a_run_prints_is_without_secrets(live, monkeypatch):
+    monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=live, width=200, highlight=False)
+    said = f"{WITH_PASSWORD} {SECRET} correct horse"
+    with Terminal(console=console, live=live) as view:
+        view.header([said, said])
+        view.stage(f"reading {said}")
+        view.progress(f"reading {said}", 1, 2)
+        if view.live is not None:
+            view.live.refresh()
+        view.note(said)
+        view.failed(said, [("resume", said)])
+    text = out.getvalue()
+    assert not any(secret in text for secret in ("pass-word", SECRET, "correct horse"))
+    assert text.count(HIDDEN) >= 15
+
+
+def test_a_traceback_is_without_the_secrets_of_the_shell_that_it_came_from(tmp_path, monkeypatch):
+    """Who makes an archive of it later may not have the variable any more."""
+    monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")
+    try:
+        raise OSError(f"{WITH_PASSWORD}: Authorization: Basic QWxhZGRpbg said correct horse")
+    except OSError as error:
+        summary = causes.summary_of(error)
+        RunFolder(tmp_path).write_error(error)
+    monkeypatch.delenv("MY_SERVICE_PASSWORD")
+    said = f"OSError: {SHOWN}: Authorization: {HIDDEN} said {HIDDEN}"
+    assert summary.startswith(f"{said} (test_redaction.py, line ")
+    assert (tmp_path / ERROR).read_text().endswith(f"{said}\n")
+
+
+def test_what_nobody_foresaw_ends_with_a_short_cause(monkeypatch, capsys):
+    def fails(arguments):
+        raise KeyError(f"\x1b[2J {WITH_PASSWORD} token={SECRET}")
+
+    monkeypatch.setattr(cli, "answer", fails)
+    assert cli.main([]) == cli.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback (most recent call last):\n")
+    last = said.splitlines()[-1]
+    assert last.startswith("unslothrl: internal error, KeyError: ")
+    assert "(test_redaction.py, line " in last and "report it" in last
+    assert "pass-word" not in said and SECRET not in said and "\x1b" not in said

@@ -5,13 +5,15 @@ import dataclasses
 import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published
 from fakes import FakeLearner
-from test_pool import names_of, send, stream_of
+from test_pool import names_of, send
 from test_trainer import Run
 
+from unslothrl.cluster.base import Checks
 from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
 from unslothrl.training.pool import MOST_DAMAGED
+from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
 
 GOOD = Adapter.of(3, b"weights", "{}")
@@ -54,6 +56,11 @@ def cluster_of(learner: Again) -> FakeCluster:
     return cluster
 
 
+def stream_of(cluster: FakeCluster, notes: list[str], overlaps: bool = True) -> RolloutStream:
+    checks = Checks(None, "base")
+    return RolloutStream(cluster, 0, note=notes.append, checks=checks, overlaps=overlaps)
+
+
 def versions(cluster: FakeCluster) -> set[int]:
     """That the actors hold."""
     return {cluster.processes[actor.name].target.version for actor in cluster.actors}
@@ -69,7 +76,7 @@ def test_what_is_damaged_on_its_way_is_published_once_more_for_all(overlaps):
     notes: list[str] = []
     learner = Again()
     cluster = cluster_of(learner)
-    stream = stream_of(cluster, notes, overlaps=overlaps)
+    stream = stream_of(cluster, notes, overlaps)
     stream.publish(Published(DAMAGED), 3)
     groups = stream.wait(send(stream, 6))
     assert names_of(groups) == [str(i) for i in range(6)] and cluster.started == []
@@ -84,7 +91,7 @@ def test_who_gets_it_damaged_again_and_again_is_given_up():
     notes: list[str] = []
     learner = Again(DAMAGED)
     cluster = cluster_of(learner)
-    stream = stream_of(cluster, notes, overlaps=True)
+    stream = stream_of(cluster, notes)
     stream.publish(Published(DAMAGED), 3)
     for _ in range(1000):
         if cluster.started:
@@ -98,7 +105,7 @@ def test_who_gets_it_damaged_again_and_again_is_given_up():
 def test_a_version_that_is_superseded_is_not_asked_for():
     learner = Again()
     cluster = cluster_of(learner)
-    stream = stream_of(cluster, overlaps=True)
+    stream = stream_of(cluster, [])
     stream.publish(Published(DAMAGED), 3)
     stream.publish(Published(Adapter.of(4, b"newer", "{}")), 4)
     stream.wait(send(stream, 2))

@@ -13,6 +13,7 @@ from report_runs import HOSTILE, make_run
 
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.rows import read_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -81,11 +82,11 @@ def box(browser, selector: str) -> dict[str, float]:
 
 def wait_for_step(browser, name: str) -> None:
     """Until the rollouts of `name`, such as step=12, are shown."""
-    browser.wait_for(f"document.getElementById('prompts').dataset.name === '{name}'")
+    browser.wait_for(f"document.getElementById('prompts').dataset.hash === '#{name}'")
 
 
 def rows(folder, step: int) -> list[dict]:
-    return folder.read_rollouts(step)
+    return read_jsonl(folder.step_file("rollouts", step))
 
 
 DRAWN = (
@@ -134,7 +135,7 @@ def test_the_keyboard_reads_charts_too(page, run):
 def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
     browser = page(report(run))
     browser.wait_for(READY)
-    assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 12"
+    assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 16"
     for index in (0, 5, 11):
         set_value(browser, "slider", index, "input")
         known = rows(run, index + 1)
@@ -215,7 +216,7 @@ def test_tokens_are_coloured_on_demand(page, run):
     browser = page(report(run), "#step=4")
     browser.wait_for(READY)
     assert texts(browser, ".t") == []
-    set_value(browser, "colour", "gap")
+    set_value(browser, "colour", "gaps")
     first = "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
     assert first == rows(run, 4)[0]["completion"]
     colours = browser.evaluate(
@@ -225,7 +226,7 @@ def test_tokens_are_coloured_on_demand(page, run):
     assert colours > 5
     title = browser.evaluate("document.querySelector('.t').title")
     assert title.startswith("log-probability -") and ", learner " in title
-    set_value(browser, "colour", "advantage")
+    set_value(browser, "colour", "advantages")
     whole = browser.evaluate(
         "[...document.querySelectorAll('.candidate pre')].map((e) => e.style.backgroundImage)"
     )
@@ -244,7 +245,7 @@ def test_hostile_completions_stay_text(page, tmp_path, has_turns):
     seen = texts(browser, ".candidate pre.said" if has_turns else ".candidate pre")[0]
     assert "</script><script>window.hacked=1</script><img src=x" in seen
     assert "␀␛[2J⟨202e⟩reversed⟨202c⟩ ⟨2028⟩" in seen
-    for colour in ("gap", "advantage", "logprob"):
+    for colour in ("gaps", "advantages", "logprobs"):
         set_value(browser, "colour", colour)
     set_value(browser, "search", "<script>", "input")
     set_value(browser, "everywhere", True)
@@ -282,6 +283,9 @@ def test_episodes_are_browsed_turn_by_turn(page, episodes):
     set_value(browser, "search", sought, "input")
     browser.wait_for("document.querySelectorAll('mark').length > 0")
     assert sought in texts(browser, ".said mark")
+    set_value(browser, "search", "e", "input")
+    shown = "".join(texts(browser, ".prompt")).lower()
+    assert len(texts(browser, "mark")) == shown.count("e")
 
 
 def test_no_other_script_runs(browser, run, tmp_path):
@@ -322,7 +326,7 @@ def test_pictures(page, run, episodes, tmp_path, name):
         browser.wait_for(READY)
         assert browser.evaluate(WIDER) <= 0
         if kind == "-rollouts":
-            set_value(browser, "colour", "gap")
+            set_value(browser, "colour", "gaps")
         elif not kind:
             browser.evaluate("scrollTo(0, 0)")
             browser.evaluate("new Promise(requestAnimationFrame)")

@@ -137,7 +137,7 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
     from unslothrl.weights import base_model
 
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
-    shape = models.Shape(torch.float32, 8, 16, 0.0, 3, folder, "embedded")
+    shape = models.Shape(torch.float32, 8, 16, 0.0, 3, folder)
     whole = models.reward_model(base, shape)
     tensors = safetensors.numpy.load_file(folder / model.HEAD_FILE)
     assert tensors["std"][0] > 0
@@ -185,7 +185,7 @@ def test_a_run_is_rewarded_by_it(trained, tmp_path):
     run = tmp_path / "rl"
     rows = [json.loads(line) for line in (run / "rollouts/step_000001.jsonl").open()]
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
-    whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder, "-"))
+    whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder))
     tokenizer = base_model.load_tokenizer(base)
     for row in rows:
         end = "<|im_end|>" if row["finish_reason"] == "stop" else ""

@@ -61,11 +61,7 @@ def test_tag_count(completion, expected):
 
 def test_rewards_come_by_name_and_completion():
     found = Scorer(rewards.choose(())).score([completed(GOOD, 9, "2"), completed("2", 1, "2")])
-    assert found.rewards == {
-        "accuracy": [1.0, 0.0],
-        "format": [0.1, 0.0],
-        "tags": [0.2, 0.0],
-    }
+    assert found.rewards == {"accuracy": [1.0, 0.0], "format": [0.1, 0.0], "tags": [0.2, 0.0]}
     assert found.scores == [1.0, 0.0]
 
 
@@ -140,12 +136,7 @@ def test_countdown_with_negative_numbers(answer, numbers, target, expected):
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [
-        ("The Beatles", 1.0),
-        ("beatles.", 1.0),
-        ("a  Fab-Four", 1.0),
-        ("beatles and more", 0.0),
-    ],
+    [("The Beatles", 1.0), ("beatles.", 1.0), ("a  Fab-Four", 1.0), ("beatles and more", 0.0)],
 )
 def test_search_matches_exactly_but_for_articles_case_and_points(answer, expected):
     golds = ("Beatles", "Fab-Four")

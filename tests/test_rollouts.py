@@ -1,8 +1,5 @@
 """Which generator takes how many tasks of a step, by hand-computed numbers."""
 
-import time
-
-import pytest
 from fake_cluster import FakeCluster, holder
 from fakes import task
 from hypothesis import given
@@ -37,25 +34,20 @@ def test_no_task_is_lost(total, actors, learners, chunk):
     assert min(counts) >= 0
 
 
-@pytest.mark.parametrize(("age_s", "shares"), [(100.0, [4, 4]), (0.0, [6, 2])])
-def test_groups_that_are_nearly_done_count_less_than_those_that_have_just_begun(age_s, shares):
-    """actor-1 has four groups; such groups have taken it 100 s. They count 0.1 each where they are
-    as old, and one each where they have just begun."""
+def test_who_has_fewer_groups_gets_what_waits():
     cluster = FakeCluster(2)
     for process in cluster.processes.values():
         process.is_hanging = True
     stream = RolloutStream(cluster, 0, overlaps=True)
     busy = stream.pool.members["actor-1"]
-    busy.took += [120.0, 100.0]
-    begun = time.monotonic() - age_s
     for index in range(4):
         assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
         stream.in_flight[index] = Flight(assignment, 0)
-        busy.give(assignment, begun)
+        busy.holds[index] = assignment
     stream.sent = 4
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
     given_out = [holder(stream, index) for index in range(4, 12)]
-    assert [given_out.count("actor-0"), given_out.count("actor-1")] == shares
+    assert [given_out.count("actor-0"), given_out.count("actor-1")] == [6, 2]
 
 
 def test_what_an_actor_is_given_goes_with_its_next_call():
@@ -93,3 +85,9 @@ def test_versions_are_counted_over_processes_that_come_and_go():
     hands_over("actor-0", 1, 0)
     hands_over("actor-1", 4, 2)
     assert stream.version_counts() == (8, 5, 2)
+
+
+def test_stand_ins_are_dealt_what_learners_would_draw():
+    stream = RolloutStream(FakeCluster(3), 2, stand_ins=1)
+    stream.send([task(str(i)) for i in range(9)], 2, SAMPLING, (0,))
+    assert [len(member.holds) for member in stream.pool.ready()] == [4, 3, 2]

@@ -40,10 +40,11 @@ def values_of(name: str) -> st.SearchStrategy:
     elif RUN.kind(name) is bool:
         one = st.booleans()
     elif RUN.kind(name) is int:
-        one = st.integers(limits["at_least"], limits["at_most"])
+        one = st.integers(limits["at_least"], limits.get("at_most"))
     elif RUN.kind(name) is float:
         least, over = limits.get("at_least", limits.get("over")), "over" in limits
-        one = st.floats(least, limits["at_most"], exclude_min=over, allow_subnormal=True)
+        one = st.floats(least, limits.get("at_most"), exclude_min=over, allow_subnormal=True,
+                        allow_nan=False, allow_infinity=False)  # fmt: skip
     else:
         one = TEXT
     one = st.lists(one, max_size=3).map(tuple) if RUN.kind(name) is tuple else one

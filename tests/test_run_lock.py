@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from unslothrl.errors import UserError
-from unslothrl.tracking.run_folder import LOCK, RunFolder, RunLock
+from unslothrl.tracking.run_folder import LOCK, RunFolder, is_free, locked
 
 HOLDS = (
-    "import sys, os; from pathlib import Path; from unslothrl.tracking.run_folder import RunLock\n"
-    "lock = RunLock.take(Path(sys.argv[1]))\n"
+    "import sys, os; from pathlib import Path; from unslothrl.tracking.run_folder import locked\n"
+    "lock = locked(Path(sys.argv[1]))\n"
     "child = os.fork()\n"
     "print('held', flush=True) if not child else None\n"
     "sys.stdin.read()"
@@ -43,14 +43,14 @@ def holder(tmp_path):
 
 def test_another_process_is_named(tmp_path, holder):
     host, pid = platform.node(), holder.process.pid
-    assert not RunLock.is_free(tmp_path)
+    assert not is_free(tmp_path)
     with pytest.raises(UserError, match=rf"process {pid} on host {host}:"):
-        RunLock.take(tmp_path)
+        locked(tmp_path)
 
 
 def test_a_killed_process_holds_nothing_though_its_child_lives(tmp_path, holder):
     holder.end()
-    RunLock.take(tmp_path).release()
+    locked(tmp_path).release()
 
 
 def test_a_run_folder_is_locked_from_its_creation_on(tmp_path):
@@ -71,11 +71,11 @@ def test_what_a_link_leads_to_is_not_emptied(tmp_path):
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
     with pytest.raises(OSError):
-        RunLock.take(tmp_path / "run")
+        locked(tmp_path / "run")
     assert (tmp_path / "mine").read_text() == "mine"
 
 
 @pytest.mark.parametrize("content", ["", "{"])
 def test_any_content_is_no_holder(tmp_path, content):
     (tmp_path / LOCK).write_text(content)
-    RunLock.take(tmp_path).release()
+    locked(tmp_path).release()

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from fakes import completion, samples_of, task
 
-from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.records import Agreement, Group
 from unslothrl.training.metrics import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
@@ -13,7 +12,7 @@ def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
     """(generator, version, its |sampler - learner| of each token) of each sample."""
     gaps = np.concatenate([gap for *_, gap in sources])
     described = [(name, version, len(gap)) for name, version, gap in sources]
-    return agreement(gaps, np.zeros(len(gaps)), described, len(gaps))
+    return Agreement(-gaps, described)
 
 
 class Watched(SamplerGapWatch):

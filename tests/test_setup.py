@@ -2,6 +2,7 @@
 
 Nothing here needs a network, a card or a second environment."""
 
+import copy
 import os
 import stat
 import subprocess
@@ -202,21 +203,14 @@ def test_pip_failures_carry_pips_own_words():
 
 
 def test_what_does_not_import_is_named_in_a_line(tmp_path, monkeypatch):
-    broken = tmp_path / "broken_kernels"
-    broken.mkdir()
-    (broken / "__init__.py").write_text("from . import _C\n")
-    (broken / "_C.so").write_bytes(b"\x7fELF cut")
-    (tmp_path / "refusing.py").write_text("print('a banner'); raise SystemExit('no card\\nfound')")
+    (tmp_path / "refusing.py").write_text("print('a banner'); raise SystemExit('no card found')")
     (tmp_path / "crashing.py").write_text("import os; os.abort()")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    names = ["broken_kernels", "json", "refusing"]
-    assert setup_env.import_faults(sys.executable, ["json"]) == []
-    first, second = setup_env.import_faults(sys.executable, names)
-    assert first.startswith("broken_kernels does not import here: ImportError: ")
-    assert "_C.so: file too short" in first
-    assert second == "refusing does not import here: SystemExit: no card found"
-    (line,) = setup_env.import_faults(sys.executable, ["crashing"])
-    assert line.startswith("crashing does not import here: the process ended with -6: ")
+    assert setup_env.import_fault(sys.executable, ["json"]) == ""
+    fault = setup_env.import_fault(sys.executable, ["json", "refusing"])
+    assert fault == "json, refusing: does not import here: no card found"
+    fault = setup_env.import_fault(sys.executable, ["crashing"])
+    assert fault == "crashing: does not import here: exit -6"
 
 
 def test_the_check_command_reports_and_writes_nothing(tmp_path):
@@ -277,16 +271,16 @@ def test_both_locks_agree_on_what_this_project_imports():
 
 def test_a_stale_lock_is_named(tmp_path):
     plan = PLANS["cpu"]
-    copy = type(plan).__new__(type(plan))
-    copy.__dict__.update(plan.__dict__, file=tmp_path / "requirements-cpu.txt")
-    assert lock.faults(copy) == ["requirements-cpu.txt: missing: run `make lock`"]
+    changed = copy.copy(plan)
+    changed.file = tmp_path / "requirements-cpu.txt"
+    assert lock.faults(changed) == ["requirements-cpu.txt: missing: run `make lock`"]
     text = plan.file.read_text().replace("transformers==5.17.0", "transformers==5.16.0")
     text = text.replace("rich==", "poor==") + "triton==3.9.0\n"
-    copy.file.write_text(text)
-    assert lock.faults(copy) == [
+    changed.file.write_text(text)
+    assert lock.faults(changed) == [
         "requirements-cpu.txt: rich is missing: run `make lock`",
         "requirements-cpu.txt: transformers==5.16.0 does not satisfy ==5.17.0",
         "requirements-cpu.txt: triton is excluded by pyproject.toml",
     ]
-    copy.wanted = [*plan.wanted, "new-dependency"]
-    assert "older than pyproject.toml" in lock.faults(copy)[0]
+    changed.wanted = [*plan.wanted, "new-dependency"]
+    assert "older than pyproject.toml" in lock.faults(changed)[0]

@@ -6,19 +6,16 @@ import numpy as np
 import pytest
 import torch
 from few_cases import few
-from test_backend import LENGTHS, LRS, learner_of, samples
+from test_backend import LENGTHS, learner_of, samples
 from test_exchange import meet
 
 from unslothrl.algorithms import objectives
 from unslothrl.backends import peft
-from unslothrl.cluster.local import LocalCluster
 from unslothrl.embedded import BASE
-from unslothrl.errors import RunError
 from unslothrl.learners.exchange import pack, unpack
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
 from unslothrl.training.batching import split_batch
-from unslothrl.training.updates import LearnerGroup
 
 pytestmark = pytest.mark.real
 
@@ -136,32 +133,3 @@ def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner)
             for learner in several:
                 unpack(total.clone(), learner._parameters())
                 assert close(gradient(learner), alone), family
-
-
-def test_a_learner_whose_weight_was_changed_is_named():
-    """One bit of one weight of learner-1, behind the optimiser's back, among three."""
-    learners = [learner_on_embedded() for _ in range(3)]
-    names = {f"learner-{rank}": learner for rank, learner in enumerate(learners)}
-    group = LearnerGroup(LocalCluster.of({}, names))
-    batch, _ = batches(learners[0])
-    group.update(batch, LRS, True, lambda *_: None)
-    for which in ("lora_A", "value_head.bias"):
-        parameter = next(
-            parameter
-            for kind in learners[1]._trained().values()
-            for name, parameter in kind.items()
-            if which in name
-        )
-        state = learners[0].save_state()
-        bits = parameter.data.view(torch.int32)
-        bits.view(-1)[-1] ^= 1 << 12
-        with pytest.raises(RunError) as error:
-            group.update(batch, LRS, True, lambda *_: None)
-        assert str(error.value) == (
-            "learner-1 and learner-0 hold different adapters after an update, which makes them "
-            "equal on sound machines: check their GPUs and memory, and continue from the last "
-            "checkpoint with --resume"
-        )
-        for learner in learners:  # as a resumed run does
-            learner.load_state(state)
-        group.update(batch, LRS, True, lambda *_: None)

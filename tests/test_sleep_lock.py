@@ -11,9 +11,14 @@ import pytest
 from unslothrl.embedded import BASE
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.engines.vllm_internals import sleep_lock
-from unslothrl.system.variables import SCRATCH
+from unslothrl.system.variables import SCRATCH, VISIBLE
 
 LOCK = f"unslothrl-{os.getuid()}-card-0.lock"
+
+
+@pytest.fixture(autouse=True)
+def card_0(monkeypatch):
+    monkeypatch.setenv(VISIBLE, "0")
 
 
 def is_free(lock: Path) -> bool:
@@ -38,15 +43,13 @@ class Llm:
         self.locked.append(("wake", not is_free(self.lock)))
 
 
-@pytest.mark.parametrize("name", ["card-0", None])
-def test_an_engine_sleeps_and_wakes_under_the_lock_that_it_is_given(name, tmp_path, monkeypatch):
+def test_an_engine_sleeps_and_wakes_under_the_lock_of_its_card(tmp_path, monkeypatch):
     monkeypatch.setenv(SCRATCH, str(tmp_path))
     llm = Llm(tmp_path / LOCK)
-    engine = VllmEngine(llm, BASE, takes_turns=True, sleep_lock=name)
+    engine = VllmEngine(llm, BASE, takes_turns=True)
     engine.wake()
     engine.sleep()
-    is_locked = name is not None
-    assert llm.locked == [("sleep", is_locked), ("wake", is_locked), ("sleep", is_locked)]
+    assert llm.locked == [("sleep", True), ("wake", True), ("sleep", True)]
     assert is_free(llm.lock)
 
 
@@ -54,7 +57,7 @@ def test_a_process_that_dies_leaves_the_lock_free(tmp_path):
     program = f"""
 import os
 from unslothrl.engines.vllm_internals import sleep_lock
-with sleep_lock("card-0", {str(tmp_path)!r}):
+with sleep_lock({str(tmp_path)!r}):
     print("held", flush=True)
     os.read(0, 1)
 """
@@ -65,7 +68,7 @@ with sleep_lock("card-0", {str(tmp_path)!r}):
     assert not is_free(tmp_path / LOCK)
     child.kill()
     child.communicate()
-    with sleep_lock("card-0", str(tmp_path)):
+    with sleep_lock(str(tmp_path)):
         assert not is_free(tmp_path / LOCK)
     assert is_free(tmp_path / LOCK)
 
@@ -74,6 +77,6 @@ def test_what_a_link_of_that_name_leads_to_is_left_alone(tmp_path):
     """In a folder that everybody writes to."""
     (tmp_path / "mine").write_text("mine")
     (tmp_path / LOCK).symlink_to(tmp_path / "mine")
-    with pytest.raises(OSError), sleep_lock("card-0", str(tmp_path)):
+    with pytest.raises(OSError), sleep_lock(str(tmp_path)):
         pass
     assert (tmp_path / "mine").read_text() == "mine"

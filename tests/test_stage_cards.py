@@ -1,12 +1,10 @@
 """The model cards of SFT, DPO and reward models, and the stages an adapter has been through."""
 
-import json
-
 import pytest
 import yaml
+from report_runs import make_stage
 
 from unslothrl.config.offline_options import TABLES, DpoOptions
-from unslothrl.config.toml_files import to_toml
 from unslothrl.tracking import card, origin
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
@@ -20,31 +18,12 @@ OF_RL = (
     "tokens per completion",
     "| reward |",
 )
-ROWS = {
-    "sft": {"train/loss": 2.5, "train/token_accuracy": 0.5, "eval/held_out/loss": 2.25,
-            "eval/held_out/token_accuracy": 0.625},
-    "dpo": {"train/loss": 0.5, "train/accuracy": 0.75, "train/margin": 1.5,
-            "eval/held_out/loss": 0.25, "eval/held_out/accuracy": 0.875},
-    "rm": {"train/loss": 0.5, "train/accuracy": 0.75, "train/margin": 1.5,
-           "eval/held_out/loss": 0.25, "eval/held_out/accuracy": 0.875},
-}  # fmt: skip
-
-
-def run_of(command, folder, **options):
-    """A run's folder as the command writes it."""
-    given = {"model": "me/base", "dataset": "me/data", "run_name": "mine", **options}
-    options = TABLES[command].config(**given)
-    folder.mkdir(exist_ok=True)
-    (folder / "config.toml").write_text(to_toml(options))
-    half = {name: value / 2 for name, value in ROWS[command].items() if name.endswith("loss")}
-    rows = [{"step": 1, **ROWS[command]}, {"step": 2, **ROWS[command], **half}]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return folder
 
 
 @pytest.mark.parametrize("command", TABLES)
 def test_a_card_is_of_its_stage(command, tmp_path):
-    run = card.history(run_of(command, tmp_path, lr=0.5))
+    folder = make_stage(tmp_path / "mine", command, model="me/base", dataset="me/data", lr=0.5)
+    run = card.history(folder.path)
     stages = ("SFT on me/examples, run first", f"{command} on me/data, run mine")
     use = Use("me/base", "Be brief.", chat_template="{{ messages }}", stages=stages)
     text = card.card("mine v000002", use, "me/base", run)
@@ -63,8 +42,8 @@ def test_a_card_is_of_its_stage(command, tmp_path):
     assert origin.METHODS[command].name in body and not any(word in body for word in OF_RL)
     assert "1. SFT on me/examples, run first\n2. " in body and "Be brief." in body
     assert f"`unslothrl {command} --recipe FILE.toml`" in body and "\nlr = 0.5\n" in body
-    first, last = ("2.250", "1.125 (step 2)") if command == "sft" else ("0.250", "0.125 (step 2)")
-    assert f"| held_out | loss | {first} | {last} | {last[:5]} |" in body  # the best is the least
+    first, last = ("2.500", "1.600") if command == "sft" else ("0.700", "0.250")
+    assert f"| held_out | loss | {first} | {last} (step 12) | {last} |" in body  # the least is best
     figure = "tokens right" if command == "sft" else "chosen over rejected"
     assert f"| {figure} | 0." in body
     assert ("score_head.safetensors" in body) == ("--reward rm:FOLDER" in body) == (command == "rm")

@@ -1,7 +1,6 @@
 """The report of SFT, DPO and reward models: what it says of a stage, and what it must not."""
 
 import html
-import io
 import re
 
 import pytest
@@ -57,22 +56,21 @@ def test_a_page_is_of_its_stage(command, tmp_path):
     first, last = (of_stage(command, "x", done)["x/loss"] for done in (0.0, 0.9))
     assert f"{first:.3f}  {last:.3f}  {last - first:+.3f}" in re.sub(" {2,}", "  ", text)
     assert ("its own reference" in text) == (command == "dpo")
-    assert "class=up" in page
 
 
-def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path):
+def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path, capsys):
     folders = [make_stage(tmp_path / name, name).path for name in STAGES]
-    out = io.StringIO()
-    run_report([str(tmp_path)], out=out)
-    head, *lines = out.getvalue().splitlines()
+    run_report([str(tmp_path)])
+    out = capsys.readouterr().out
+    head, *lines = out.splitlines()
     assert "method" in head.split() and "pass@1" not in head and len(lines) == 3
-    assert "0.700 -> 0.250" in out.getvalue() and "0.400 -> 0.760" in out.getvalue()
-    run_report(list(map(str, folders)), str(tmp_path / "all.html"), io.StringIO())
+    assert "0.700 -> 0.250" in out and "0.400 -> 0.760" in out
+    run_report(list(map(str, folders)), str(tmp_path / "all.html"))
     page = (tmp_path / "all.html").read_text()
     assert not [word for word in RL_WORDS if word in visible(page).lower()]
     assert {"Loss: loss", "Loss: held_out loss", f"{RIGHT}: held_out accuracy"} <= set(titles(page))
     of_rl = make_run(tmp_path / "rl", 6)
-    run_report([str(folders[0]), str(of_rl.path)], str(tmp_path / "two.html"), io.StringIO())
+    run_report([str(folders[0]), str(of_rl.path)], str(tmp_path / "two.html"))
     both = visible((tmp_path / "two.html").read_text())
     assert "pass@1" in both and "held-out loss" in both
 
@@ -104,14 +102,14 @@ SIGNS = {
     ),
     "Held-out pairs are told apart no better than by chance": (
         "rm", evaluated("accuracy", lambda step: 0.5 + (0.02 if step % 2 else -0.02)),
-        "preferred in 49% of the pairs",
+        "preferred in 48% of the pairs",
     ),
     "The worse answers are preferred": (
         "dpo", evaluated("accuracy", lambda step: 0.3), "preferred in 30% of the pairs",
     ),
     "The margin grows while held-out accuracy falls": (
         "dpo", evaluated("accuracy", lambda step: 0.9 - step / 50),
-        "preferred in 84% of the pairs after step 3, and is in 66% now",
+        "preferred in 90% of the pairs after step 0, and is in 66% now",
     ),
     "The better answers became less likely, too": (
         "dpo", lambda step: {"train/reward_chosen": -0.1 * step},

@@ -35,13 +35,13 @@ def start(monkeypatch, tmp_path):
         def build(builder, config, base, plan):
             perhaps_die(plan.name, "build")
             built = builder(config, base, plan)
-            fingerprint = built.fingerprint
+            check = built.check
 
-            def dying_fingerprint():
+            def dying_check(*arguments):
                 perhaps_die(plan.name, "check")
-                return fingerprint()
+                return check(*arguments)
 
-            built.fingerprint = dying_fingerprint
+            built.check = dying_check
             return built
 
         said: list[str] = []
@@ -70,7 +70,7 @@ def test_what_is_killed_before_the_first_step_is_started_again(start):
     assert note.startswith("learner-0 ") and "SIGKILL" in note and note.endswith("started again")
     handles = everyone(processes)
     assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
-    assert set(processes.gather([handle.fingerprint() for handle in handles])) == {"base"}
+    assert set(processes.gather([handle.check(None) for handle in handles])) == {("", "base")}
 
     learner = processes.learners[0]  # and one that dies later, while nothing is asked of it
     for _ in range(3):

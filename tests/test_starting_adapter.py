@@ -1,6 +1,5 @@
 """A run keeps the adapter that it began with: it goes on without the folder that was given."""
 
-import itertools
 import json
 import shutil
 from pathlib import Path
@@ -95,7 +94,7 @@ def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
     command, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    pairs = itertools.islice(tables.embedded_pairs("train", 0), 60)
+    pairs = tables.embedded_pairs("train", 0, 60)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     given = start(tmp_path / "sft", "Be brief.")
     small = "--dataset rows.jsonl --model embedded --batch_size 8 --lr_schedule constant "

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import itertools
 import json
 import math
 import os
@@ -73,13 +74,12 @@ def ended(folder, view, config, trainer=None) -> RlRun:
     return run
 
 
-class WithoutLearner:
-    """A trainer whose learner does not answer."""
+class Ended:
+    """A trainer after some steps, without an adapter, or one whose learner does not answer."""
 
-    tasks, state, published = SimpleNamespace(close=lambda: None), RunState(step=3), "a version"
-
-    def __init__(self, error: BaseException):
-        self.error = error
+    def __init__(self, step: int, error: BaseException | None = None):
+        self.state, self.error = RunState(step=step), error
+        self.published = None if error is None else "a version"
 
     def save_boundary(self):
         return False
@@ -98,12 +98,33 @@ class WithoutLearner:
 def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder, error, why):
     printed = io.StringIO()
     view = Terminal(console=Console(file=printed, width=200), live=False)
-    run = ended(folder, view, Config(), WithoutLearner(error))
+    run = ended(folder, view, Config(), Ended(3, error))
     run.close("interrupted")
     assert folder.read_summary()["status"] == "interrupted"
     assert f"the last adapter is not saved: {why}" in printed.getvalue()
     with pytest.raises(type(error)):
         run.close("finished")
+
+
+@pytest.mark.parametrize(
+    ("step", "checkpoint", "error", "said"),
+    [
+        (12, 10, None, "continues: after step 10, 2 steps will be repeated\n"),
+        (10, 10, RunError("it died"), "continues: after step 10\n"),
+        (3, None, None, "continues: from its start, 3 steps will be repeated\n"),
+        (0, None, None, "continues: from its start\n"),
+    ],
+)
+def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said, folder):
+    if checkpoint is not None:
+        folder.checkpoints.write(RunState(step=checkpoint), b"")
+    printed, times = io.StringIO(), itertools.chain([0.0] * 2, itertools.repeat(75.0))
+    view = Terminal(console=Console(file=printed), live=False, clock=lambda: next(times))
+    ended(folder, view, Config(), Ended(step)).close("failed" if error else "interrupted", error)
+    assert folder.read_summary()["wall_seconds"] == 75
+    written = printed.getvalue()
+    assert said in written and f"--resume {folder.path}\n" in written
+    assert error or f"interrupted: {step} steps in 0 s; 1:15 with start and end\n" in written
 
 
 def test_what_others_have_put_into_a_refused_runs_folder_stays(folder):
@@ -164,11 +185,12 @@ def test_metrics_are_one_json_object_a_line_with_null_for_what_json_lacks(folder
     assert folder.read_metrics()[1] == {"step": 2, "train/loss": None}
 
 
-def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
+def test_an_incomplete_last_line_is_ignored_and_cut_by_a_resume(folder):
     folder.log({"step": 1})
     with (folder.path / "metrics.jsonl").open("a") as file:
         file.write('{"step": 2, "rew')
     assert folder.read_metrics() == [{"step": 1}]
+    folder.truncate_after(1)
     folder.log({"step": 2})
     assert folder.read_metrics() == [{"step": 1}, {"step": 2}]
 
@@ -176,8 +198,8 @@ def test_an_incomplete_last_line_is_ignored_and_cut_by_the_next_log(folder):
 def test_resume_deletes_what_came_after_the_step(folder):
     for step in (9, 10, 11):
         folder.log({"step": step})
-        folder.write_rollouts(step, [])
-        folder.write_evaluation(f"step_{step:06d}", [])
+        folder.write_rows("rollouts", step, [])
+        folder.write_rows("evals", step, [])
         folder.checkpoints.write(RunState(step=step), b"")
     folder.write_summary({"status": "interrupted", "steps": 11})
     folder.truncate_after(10)
@@ -193,7 +215,7 @@ def test_resume_deletes_what_came_after_the_step(folder):
 def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
     groups = [group("a", [0.0, 1.0]), group("b", [0.5, 0.5])]
     rows = rollout_rows(groups, [[-1.0, 1.0], [0.0, 0.0]], [[1], [0, 1]])
-    path = folder.write_rollouts(10, rows)
+    path = folder.write_rows("rollouts", 10, rows)
     assert path == folder.path / "rollouts" / "step_000010.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     assert rows[1] == {

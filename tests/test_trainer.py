@@ -13,11 +13,11 @@ from unslothrl.cluster.local import LocalCluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
-from unslothrl.errors import HeadLost, RunError
+from unslothrl.errors import HeadLost, ProcessLost, RunError
 from unslothrl.records import Sampling
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.training.trainer import Trainer
+from unslothrl.training.trainer import MOST_RECOVERIES, Trainer
 
 SMALL = {
     "learner": "grpo", "batch_size": 6, "num_candidates": 4, "topk": 4, "learner_chunk_size": 1,
@@ -106,15 +106,6 @@ def test_who_draws_what_is_a_function_of_the_run():
     assert list(stream.in_flight) == [7]  # numbers are never used twice
 
 
-def test_the_learners_share_a_batch_and_each_gets_one_even_if_it_is_empty(tmp_path):
-    run = Run(tmp_path, learners=3, steps=1, batch_size=1, num_candidates=2, topk=2)
-    run.trainer.train()
-    parts = [learner.batches[0] for learner in run.learners.values()]
-    assert sorted(len(part.samples) for part in parts) == [0, 1, 1]
-    assert {(part.sequences, part.tokens) for part in parts} == {(2, 6)}
-    assert {learner.version for learner in run.learners.values()} == {1}
-
-
 def test_nothing_to_learn_from_publishes_nothing(tmp_path):
     run = Run(tmp_path, never)
     run.trainer.train()
@@ -163,16 +154,11 @@ def test_the_state_goes_on_where_it_was_saved(tmp_path):
         for run in (whole, first, second)
     ]
     assert plain[1] + plain[2] == plain[0]
-
-
-def test_after_the_last_step_there_is_none_in_a_resumed_run_either(tmp_path):
-    first = Run(tmp_path / "first", steps=2)
-    first.trainer.train()
-    second = Run(tmp_path / "second", steps=2)
-    second.trainer.restore(first.folder.checkpoints.newest())
-    second.trainer.train()
-    assert second.trainer.state.step == 2 and second.metrics() == []
-    assert second.trainer.newest_adapter().version == 2
+    third = Run(tmp_path / "third", steps=2)
+    third.trainer.restore(first.folder.checkpoints.newest())
+    third.trainer.train()  # after the last step there is none
+    assert third.trainer.state.step == 2 and third.metrics() == []
+    assert third.trainer.newest_adapter().version == 2
 
 
 def test_evaluations_are_kept_and_draw_the_same_every_time(tmp_path):
@@ -235,3 +221,50 @@ def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, last):
     assert run.folder.checkpoints.steps() == []
     assert run.trainer.save_boundary()
     assert run.folder.checkpoints.newest().state.step == 1
+
+
+def test_lost_learners_go_on_from_the_last_whole_step_unless_that_is_in_vain(tmp_path, monkeypatch):
+    run = Run(tmp_path, steps=4)
+    trainer, starts, deaths = run.trainer, [], {2: 1, 4: MOST_RECOVERIES + 1}
+    monkeypatch.setattr(trainer.cluster, "is_local", False)
+    monkeypatch.setattr(
+        trainer.cluster, "restart_learners", lambda: starts.append(trainer.state.step)
+    )
+    for actor in run.actors.values():
+        monkeypatch.setattr(actor, "abandon", lambda indices: None, raising=False)
+    update = trainer.updates.run
+
+    def dying(selected, state, timer, trace=None):
+        step = state.step + 1
+        deaths[step] = deaths.get(step, 0) - 1
+        if deaths[step] >= 0:
+            raise ProcessLost("learner-0", "learner-0 died")
+        return update(selected, state, timer, trace)
+
+    monkeypatch.setattr(trainer.updates, "run", dying)
+    with pytest.raises(ProcessLost, match="learner-0 died"):
+        trainer.train()
+    assert starts == [1] + [3] * MOST_RECOVERIES and run.learners["learner-0"].steps == 3
+    assert [row["step"] for row in run.metrics()] == [1, 2, 3]
+
+
+def test_learners_that_are_lost_before_any_step_is_whole_start_from_the_beginning(
+    tmp_path, monkeypatch
+):
+    run = Run(tmp_path, steps=2)
+    trainer, starts = run.trainer, []
+    monkeypatch.setattr(trainer.cluster, "is_local", False)
+    monkeypatch.setattr(trainer.cluster, "restart_learners", lambda: starts.append(None))
+    for actor in run.actors.values():
+        monkeypatch.setattr(actor, "abandon", lambda indices: None, raising=False)
+    publish = trainer.publish
+
+    def dying():
+        if not starts:
+            raise ProcessLost("learner-0", "learner-0 died")
+        return publish()
+
+    monkeypatch.setattr(trainer, "publish", dying)
+    trainer.train()
+    assert len(starts) == 1 and trainer.boundary.state.step == 2
+    assert [row["step"] for row in run.metrics()] == [1, 2]

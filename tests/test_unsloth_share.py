@@ -10,11 +10,11 @@ import types
 from pathlib import Path
 
 import pytest
-from layouts import GB, LAYOUTS, card, machine_of, placed, resolved
+from layouts import LAYOUTS, card, machine_of, placed, resolved
 from transformers import LlamaConfig
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.planning.engine_memory import ON_A_CARD
+from unslothrl.config.parts import vllm_rank
+from unslothrl.planning.footprint import ON_A_CARD
 from unslothrl.runs.resolve import resolve
 from unslothrl.weights import shapes
 
@@ -109,14 +109,3 @@ def test_the_engine_keeps_its_share_and_the_runs_context(name, unsloth):
         assert utilisation == pytest.approx(share, abs=1e-6)
         asked = config.context
         assert unsloth.context(asked, tokens) == asked
-
-
-def test_less_would_be_cut(unsloth):
-    """The share of 0.35 that a 7B on 16 GB was given."""
-    shape = shapes.KNOWN["qwen2.5-7b"]
-    unsloth.card_mb = (16 * GB - 600, 16 * GB)
-    share = 0.35 * 16 * GB / (16 * GB - 600)
-    tokens, *_ = unsloth.approximate(
-        config_of(shape), max_seq_length=1550, gpu_memory_utilization=share, max_lora_rank=32
-    )
-    assert unsloth.context(1550, tokens) < 1550

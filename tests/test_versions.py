@@ -15,7 +15,6 @@ from engine_contract import drain, held_by, requests
 from few_cases import few
 
 from unslothrl.engines.base import Engine, generate
-from unslothrl.engines.chunk import Chunk
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.records import Completion, Request, Sample, Sampling, seed_of
@@ -90,10 +89,7 @@ def teacher_forced(backend, asked, drawn) -> dict[str, np.ndarray]:
     found = {}
     for begin in range(0, len(asked), 50):
         part = asked[begin : begin + 50]
-        samples = [
-            Sample(r.prompt_ids, drawn[r.id].token_ids, (), np.zeros(len(drawn[r.id].token_ids)), 0)
-            for r in part
-        ]
+        samples = [Sample.of(r.prompt_ids, drawn[r.id]) for r in part]
         with torch.no_grad():
             logprobs, _ = backend.token_logprobs(samples, 1.0)
         parts = np.split(logprobs.numpy(), np.cumsum([s.tokens for s in samples])[:-1])
@@ -140,40 +136,6 @@ def test_a_segment_has_random_numbers_of_its_own(engine, adapters):
         return sum(a == b for a, b in pairs) / len(pairs)
 
     assert repeated(every=1) < repeated(every=1_000) + 0.05
-
-
-def test_completions_that_go_on_are_computed_in_parts_as_they_are_whole(
-    bases, backend, adapters, monkeypatch
-):
-    """Of prompts of several lengths, of which three fit into a part."""
-    asked = requests(20, 4, Sampling(1.0, 1.0, 0, 12))
-    backend.restore_adapter(adapters[0])
-    drawn = []
-    for in_parts in (False, True):
-        chunk = Chunk(asked, [2], backend.device, in_parts=in_parts)
-        monkeypatch.setattr("unslothrl.engines.chunk.PREFILL_TOKENS", 3 * chunk.ids.shape[1] + 1)
-        sizes = []
-        with backend.generating() as model:
-            forward = counting(model, sizes)
-            for _ in range(12):
-                chunk.step(forward)
-        assert sizes[:-11] == ([3] * 6 + [2] if in_parts else [20])
-        drawn.append([chunk.drawn(row) for row in range(20)])
-    same = [whole[0] == part[0] for whole, part in zip(*drawn, strict=True)]
-    assert sum(same) >= 18  # all of them but for rounding, on some processor
-    for (whole, part), agrees in zip(zip(*drawn, strict=True), same, strict=True):
-        assert not agrees or part[1] == pytest.approx(whole[1], abs=0.02)
-
-
-def counting(model, sizes: list[int]):
-    """A model that notes the rows of each forward."""
-
-    def forward(**inputs):
-        sizes.append(len(inputs["input_ids"]))
-        return model(**inputs)
-
-    forward.config = model.config
-    return forward
 
 
 def test_more_versions_than_slots_wait_and_all_end(engine, adapters):
@@ -225,8 +187,8 @@ def test_many_loads_leave_nothing(engine, adapters):
     assert grown < 50, f"{grown:.0f} MB in {loads} loads of {len(adapters[0].weights)} bytes"
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        (held,) = engine.files.held
-        assert held.folder == engine.loaded[engine.newest].files.folder
+        (held,) = engine.files.folder.iterdir()
+        assert held == engine.loaded[engine.newest].files
         assert not engine.internal_ids and not engine.llm.llm_engine.has_unfinished_requests()
     else:
         assert list(engine.backend.model.peft_config) == ["default"]

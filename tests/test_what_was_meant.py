@@ -8,7 +8,8 @@ from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.rewards import choose, functions
 from unslothrl.rewards.custom import signature_of
-from unslothrl.tracking.run_folder import SUMMARY, RunFolder
+from unslothrl.runs.run import EarlierRun
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import base_model
 
 DATACLASS = """
@@ -79,17 +80,18 @@ def test_two_functions_of_one_name_are_not_one_given_twice(tmp_path):
 def test_an_objective_imports_what_lies_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(OBJECTIVE)
     (tmp_path / "beside_an_objective.py").write_text("def centred(rewards): return rewards\n")
-    assert objectives.load(str(tmp_path / "mine.py")).advantage.name == "centred"
+    assert objectives.load(str(tmp_path / "mine.py")).advantage.function.__name__ == "centred"
     assert objectives.load(str(tmp_path / "mine.py")).advantage([[1.0, 0.0]]) == [[1.0, 0.0]]
 
 
 @pytest.mark.parametrize("status", ["finished", "interrupted"])
 def test_a_finished_run_without_checkpoints_is_not_begun_again(status, tmp_path):
-    folder = RunFolder.create(str(tmp_path), "a", "", lambda path: None)
-    (folder.path / SUMMARY).write_text(f'{{"status": "{status}"}}')
+    folder = RunFolder.create(str(tmp_path), "a", "")
+    folder.write_summary({"status": status, "steps": 1, "seconds": 1.0})
+    earlier = EarlierRun(folder, None, ("max_steps not set -> 9",), ())
     if status == "finished":
         with pytest.raises(UserError, match="start a new run with --adapter"):
-            folder.refuse_restart()
-    else:
-        folder.refuse_restart()  # it has done a few steps that can be done again
+            earlier.has_finished()
+    else:  # it has done a few steps that can be done again
+        assert not earlier.has_finished()
     folder.close()

@@ -59,7 +59,7 @@ def arguments(card: int, share: float, **options) -> dict:
 
 def share_of(card: int, asked: float) -> float:
     """What --learner_gpu_usage becomes on that card."""
-    from unslothrl.planning.engine_memory import EngineLimits, usable_share
+    from unslothrl.planning.footprint import EngineLimits, usable_share
     from unslothrl.system.machine import Gpu
 
     free = int((card - BUSY_GB) * 1024)

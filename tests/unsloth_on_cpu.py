@@ -1,6 +1,6 @@
 """One backend's loss and LoRA gradients on a fixed batch, in a process of its own.
 
-    python tests/unsloth_on_cpu.py {peft,unsloth} BASE OUT [--start ADAPTER] [--temperature T]
+    python tests/unsloth_on_cpu.py {peft,unsloth} BASE OUT [--start ADAPTER]
 
 Unsloth patches its process for good, so the two are never in one. Without a card, Triton's
 interpreter runs Unsloth's kernels (TRITON_INTERPRET=1), and the few questions that Unsloth asks of
@@ -141,7 +141,7 @@ def build_unsloth(base: Path, **options):
 
     patch_what_asks_for_a_card()
     backend = load(
-        base, context=64, four_bit=False, device_map="cpu", fast_inference=False, **options
+        base, context=64, load_in_4bit=False, device_map="cpu", fast_inference=False, **options
     )
     current[0] = 0
     return backend
@@ -188,7 +188,7 @@ def batch():
     ]
 
 
-def gradients(backend, temperature: float):
+def gradients(backend):
     """-> (loss, gradient by name) over the batch in two micro-batches.
 
     On a first update the gradient is grpo's; with its weight outside of the ratio, as in cispo, the
@@ -205,7 +205,7 @@ def gradients(backend, temperature: float):
     for parameter in backend.parameters().values():
         parameter.grad = None
     for samples in (batch()[:2], batch()[2:]):
-        logprobs, entropies = backend.token_logprobs(samples, temperature)
+        logprobs, entropies = backend.token_logprobs(samples, TEMPERATURE)
         tokens = Tokens(
             lengths=[len(sample.completion_ids) for sample in samples],
             logprobs=logprobs,
@@ -222,14 +222,14 @@ def gradients(backend, temperature: float):
     }
 
 
-def logprobs_of(backend, temperature: float) -> dict:
+def logprobs_of(backend) -> dict:
     """The policy's and the reference's log-probabilities of the batch."""
     import torch
 
     with torch.no_grad():
-        policy = backend.token_logprobs(batch(), temperature)[0]
+        policy = backend.token_logprobs(batch(), TEMPERATURE)[0]
         with backend.reference():
-            reference = backend.token_logprobs(batch(), temperature)[0]
+            reference = backend.token_logprobs(batch(), TEMPERATURE)[0]
     return {"policy": policy, "reference": reference}
 
 
@@ -326,7 +326,6 @@ def main() -> None:
     parser.add_argument("base", type=Path)
     parser.add_argument("out")
     parser.add_argument("--start", type=Path)
-    parser.add_argument("--temperature", type=float, default=TEMPERATURE)
     arguments = parser.parse_args()
     os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
     backend, counts = build(arguments)
@@ -335,16 +334,16 @@ def main() -> None:
 
     from unslothrl.weights.adapter import write_adapter
 
-    loss, found = gradients(backend, arguments.temperature)
+    loss, found = gradients(backend)
     facts = {"loss": loss, "counts": dict(counts)}
-    tensors = {**found, **logprobs_of(backend, arguments.temperature)}
+    tensors = {**found, **logprobs_of(backend)}
     facts["sampler_gap"] = sampler_gap(backend, arguments.base)
-    again, after = gradients(backend, arguments.temperature)
+    again, after = gradients(backend)
     facts["undisturbed"] = again == loss and all(
         torch.equal(found[name], after[name]) for name in found
     )
     critic = critic_of(backend)
-    again, after = gradients(backend, arguments.temperature)
+    again, after = gradients(backend)
     facts["undisturbed by the critic"] = again == loss and all(
         torch.equal(found[name], after[name]) for name in found
     )

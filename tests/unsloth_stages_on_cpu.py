@@ -4,10 +4,9 @@
 
 Runs `unslothrl sft` (padded and packed), `dpo` and `rm` from the adapters START and START_RM over
 the 16-bit BASE. Writes OUT/NAME.pt: the step's batches, losses and gradients, and how often
-Unsloth's fused functions ran; and OUT/facts.json.
+Unsloth's fused functions ran.
 """
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -47,7 +46,7 @@ def load_on_cpu(current: list) -> None:
         current[0] = torch.device("cpu", 0)
         model = plain(
             base,
-            four_bit=False,
+            load_in_4bit=False,
             device_map="cpu",
             fast_inference=False,
             use_gradient_checkpointing=False,  # its buffers want a card's pinned memory
@@ -87,7 +86,6 @@ def capture(kept: dict) -> None:
                     for parameter in model.parameters()
                     if parameter.requires_grad
                 }
-                kept["model"] = model
                 return super()._get_grad_norm(model, grad_norm)
 
         training.TRAINERS[options] = Capturing
@@ -105,7 +103,6 @@ def main() -> None:
     load_on_cpu(current)
     import torch
 
-    from unslothrl.backends import patches
     from unslothrl.offline.resolve import resolve
     from unslothrl.offline.run import run
 
@@ -123,12 +120,7 @@ def main() -> None:
             "backend": "unsloth", "adapter": str(start_rm if command == "rm" else start), **flags,
         }  # fmt: skip
         assert run(resolve(command, given)) == 0
-        model = kept.pop("model")
         torch.save({**kept, "counts": dict(counts)}, out / f"{name}.pt")
-    layer = model.get_base_model().model.layers[1]
-    layer.mlp.forward = type(layer.mlp).forward.__get__(layer.mlp)
-    facts = {"missing": list(patches.missing(model))}
-    (out / "facts.json").write_text(json.dumps(facts))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import simulated_driver
 import torch
 
 from unslothrl.engines import vllm as engine
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 
 PUNICA = "vllm.lora.punica_wrapper.punica_cpu.PunicaWrapperCPU"
 GLOO_ONLY = "vllm.distributed.device_communicators.base_device_communicator.DeviceCommunicatorBase"

@@ -26,7 +26,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils import parametrize
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from unslothrl.data.prompts import render
+from unslothrl.data.rendering import render
 from unslothrl.embedded import BASE, task
 
 SPECIAL = ("<|pad|>", "<|im_start|>", "<|im_end|>")
@@ -194,7 +194,7 @@ def measure(out: Path) -> dict[str, float]:
     from unslothrl.backends import peft
     from unslothrl.data.rendering import Renderer, Skipped, numbered
     from unslothrl.engines.transformers import TransformersEngine
-    from unslothrl.records import Sampling
+    from unslothrl.records import Assignment, Sampling
     from unslothrl.weights import base_model
 
     base = base_model.quantise(out)
@@ -206,7 +206,9 @@ def measure(out: Path) -> dict[str, float]:
     tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
     figures: dict[str, float] = {}
     for temperature in (0.6, 1.0):
-        groups = actor.generate(tasks, 8, Sampling(temperature, 1.0, 0, 64), ("measure",))
+        sampling = Sampling(temperature, 1.0, 0, 64)
+        wanted = [Assignment(i, each, 8, sampling, ("measure",)) for i, each in enumerate(tasks)]
+        groups = [group for _, group in actor.collect(assignments=wanted).groups]
         scores = [score for group in groups for score in group.scores]
         completions = [completion for group in groups for completion in group.completions]
         worked = [s for c, s in zip(completions, scores, strict=True) if "=" in c.text]

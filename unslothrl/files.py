@@ -4,7 +4,8 @@ killed; and small files that may hold anything, read without blocking and never 
 import json
 import os
 import shutil
-import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,26 @@ def replace_folder(source: Path, target: Path) -> None:
     remove(aside)
 
 
+def existing(target: Path) -> Path:
+    """The nearest folder above, or file, that is there."""
+    return next(each for each in target.absolute().parents if each.exists())
+
+
+@contextmanager
+def staged(target: Path) -> Iterator[Path]:
+    """A temporary folder, which becomes `target` when the block ends without an error."""
+    temporary = existing(target) / f".{target.name}.unfinished"
+    remove(temporary)  # of a process that was killed
+    temporary.mkdir()
+    try:
+        yield temporary
+        flush_tree(temporary)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        replace_folder(temporary, target)
+    finally:
+        remove(temporary)
+
+
 def remove(path: Path) -> None:
     """Whatever is there, as far as it can be; of a link the link alone."""
     if path.is_symlink() or not path.is_dir():
@@ -103,55 +124,43 @@ def newest_numbered(folder: Path, prefix: str) -> Path | None:
     return max(found, key=lambda each: int(each.name[len(prefix) :]), default=None)
 
 
-MOST_CODE = 1 << 20  # bytes of a user's Python file
+MOST_BYTES = 256 << 20  # that are read of a file
 
 
-class Unreadable(ValueError):
-    """A file that is not what it has to be; says why."""
+class Unreadable(UserError, ValueError):
+    """A file that is not what it has to be; says which, and why."""
 
 
-def read_text(path: Path, most: int, encoding: str = "utf-8-sig") -> str:
-    """The text of a regular file of at most `most` bytes, without Windows's mark. Unreadable."""
-    data = read_bytes(path, most)
+def read_text(path: Path, encoding: str = "utf-8-sig") -> str:
+    """The text of a regular file, without Windows's mark. Unreadable."""
+    data = read_bytes(path)
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
-        raise Unreadable(f"byte {error.start} is not UTF-8") from None
+        raise Unreadable(f"{path}: byte {error.start} is not UTF-8: fix it") from None
 
 
-def read_bytes(path: Path, most: int) -> bytes:
-    """The content of a regular file of at most `most` bytes. Raises Unreadable."""
-    if "\0" in str(path):
-        raise Unreadable("its name has a null byte")
+def read_bytes(path: Path) -> bytes:
+    """The content of a regular file of at most `MOST_BYTES`. Raises Unreadable."""
+    if not is_file(path):  # opening a FIFO would wait for its writer
+        raise Unreadable(f"{path}: it is {'a folder' if is_folder(path) else 'not a regular file'}")
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # opening a FIFO would wait for its writer
-            raise Unreadable("it is a folder" if path.is_dir() else "it is not a regular file")
         with path.open("rb") as file:
-            data = file.read(most + 1)  # the size of what lies under /proc is 0
+            data = file.read(MOST_BYTES + 1)  # the size of what lies under /proc is 0
     except OSError as error:
-        raise Unreadable(f"it cannot be read ({error.strerror})") from None
-    if len(data) > most:
-        size = max(status.st_size, len(data))
-        raise Unreadable(f"it has {size:,} bytes, at most {most:,} are read")
+        raise Unreadable(f"{path}: it cannot be read ({error.strerror})") from None
+    if len(data) > MOST_BYTES:
+        raise Unreadable(f"{path}: it has over {MOST_BYTES:,} bytes")
     return data
 
 
-def read_object(path: Path, most: int) -> dict[str, Any]:
-    """The JSON object in a file of at most `most` bytes. Raises Unreadable."""
-    text = read_text(path, most, "utf-8")  # other libraries refuse a mark before JSON
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises Unreadable."""
+    text = read_text(path, "utf-8")  # other libraries refuse a mark before JSON
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits
-        raise Unreadable(f"it is not JSON ({error})") from None
+        raise Unreadable(f"{path} is damaged: it is not JSON ({error})") from None
     if not isinstance(value, dict):
-        raise Unreadable(f"it must be an object, got {shown(value)}")
+        raise Unreadable(f"{path} is damaged: it must be an object, got {shown(value)}")
     return value
-
-
-def read_object_of(owner: str, path: Path, most: int) -> dict[str, Any]:
-    """The same of a file of `owner`'s, "adapter NAME". UserError."""
-    try:
-        return read_object(path, most)
-    except Unreadable as error:
-        raise UserError(f"{owner}: {path.name} is damaged ({error}): get it again") from None

@@ -339,18 +339,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """Sums over the sampled tokens of a learner's part of a batch: see `algorithms.diagnostics`."""
+    """Of a learner's part of a batch with those who drew it: see `algorithms.diagnostics`."""
 
-    tokens: int
-    gap: float  # |sampler - learner|, summed
-    weight: float  # exp(learner - sampler), summed
-    square: float  # of such weights, summed
-    largest: np.ndarray  # gaps: with those of the other parts enough for a percentile
-    sources: dict[tuple[str, int], tuple[int, float, float]]
-    """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed"""
+    difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """[sampled tokens], the learner's log-probabilities less the sampler's, float64"""
+    sources: Sequence[tuple[str, int, int]] = ()
+    """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
 
-
-NOTHING_COMPARED = Agreement(0, 0.0, 0.0, 0.0, np.zeros(0), {})
+    @property
+    def tokens(self) -> int:
+        return len(self.difference)
 
 
 @dataclass(slots=True, eq=False)
@@ -361,7 +359,7 @@ class UpdateStats:
     clipped: int = 0  # tokens on which the clip acted
     corrected: int = 0  # tokens on which the bounds of the off-policy correction acted
     entropy_sum: float = 0.0  # over completion tokens
-    agreement: Agreement = NOTHING_COMPARED  # with the samplers, before any update of the step
+    agreement: Agreement = Agreement()  # with the samplers, before any update of the step
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """[tokens of some completions], policy against reference"""
     value_loss: float = 0.0

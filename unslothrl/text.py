@@ -18,12 +18,10 @@ from typing import Any
 
 def shown(value: Any, most: int = 60) -> str:
     """A value of any type and size for a message: printable and short."""
-    if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 1000:
-        return f"an integer of about {int(value.bit_length() * 0.30103):,} digits"
     try:
         text = ascii(value) if not isinstance(value, str) else repr(value[: most + 1])
     except (RecursionError, ValueError):
-        return f"a deeply nested {type(value).__name__}"
+        return f"a large {type(value).__name__}"
     return text if len(text) <= most else text[: most - 3] + "..."
 
 

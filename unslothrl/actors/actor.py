@@ -7,8 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from unslothrl import rewards
-from unslothrl.actors.episodes import Played, Rules, Talking, complete, of_one_prompt, play
+from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, group_of
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
@@ -18,8 +19,6 @@ from unslothrl.records import (
     Completion,
     Group,
     Request,
-    Sampling,
-    Task,
     seed_of,
 )
 from unslothrl.rewards.scorer import Scorer
@@ -65,7 +64,7 @@ class Actor:
         """`overlaps`: a reward that takes all completions of a rollout gets those of the groups
         that are complete by then. UserError where the environment cannot be loaded."""
         self.name, self.engine = name, engine
-        self.talking = Talking(tokenizer)
+        self.dialogue = TemplateDialogue(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
         self.host = None if environment is None else Host(environment)
@@ -81,7 +80,7 @@ class Actor:
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
         self.episodes: set[asyncio.Task[None]] = set()  # in flight
-        self.groups: dict[int, set[asyncio.Task[None]]] = {}  # not handed over: episodes in flight
+        self.groups: dict[int, list[asyncio.Task[None]]] = {}  # not handed over: their episodes
         self.given_up: set[asyncio.Task[None]] = set()  # episodes that have yet to notice
         self.done = self.tokens_before = 0  # episodes done and tokens, for the progress
         self.engine_steps, self.engine_s = 0, 0.0  # of the present `collect`
@@ -95,11 +94,6 @@ class Actor:
         with self._named():
             self.engine.load(adapter)
         return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
-
-    def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
-        with self._named():
-            self.engine.canary(shape)
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -119,19 +113,15 @@ class Actor:
             if assignment.index in self.groups:
                 continue
             self.played[assignment.index] = {}
-            self.groups[assignment.index] = set()
+            self.groups[assignment.index] = []
             for candidate in range(assignment.candidates):
-                self._start(assignment, candidate)
-
-    def _start(self, assignment: Assignment, candidate: int) -> None:
-        episode = self.loop.create_task(self._episode(assignment, candidate))
-        of_group = self.groups[assignment.index]
-        for episodes in (self.episodes, of_group):
-            episodes.add(episode)
-            episode.add_done_callback(episodes.discard)
-        episode.add_done_callback(self._ended)
+                episode = self.loop.create_task(self._episode(assignment, candidate))
+                episode.add_done_callback(self._ended)
+                self.episodes.add(episode)
+                self.groups[assignment.index].append(episode)
 
     def _ended(self, episode: asyncio.Task[None]) -> None:
+        self.episodes.discard(episode)
         self.moved.set()
         if not episode.cancelled():
             self.error = self.error or episode.exception()
@@ -161,11 +151,10 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
-        them, with those that become so in `linger_s` more, or all that were submitted; after
-        `seconds` those that there are, while the others stay in flight."""
+        them, or all that were submitted; after `seconds` those that there are, while the others
+        stay in flight."""
         self.submit(assignments)
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
@@ -174,7 +163,7 @@ class Actor:
             on_error.callback(self.scoring.close)
             on_error.callback(self.scorer.close)
             with self._named(), self.profiler.part("generation"):
-                groups = self.loop.run_until_complete(self._collect(least, end, linger_s))
+                groups = self.loop.run_until_complete(self._collect(least, end))
             if not self.episodes:
                 self.engine.sleep()
             drawn = time.perf_counter()
@@ -194,11 +183,8 @@ class Actor:
             versions_unloaded=self.engine.versions_unloaded,
         )
 
-    async def _collect(
-        self, least: int | None, end: float | None, linger_s: float
-    ) -> list[tuple[int, Group]]:
-        """Steps the engine until `linger_s` after `least` groups are scored, no episode is left, or
-        the end."""
+    async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
+        """Steps the engine until `least` groups are scored, no episode is left, or the end."""
         groups: list[tuple[int, Group]] = []
         while self.episodes:
             for _ in range(ROUNDS):  # every episode that can goes on to its next turn
@@ -206,8 +192,7 @@ class Actor:
             self._report()
             groups += self.scoring.take()
             if least is not None and len(groups) >= least:
-                last = time.monotonic() + linger_s
-                least, end = None, last if end is None else min(last, end)
+                break
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():
@@ -250,7 +235,13 @@ class Actor:
             assignment.sampling,
             self.follows_newest,
         )
-        played = await self._played(task, first, seed_of(*seed, task.id))
+        if self.host is None:
+            played = await complete(first, self._draw, self.dialogue)
+        else:
+            group_seed = seed_of(*seed, task.id)
+            played = await play(
+                task, first, group_seed, self.host, self._draw, self.dialogue, self.rules
+            )
         self.done += 1
         of_group = self.played[assignment.index]
         of_group[candidate] = played
@@ -259,34 +250,11 @@ class Actor:
             whole = of_one_prompt([of_group[i] for i in range(assignment.candidates)])
             self.scoring.add((assignment, whole))
 
-    async def _played(self, task: Task, first: Request, group_seed: int) -> Played:
-        if self.host is None:
-            return await complete(first, self._draw, self.talking.text)
-        return await play(task, first, group_seed, self.host, self._draw, self.talking, self.rules)
-
     async def _draw(self, request: Request) -> Completion:
         self.turns[request.id] = self.loop.create_future()
         self.engine.add(request)
         self.moved.set()
         return await self.turns[request.id]
-
-    def generate(
-        self,
-        tasks: Sequence[Task],
-        candidates: int,
-        sampling: Sampling,
-        seed: tuple[int | str, ...],
-    ) -> list[Group]:
-        """One scored group a task, in order: all is submitted, then collected. `seed` is what the
-        draw is for, e.g. (run seed, step)."""
-        self.submit(
-            [
-                Assignment(index, task, candidates, sampling, seed)
-                for index, task in enumerate(tasks)
-            ]
-        )
-        groups = dict(self.collect().groups)
-        return [groups[index] for index in range(len(tasks))]
 
     def score(self, played: Sequence[tuple[Assignment, list[Played]]]) -> list[tuple[int, Group]]:
         """The groups of complete assignments, by their index."""
@@ -307,25 +275,29 @@ class Actor:
             groups.append((assignment.index, replace(group, completions=of_actor)))
         return groups
 
-    def use_level(self, level: str | None) -> str | None:
-        """Takes the sandbox that the run has chosen for programs. -> why it does not work here."""
+    def check(
+        self, level: str | None, shape: AdapterShape | None = None, base_hash: str | None = None
+    ) -> tuple[str, str]:
+        """Takes the sandbox that the run has chosen for programs; with a `shape` see
+        `Engine.canary`. -> (why the sandbox does not work here, "" where it does; a hash of the
+        packed 4-bit weights: the engine's, or `base_hash`)."""
+        refusal = ""
+        if base_hash is None:
+            base_hash = self.engine.fingerprint()
         try:
             self.scorer.use_level(level)
         except UserError as error:
-            return str(error)
-        return None
+            refusal = str(error)
+        if shape is not None:
+            with self._named():
+                self.engine.canary(shape)
+        return refusal, base_hash
 
     def start_profile(self) -> None:
-        """See `Profiler.arm`."""
         self.profiler.arm()
 
     def end_profile(self) -> list[Recording]:
-        """See `Profiler.take`."""
         return self.profiler.take()
-
-    def fingerprint(self) -> str:
-        """A hash of the engine's packed 4-bit weights."""
-        return self.engine.fingerprint()
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""

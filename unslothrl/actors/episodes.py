@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.dialogue.base import Extension, Message, Reply, ToolCall
-from unslothrl.dialogue.conversation import Conversation, checked_prompt
+from unslothrl.dialogue.conversation import Conversation, Extension
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS
+from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Message, ToolCall
 from unslothrl.environments.host import Host, Lost, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
@@ -69,10 +68,10 @@ class Played(NamedTuple):
         return transcript.earlier[0][0] if transcript.earlier else transcript.prompt_ids
 
 
-async def complete(request: Request, draw: Draw, text: Callable[[Any], str]) -> Played:
+async def complete(request: Request, draw: Draw, dialogue: TemplateDialogue) -> Played:
     """A single turn, without an environment."""
     completion = await draw(request)
-    said = text(completion.token_ids.tolist())
+    said = dialogue.decode(completion.token_ids.tolist(), skip_special_tokens=True)
     return Played(replace(completion, text=said), (said,))
 
 
@@ -82,7 +81,7 @@ async def play(
     group_seed: int,
     host: Host,
     draw: Draw,
-    talking: "Talking",
+    dialogue: TemplateDialogue,
     rules: Rules,
 ) -> Played:
     """Turn by turn until the environment, which may fail, the turns or the tokens end it: what was
@@ -91,7 +90,7 @@ async def play(
     course = Course(task, first, rules)
     try:
         async with host.open() as session:
-            await course.begin(session, talking, group_seed)
+            await course.begin(session, dialogue, group_seed)
             await course.run(session, draw)
             course.check_rewards()
     except Lost as lost:
@@ -104,7 +103,8 @@ class Course:
 
     def __init__(self, task: Task, first: Request, rules: Rules):
         self.task, self.first, self.rules = task, first, rules
-        self.talk: Talk | None = None
+        self.talk: Conversation | None = None
+        self.prompt = self.question = ""  # of the first prompt, where they are not the task's
         self.most_turns = rules.max_turns or DEFAULT_TURNS
         self.sequence: Completion | None = None  # that goes on, None before its first turn
         self.prompt_ids = task.prompt_ids  # of that sequence
@@ -115,7 +115,7 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: Session, talking: "Talking", group_seed: int) -> None:
+    async def begin(self, session: Session, dialogue: TemplateDialogue, group_seed: int) -> None:
         task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
@@ -125,7 +125,7 @@ class Course:
         opened = await session.call("reset", task=given, seed=group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
         with of_the_environment(gave_prompt):
-            self.talk = talking.begin(task, opened)
+            self.talk, self.prompt, self.question = begun(dialogue, task, opened)
         self.prompt_ids = self.talk.prompt_ids
         most = self.rules.max_prompt_tokens
         if most and len(self.prompt_ids) > most and self.prompt_ids != task.prompt_ids:
@@ -142,14 +142,14 @@ class Course:
             self.sequence = drawn if self.sequence is None else joined(self.sequence, drawn)
             self.used += len(drawn.token_ids)
             reply = self.talk.reply(drawn.token_ids.tolist())
-            self.turns.append(Turn(reply.text, tool_calls=tuple(map(recorded, reply.calls))))
+            self.turns.append(Turn(str(reply), tool_calls=tuple(map(recorded, reply.calls))))
             if drawn.finish_reason == "abort":
                 return
             if drawn.finish_reason != "stop":
                 break
             answer = await session.call(
                 "step",
-                text=reply.text,
+                text=reply,
                 content=reply.content,
                 reasoning=reply.reasoning,
                 calls=[{name: getattr(call, name) for name in CALL} for call in reply.calls],
@@ -167,7 +167,6 @@ class Course:
 
     @property
     def reward(self) -> float:
-        """Of all turns."""
         return TURN_REWARDS[self.rules.turn_rewards](self.rewards, self.rules.discount)
 
     def check_rewards(self) -> None:
@@ -212,7 +211,7 @@ class Course:
         prompt."""
         assert self.talk is not None and self.sequence is not None
         with of_the_environment():
-            said, extension = self.talk.add(answer)
+            said, extension = added(self.talk, answer)
         self.turns[-1] = replace(self.turns[-1], observation=said)
         if extension.is_continuation:
             ids, left = extension.ids, self.left()
@@ -229,12 +228,12 @@ class Course:
             self.prompt_ids, self.sequence = self.earlier.pop()
             self.end = self.end or "length"
         sequence = self.sequence or NOTHING
-        talk, is_own = self.talk, self.prompt_ids == self.task.prompt_ids
+        is_own = self.prompt_ids == self.task.prompt_ids
         replies = tuple(turn.reply for turn in self.turns)
         transcript = Transcript(
             tuple(self.turns),
-            prompt="" if talk is None or (is_own and not self.earlier) else talk.prompt,
-            question="" if talk is None else talk.question,
+            prompt="" if is_own and not self.earlier else self.prompt,
+            question=self.question,
             prompt_ids=None if is_own else self.prompt_ids,
             earlier=tuple(self.earlier),
         )
@@ -308,75 +307,35 @@ def observed(record: Completion, ids: tuple[int, ...]) -> Completion:
     return joined(record, replace(said, sampled=~said.sampled))
 
 
-class Talk:
-    """Of one episode: turns that the model's chat template writes. An answer is an environment's,
-    see `environments.forms`."""
-
-    def __init__(self, conversation: Conversation, prompt: str, question: str):
-        """`prompt` and `question`, what the user says first in it, are those of the first prompt
-        as text, where they are not the task's."""
-        self.conversation, self.prompt, self.question = conversation, prompt, question
-        self.prompt_ids = conversation.prompt_ids
-
-    def reply(self, token_ids: Sequence[int]) -> Reply:
-        return self.conversation.reply(token_ids)
-
-    def add(self, answer: dict[str, Any]) -> tuple[str, Extension]:
-        """-> (what the policy reads next as text, its tokens). UserError."""
-        said = answer["observation"]
-        messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        text = "\n".join(message["content"] for message in messages)
-        return text, self.conversation.add(messages)
-
-
-class TalkOfTexts(Talk):
-    """Texts as they are, as RL2 has them."""
-
-    def __init__(self, task: Task, talking: "Talking"):
-        self.prompt, self.question, self.talking = "", "", talking
-        self.prompt_ids = task.prompt_ids
-
-    def reply(self, token_ids: Sequence[int]) -> Reply:
-        text = self.talking.text(token_ids)
-        return Reply(text, text)
-
-    def add(self, answer: dict[str, Any]) -> tuple[str, Extension]:
-        raw = answer["raw"]
-        return raw["text"], Extension(self.talking.ids(raw["text"]), raw["continues"])
+def begun(
+    dialogue: TemplateDialogue, task: Task, opened: dict[str, Any]
+) -> tuple[Conversation, str, str]:
+    """`opened` is the environment's answer to `reset`, see `environments.forms`. -> (the
+    conversation; its prompt and what the user says first in it, as text where they are not the
+    task's). UserError."""
+    own = [{"role": role, "content": content} for role, content in task.messages]
+    messages, tools = first_messages(own, opened), opened["tools"]
+    is_own = not tools and messages == own
+    prompt_ids = task.prompt_ids if is_own else None
+    cleaned = [
+        message if message in own else dialogue.markers.clean([message])[0] for message in messages
+    ]
+    conversation = Conversation(dialogue, cleaned, tools, prompt_ids)
+    prompt = "" if is_own else dialogue.decode(conversation.prompt_ids)
+    if messages == own:
+        return conversation, prompt, ""
+    asked = [message["content"] for message in messages if message["role"] == "user"]
+    return conversation, prompt, asked[0] if asked else messages[-1]["content"]
 
 
-class Talking:
-    """Begins them."""
-
-    def __init__(self, tokenizer):
-        self.dialogue = TemplateDialogue(tokenizer)
-
-    def text(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
-        return self.dialogue.decode(token_ids, skip_special_tokens)
-
-    def ids(self, text: str) -> tuple[int, ...]:
-        return self.dialogue.tokens(text)
-
-    def begin(self, task: Task, opened: dict[str, Any]) -> Talk:
-        """`opened` is the environment's answer to `reset`. UserError."""
-        if opened.get("wants_text"):
-            return TalkOfTexts(task, self)
-        own = [{"role": role, "content": content} for role, content in task.messages]
-        messages, tools = first_messages(own, opened), opened["tools"]
-        if messages != own:
-            checked_prompt(messages)
-        is_own = not tools and messages == own
-        prompt_ids = task.prompt_ids if is_own else None
-        cleaned = [
-            message if message in own else self.dialogue.markers.clean([message])[0]
-            for message in messages
-        ]
-        conversation = Conversation(self.dialogue, cleaned, tools, prompt_ids)
-        prompt = "" if is_own else self.text(conversation.prompt_ids, False)
-        if messages == own:
-            return Talk(conversation, prompt, "")
-        asked = [message["content"] for message in messages if message["role"] == "user"]
-        return Talk(conversation, prompt, asked[0] if asked else messages[-1]["content"])
+def added(talk: Conversation, answer: dict[str, Any]) -> tuple[str, Extension]:
+    """-> (what the policy reads next as text, its tokens). UserError."""
+    if "raw" in answer:  # texts as they are, as RL2 has them
+        text, continues = answer["raw"]["text"], answer["raw"]["continues"]
+        return text, Extension(talk.dialogue.tokens(text), continues)
+    said = answer["observation"]
+    messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    return "\n".join(message["content"] for message in messages), talk.add(messages)
 
 
 def first_messages(own: Sequence[Message], opened: dict[str, Any]) -> list[Message]:

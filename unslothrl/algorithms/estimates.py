@@ -33,25 +33,19 @@ class Estimate:
     low: float
     high: float
 
+    def __str__(self) -> str:
+        return f"{self.mean:.3f} ({self.low:.3f} to {self.high:.3f})"
+
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Estimate):
     """Of two policies on the same problems."""
 
-    mean: float
-    low: float
-    high: float
     p: float  # of a difference as large, either way, if there were none
 
-
-def pass_at_k(right: int, n: int, k: int) -> float:
-    """The probability that at least one of k completions is right, where `right` of n are.
-
-    ValueError where k is not from 1 to n.
-    """
-    if not 1 <= k <= n or not 0 <= right <= n:
-        raise ValueError(f"pass@{k} of {right} right ones among {n}")
-    return 1.0 - math.comb(n - right, k) / math.comb(n, k)
+    def __str__(self) -> str:
+        p = "p < 0.001" if self.p < 0.001 else f"p = {self.p:.3f}"
+        return f"{self.mean:+.3f} ({self.low:+.3f} to {self.high:+.3f}), {p}"
 
 
 def best_of(scores: Sequence[float], k: int) -> float:
@@ -70,17 +64,17 @@ def best_of(scores: Sequence[float], k: int) -> float:
     return math.fsum(terms)
 
 
-def estimate(values: Sequence[float], level: float = LEVEL) -> Estimate:
+def estimate(values: Sequence[float]) -> Estimate:
     """The mean of the problems' values and its interval; of one problem, all that scores from 0 to
     1 could be."""
     count, mean = len(values), statistics.fmean(values)
     if count < 2:
         return Estimate(mean, min(0.0, mean), max(1.0, mean))
     error = statistics.stdev(values, mean) / math.sqrt(count)
-    t = t_quantile(0.5 + level / 2, count - 1)
+    t = t_quantile(0.5 + LEVEL / 2, count - 1)
     if min(values) < 0 or max(values) > 1:
         return Estimate(mean, mean - t * error, mean + t * error)
-    z = statistics.NormalDist().inv_cdf(0.5 + level / 2)
+    z = statistics.NormalDist().inv_cdf(0.5 + LEVEL / 2)
     effective = mean * (1 - mean) / error**2 if error > ROUNDING else count
     effective *= (z / t) ** 2
     square = z * z / effective
@@ -114,14 +108,14 @@ def t_within(angle: float, freedom: int) -> float:
     return (angle + sine * total) * 2 / math.pi if is_odd else sine * total
 
 
-def paired(before: Sequence[float], after: Sequence[float], level: float = LEVEL) -> Difference:
+def paired(before: Sequence[float], after: Sequence[float]) -> Difference:
     """`after` less `before`, over the same problems in the same order."""
     differences = [b - a for a, b in zip(before, after, strict=True)]
     count, mean = len(differences), statistics.fmean(differences)
     if count < 2:
         return Difference(mean, min(-1.0, mean), max(1.0, mean), 1.0)
     error = statistics.stdev(differences, mean) / math.sqrt(count)
-    half = t_quantile(0.5 + level / 2, count - 1) * error
+    half = t_quantile(0.5 + LEVEL / 2, count - 1) * error
     return Difference(mean, mean - half, mean + half, sign_test(differences))
 
 

@@ -24,24 +24,17 @@ import sys
 import traceback
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
-from unslothrl.files import MOST_CODE, Unreadable, read_text
+from unslothrl.files import read_text
 from unslothrl.system import variables
 from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
 
-TOKENS = ("lengths", "logprobs", "entropies", "advantages", "sampler", "old", "reference")
-POSITIONAL = {"advantage": 1, "ratio": 2, "clip": 4, "aggregation": 3}  # arguments
-BY_NAME: dict[str, tuple[str, ...]] = {
-    "advantage": ("ddof", "epsilon"),
-    "ratio": TOKENS,
-    "clip": TOKENS,
-    "aggregation": (),
-}
+FUNCTIONS = ("advantage", "ratio", "clip", "aggregation")  # parts that may be one
 PLAIN = (str, bool, int, float, type(None))
 
 
@@ -74,12 +67,8 @@ class Objective:
 
     @property
     def has_critic(self) -> bool:
+        """Whether an advantage needs no siblings."""
         return self.advantage == "gae"
-
-    @property
-    def compares_candidates(self) -> bool:
-        """Whether an advantage needs siblings."""
-        return not self.has_critic
 
     @property
     def trains_without_advantage(self) -> bool:
@@ -89,40 +78,34 @@ class Objective:
 
 @dataclass(frozen=True)
 class Part:
-    """A function in an objective's file, loaded from it when it is first called.
-
-    What it raises, or returns in place of numbers, ends the run in a line that names its file and
-    its line.
-    """
+    """A function of an objective's file. What it raises, or returns in place of numbers, ends the
+    run in a line that names its file and its line."""
 
     learner: str  # the objective's name or file, as `--learner` has it
-    part: str  # a key of BY_NAME
-    name: str  # the function's
-    line: int  # where it is defined; 0: unknown
-    path: Path
-    text: str = field(repr=False)  # of the file
+    part: str  # one of `FUNCTIONS`
+    function: Callable[..., Any]
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         """Raises RunError. What is passed by name and not asked for is left out."""
-        function = getattr(_executed(self.learner, self.path, self.text), self.part)
-        named = asked_for(function, len(arguments), named)
+        code = getattr(self.function, "__code__", None)
+        line = code.co_firstlineno if code else 0
         try:
-            result = function(*arguments, **named)
+            result = self.function(*arguments, **asked_for(self.function, len(arguments), named))
         except Exception as error:
             if isinstance(error, RunError):  # of a part of another file, which this one calls
                 raise
             frames = traceback.extract_tb(error.__traceback__)
-            lines = [each.lineno for each in frames if each.filename == str(self.path)]
+            own = [each.lineno for each in frames if code and each.filename == code.co_filename]
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            raise WillRepeat(self._message(lines[-1] if lines else self.line, reason)) from None
+            raise WillRepeat(self._message(own[-1] if own else line, reason)) from None
         wanted = _wanted(self.part, result, arguments)
         if wanted is not None:
-            wrong = f"it must return {wanted}, got {shown(result)}"
-            raise WillRepeat(self._message(self.line, wrong))
+            raise WillRepeat(self._message(line, f"it must return {wanted}, got {shown(result)}"))
         return result
 
     def _message(self, line: int | None, what: str) -> str:
-        return f"learner {self.learner}, line {line}, {self.part} {self.name}: {what}"
+        name = getattr(self.function, "__name__", type(self.function).__name__)
+        return f"learner {self.learner}, line {line}, {self.part} {name}: {what}"
 
 
 def function_of(
@@ -143,22 +126,15 @@ def asked_for(
     function: Callable[..., Any], positional: int, named: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Those of `named` that a function takes beside its first `positional` arguments."""
-    taken, others = _parameters(function, positional)
+    parameters = list(inspect.signature(function).parameters.values())
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
+    others = [parameter for parameter in parameters if parameter not in taken]
     if any(parameter.kind == parameter.VAR_KEYWORD for parameter in others):
         names = named.keys() - {parameter.name for parameter in taken}
     else:
         names = {parameter.name for parameter in others}
     return {name: value for name, value in named.items() if name in names}
-
-
-def _parameters(
-    function: Callable[..., Any], positional: int
-) -> tuple[list[inspect.Parameter], list[inspect.Parameter]]:
-    """-> (those that the first `positional` arguments go to, the others)."""
-    parameters = list(inspect.signature(function).parameters.values())
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
-    return taken, [parameter for parameter in parameters if parameter not in taken]
 
 
 def shown(value: Any) -> str:
@@ -205,13 +181,10 @@ def _is_tensor(value: Any, shape: Sequence[int], kind: str) -> bool:
 
 def read(learner: str, path: Path) -> Objective:
     """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
-    try:
-        text = read_text(path, MOST_CODE)
-    except Unreadable as error:
-        raise UserError(f"learner {learner}: {error}: give a .py file") from None
+    text = read_text(path)
     if "torch" in text:  # which reads some of them when it is imported
         variables.apply(usable_cpus(), gpu=True)
-    return Objective(**_parts(learner, path, text))
+    return _executed(learner, path, text)
 
 
 @functools.lru_cache(maxsize=64)
@@ -233,35 +206,12 @@ def _executed(learner: str, path: Path, text: str) -> Objective:
             f"learner {learner} defines no OBJECTIVE: write OBJECTIVE = Objective(...) with "
             "Objective from unslothrl.algorithms.objective"
         )
-    return objective
+    names = [entry.name for entry in fields(Objective)]
+    return Objective(**{name: _part(learner, name, getattr(objective, name)) for name in names})
 
 
-def _parts(learner: str, path: Path, text: str) -> dict[str, Any]:
-    """The parts, each function as a `Part`; what no part can be as it is shown. Raises UserError
-    where a function asks for something that does not exist."""
-    objective = _executed(learner, path, text)
-    found: dict[str, Any] = {}
-    for part in (entry.name for entry in fields(Objective)):
-        value = getattr(objective, part)
-        if callable(value) and part in BY_NAME and not isinstance(value, Part):
-            code = getattr(value, "__code__", None)
-            name = getattr(value, "__name__", type(value).__name__)
-            value = Part(learner, part, name, code.co_firstlineno if code else 0, path, text)
-            _check_names(value, getattr(objective, part))
-        is_known = type(value) in PLAIN or isinstance(value, Part)
-        found[part] = value if is_known else shown_text(value)
-    return found
-
-
-def _check_names(part: Part, function: Callable[..., Any]) -> None:
-    """UserError for a parameter without a default that nothing is passed to."""
-    known = BY_NAME[part.part]
-    for parameter in _parameters(function, POSITIONAL[part.part])[1]:
-        variable = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is parameter.empty and not variable and parameter.name not in known:
-            advice = f"one of {', '.join(known)}" if known else "none"
-            raise UserError(
-                f"learner {part.learner}, line {part.line}, {part.part} {part.name}: nothing "
-                f"called {parameter.name} is passed to it: take {advice} by name, or give it a "
-                "default"
-            )
+def _part(learner: str, part: str, value: Any) -> Any:
+    """A value of OBJECTIVE: a function as a `Part`, what no part can be as it is shown."""
+    if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
+        return Part(learner, part, value)
+    return value if type(value) in PLAIN or isinstance(value, Part) else shown_text(value)

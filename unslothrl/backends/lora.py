@@ -4,7 +4,7 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,14 @@ POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of 
 REWARD_MODEL = "reward-model"
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What a library has loaded, and how its model wants to be called.
+@dataclass(eq=False)
+class LoraBackend:
+    """A 4-bit base, frozen, with one trainable LoRA on it, float32: what a learner asks of it. The
+    fields: what a library has loaded, and how its model wants to be called.
 
-    `model` holds the policy's LoRA, float32, and, where the run starts from an adapter, that one as
-    the reference. `offload`: "optimizer" lets the driver move the optimiser's state to host memory
-    where the card is full, "model" moves the base there as well between updates.
+    Where the run starts from an adapter, `model` holds that one as the reference too. `offload`:
+    "optimizer" lets the driver move the optimiser's state to host memory where the card is full,
+    "model" moves the base there as well between updates.
     """
 
     model: Any  # a PeftModel
@@ -49,17 +50,12 @@ class Loaded:
     decoder: Callable[[], Any]
     """What generates in that mode: it is called as a causal model of transformers is."""
     llm: Any = None  # the library's own vLLM over the same weights
+    value_head: torch.nn.Linear | None = field(default=None, init=False)
+    score_head: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
-
-class LoraBackend:
-    """A 4-bit base, frozen, with one trainable LoRA on it, float32: what a learner asks of it."""
-
-    def __init__(self, loaded: Loaded):
-        self.loaded = loaded
-        self.model, self.device, self.llm = loaded.model, loaded.device, loaded.llm
-        self.packs, self.shares_prompts = loaded.pack_inputs is not None, loaded.shares_prompts
-        self.value_head: torch.nn.Linear | None = None
-        self.score_head: dict[str, torch.Tensor] = {}
+    @property
+    def packs(self) -> bool:
+        return self.pack_inputs is not None
 
     def micro_batches(
         self, samples: Sequence[Sample], sequences: int, context: int
@@ -88,30 +84,26 @@ class LoraBackend:
 
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
         """The critic's value of the state before each sampled token, float32 and flat."""
-        if self.value_head is None:
-            raise ValueError("this backend has no critic: call add_critic first")
+        assert self.value_head is not None, "this backend has no critic"
         states, _ = self.states_before(samples)
         return self.value_head(states.float()).squeeze(-1)
 
     def states_before(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
         """-> (what the output layer gets before each sampled token [sampled tokens, hidden], these
         tokens [sampled tokens]), sample after sample."""
-        if self.loaded.pack_inputs is None:
+        if self.pack_inputs is None:
             padded = packing.padded(samples, self.device)
             return self.hidden_states(padded.ids)[padded.rows, padded.columns], padded.targets
         pack = packing.packed(samples, self.device, self.shares_prompts)
-        inputs = self.loaded.pack_inputs(pack)
+        inputs = self.pack_inputs(pack)
         states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
         return states[0, pack.rows], pack.targets
 
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
-        with measuring(decoder), self._precision():
+        with measuring(decoder), lora_precision(self.device.type, self.dtype):
             return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
-
-    def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        return lora_precision(self.device.type, self.loaded.dtype)
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The policy's LoRA parameters by PEFT's adapter name, in a fixed order."""
@@ -171,7 +163,7 @@ class LoraBackend:
     @contextlib.contextmanager
     def reference(self) -> Iterator[None]:
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
-        if self.loaded.has_reference_adapter:
+        if self.has_reference_adapter:
             with self._adapter(REFERENCE, is_frozen=True):
                 yield
         else:
@@ -194,11 +186,11 @@ class LoraBackend:
 
         The caller turns gradients off: engines of one process enter and leave in any order.
         """
-        self.loaded.for_inference(self.model)
+        self.for_inference(self.model)
         try:
-            yield self.loaded.decoder()
+            yield self.decoder()
         finally:
-            self.loaded.for_training(self.model)
+            self.for_training(self.model)
 
     def optimizer(
         self, parameters: Sequence[torch.nn.Parameter], lr: float, weight_decay: float
@@ -207,13 +199,13 @@ class LoraBackend:
         if self.device.type == "cuda":
             import bitsandbytes.optim as optim
 
-            kind = optim.AdamW8bit if self.loaded.offload == "none" else optim.PagedAdamW8bit
+            kind = optim.AdamW8bit if self.offload == "none" else optim.PagedAdamW8bit
             return kind(parameters, lr=lr, weight_decay=weight_decay)
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay)
 
     def publish(self, version: int) -> Adapter:
         """The LoRA as it is now, as an immutable version in bfloat16."""
-        return pack_adapter(self.model, version, self.loaded.name)
+        return pack_adapter(self.model, version, self.name)
 
     def restore_adapter(self, adapter: Adapter) -> None:
         """Puts a published version's weights into the LoRA, in place."""
@@ -257,13 +249,13 @@ class LoraBackend:
 
     def to_host(self) -> None:
         """Between updates: frees what the card need not hold until `to_device`."""
-        if self.loaded.offload == "model":
+        if self.offload == "model":
             self.model.to("cpu")
         self.free_cache()
 
     def to_device(self) -> None:
         """Before anything is computed."""
-        if self.loaded.offload == "model":
+        if self.offload == "model":
             self.model.to(self.device)
 
     def free_cache(self) -> None:

@@ -8,9 +8,9 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import packing
-from unslothrl.backends.lora import REFERENCE, Loaded, LoraBackend
+from unslothrl.backends.lora import REFERENCE, LoraBackend
 from unslothrl.records import LORA_TARGETS
-from unslothrl.system.memory import prepare_card
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import coverage
 from unslothrl.weights.base_model import read_config
 
@@ -35,7 +35,7 @@ def load(
 
     `dtype` is what the base computes in; `start` a PEFT folder to start from, which is then the
     reference policy as well; `name` what published adapters call their base, where that is not the
-    folder. `packs=False` pads, for comparisons. `offload`: see `Loaded`.
+    folder. `packs=False` pads, for comparisons. `offload`: see `LoraBackend`.
     """
     plain = load_base(AutoModelForCausalLM, base, dtype)
     packs = packs and packing.can_pack(plain)
@@ -43,25 +43,23 @@ def load(
         plain.set_attn_implementation(packing.ATTENTION)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
     return LoraBackend(
-        Loaded(
-            model=model,
-            device=model.device,
-            dtype=dtype,
-            name=name or str(base),
-            has_reference_adapter=start is not None,
-            offload=offload,
-            pack_inputs=pack_inputs if packs else None,
-            shares_prompts=packs,
-            for_inference=torch.nn.Module.eval,
-            for_training=torch.nn.Module.train,
-            decoder=model.get_base_model,
-        )
+        model=model,
+        device=model.device,
+        dtype=dtype,
+        name=name or str(base),
+        has_reference_adapter=start is not None,
+        offload=offload,
+        pack_inputs=pack_inputs if packs else None,
+        shares_prompts=packs,
+        for_inference=torch.nn.Module.eval,
+        for_training=torch.nn.Module.train,
+        decoder=model.get_base_model,
     )
 
 
 def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
     """A checkpoint as a model of transformers' class `kind`, without a LoRA."""
-    prepare_card()
+    limit_card_memory()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     more |= {name: 0.0 for name in DROPOUTS if read_config(base).get(name)}
     model = kind.from_pretrained(

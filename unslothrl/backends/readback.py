@@ -20,7 +20,7 @@ def problem_of(model: Any, name: str, adapter: Adapter, *, is_copy: bool) -> str
     for path, layer in model.named_modules():
         if not isinstance(layer, LoraLayer):
             continue
-        if problem := state_problem(path, layer, name, published.scaling(path)):
+        if problem := state_problem(path, layer, name, published.scaling):
             return problem
         for kind in ("lora_A", "lora_B"):
             expected = tensors.pop(f"{path}.{kind}.weight", None)

@@ -69,7 +69,7 @@ from unsloth.device_type import DEVICE_TYPE_TORCH
 from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
 from unslothrl.backends import packing, patches
-from unslothrl.backends.lora import POLICY, REFERENCE, Loaded, LoraBackend, measuring
+from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system import memory
@@ -92,7 +92,6 @@ def load(
     name: str | None = None,
     memory_share: float | None = None,
     max_num_seqs: int = 256,
-    four_bit: bool = True,
     packs: bool = True,
     offload: str = "none",
     **loading: Any,
@@ -101,34 +100,32 @@ def load(
 
     `context`: tokens of the longest prompt and completion. With `memory_share` Unsloth starts a
     vLLM that holds the base once for both, within that share of the whole card; it is then the
-    backend's `llm`. `four_bit=False` and what `loading` has are for a 16-bit base.
+    backend's `llm`. `loading` goes to `from_pretrained`.
     """
-    memory.prepare_card()
+    memory.limit_card_memory()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
         vllm_internals.leave_out_router_kernels()
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
         loading["offload_embedding"] = False
-    model, llm = load_base(base, dtype, context, four_bit, seed, loading)
+    model, llm = load_base(base, dtype, context, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
     packs = packs and model.config.model_type in patches.KINDS and packing.is_plain(model.config)
     return LoraBackend(
-        Loaded(
-            model=model,
-            device=device,
-            dtype=dtype,
-            name=name or str(base),
-            has_reference_adapter=start is not None,
-            offload=offload,
-            pack_inputs=functools.partial(pack_inputs, device) if packs else None,
-            shares_prompts=False,  # its kernels know sequences, not trees
-            for_inference=unsloth.FastLanguageModel.for_inference,
-            for_training=unsloth.FastLanguageModel.for_training,
-            decoder=functools.partial(Decoder, model, dtype),
-            llm=llm,
-        )
+        model=model,
+        device=device,
+        dtype=dtype,
+        name=name or str(base),
+        has_reference_adapter=start is not None,
+        offload=offload,
+        pack_inputs=functools.partial(pack_inputs, device) if packs else None,
+        shares_prompts=False,  # its kernels know sequences, not trees
+        for_inference=unsloth.FastLanguageModel.for_inference,
+        for_training=unsloth.FastLanguageModel.for_training,
+        decoder=functools.partial(Decoder, model, dtype),
+        llm=llm,
     )
 
 
@@ -144,7 +141,6 @@ def for_trainer(
     start: Path | None = None,
     like: Path | None = None,
     scores: bool = False,
-    four_bit: bool = True,
     **loading: Any,
 ) -> Any:
     """`base` with a trainable LoRA, for a trainer that calls it as a model of transformers.
@@ -153,12 +149,12 @@ def for_trainer(
     it has a head of one output, `score`, in place of the output layer. `context`: tokens of the
     longest row. RunError as `add_lora`.
     """
-    memory.prepare_card()
+    memory.limit_card_memory()
     if scores:
         loading["num_labels"] = 1
     # Beyond what the base knows Unsloth would scale its rotary embedding: another model.
     context = min(context, read_config(base).get("max_position_embeddings") or context)
-    plain, _ = load_base(base, dtype, context, four_bit, seed, loading)
+    plain, _ = load_base(base, dtype, context, seed, loading)
     shape = lora_options(rank, alpha, dropout, start or like)
     if like is not None:
         shape["lora_dropout"] = dropout
@@ -188,12 +184,7 @@ def call_as_transformers(decoder: Any) -> None:
 
 
 def load_base(
-    base: Path,
-    dtype: torch.dtype,
-    context: int,
-    four_bit: bool,
-    seed: int,
-    loading: dict[str, Any],
+    base: Path, dtype: torch.dtype, context: int, seed: int, loading: dict[str, Any]
 ) -> tuple[Any, Any]:
     """-> (the model without a LoRA, the vLLM over its weights or None); `loading`: see `load`."""
     with kept("VLLM_LOGGING_LEVEL"):
@@ -201,10 +192,9 @@ def load_base(
             str(base),
             max_seq_length=context,
             dtype=dtype,
-            load_in_4bit=four_bit,
             use_exact_model_name=True,
             random_state=seed,
-            **loading,
+            **{"load_in_4bit": True, **loading},
         )
     coverage.check(model, base)
     llm = getattr(model, "vllm_engine", None)

@@ -23,7 +23,6 @@ LEARNER, PROGRESS, SUMS = "learner.safetensors", "progress.json", "SHA256SUMS"
 AHEAD = "ahead.jsonl"
 OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
 KEPT = 2  # the older one is for where the newest is damaged
-MOST_SUMS = 1 << 20  # bytes
 
 UNREADABLE = (ValueError, TypeError, RecursionError, OSError)
 
@@ -73,8 +72,8 @@ class CheckpointStore:
 
     def steps(self) -> list[int]:
         """After which there is one, ascending."""
-        folders = (path for path in self.folder.glob("step_*") if path.is_dir())
-        return sorted(step_of(path) for path in folders if OF_STEP.fullmatch(path.name))
+        names = (path.name for path in self.folder.glob("step_*") if path.is_dir())
+        return sorted(int(found[1]) for name in names if (found := OF_STEP.fullmatch(name)))
 
     def of_step(self, step: int) -> Path:
         return self.folder / f"step_{step:06d}"
@@ -163,10 +162,6 @@ class Checkpoints(CheckpointStore):
         return Checkpoint(folder, state, run_state.from_jsonl(text))
 
 
-def step_of(folder: Path) -> int:
-    return int(folder.name.removeprefix("step_"))
-
-
 def check(folder: Path) -> None:
     """Raises Damaged where a file that SHA256SUMS lists is not what was written; OSError."""
     for name, expected in sums_in(folder).items():
@@ -178,7 +173,7 @@ def sums_in(folder: Path) -> dict[str, set[str]]:
     """The files that SHA256SUMS lists, all inside of the folder -> their sums; a mirror has two of
     one that is being replaced. Raises Damaged."""
     try:
-        lines = read_bytes(folder / SUMS, MOST_SUMS).decode("ascii").splitlines()
+        lines = read_bytes(folder / SUMS).decode("ascii").splitlines()
     except (Unreadable, UnicodeDecodeError) as error:
         raise Damaged(f"{SUMS}: {error}") from None
     found: dict[str, set[str]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.weights.adapter import AdapterShape
@@ -82,15 +82,12 @@ class Cluster:
         (value,) = self.gather([call])
         return lambda: value
 
-    def poll(
-        self, calls: Collection[Call[Any]], timeout_s: float, progress: Progress | None = None
-    ) -> list[Outcome]:
-        """Those of `calls` that have ended, after at most `timeout_s`; in this process all of
-        them, of which `progress` gets (done, tokens)."""
-        values = self.gather(list(calls), progress)
+    def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
+        """Those of `calls` that have ended, after at most `timeout_s`; in this process all."""
+        values = self.gather(list(calls))
         return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
 
-    def silence_s(self, handle: GeneratorHandle) -> float:
+    def silence_s(self, handle: ActorHandle) -> float:
         """For how long a process's watching thread has left a question unanswered."""
         return 0.0
 
@@ -143,7 +140,7 @@ def join_learners(cluster: Cluster, host: str | None = None) -> None:
         )
 
 
-def everyone(cluster: Cluster) -> list[GeneratorHandle]:
+def everyone(cluster: Cluster) -> list[ActorHandle]:
     """All that hold a model, learners first."""
     return [*cluster.learners, *cluster.actors]
 
@@ -160,7 +157,7 @@ def loaded(config: Config) -> str:
 
 @dataclass
 class Checks:
-    """Of one run. `calls` begins them in a process, `problem` judges what came of them."""
+    """Of one run. `call` begins them in a process, `problem` judges what came of them."""
 
     level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
     base_hash: str = ""  # of the 4-bit base, as the first process has it
@@ -187,18 +184,15 @@ class Checks:
                 note(f"{error}: started again")
                 cluster.start_again(error.name)
 
-    def calls(self, handle: GeneratorHandle) -> list[Call[Any]]:
-        begun: list[Call[Any]] = [handle.use_level(self.level), handle.fingerprint()]
+    def call(self, handle: ActorHandle) -> Call[tuple[str, str]]:
         draws = self.learners_generate or not isinstance(handle, LearnerHandle)
-        if self.shape is not None and draws:  # it raises by itself
-            begun.append(handle.canary(self.shape))
-        return begun
+        return handle.check(self.level, self.shape if draws else None)
 
-    def problem(self, name: str, results: Sequence[Any]) -> UserError | RunError | None:
-        """What is wrong with a process, by what came of its calls: it cannot sandbox programs as
+    def problem(self, name: str, found: tuple[str, str]) -> UserError | RunError | None:
+        """What is wrong with a process, by what its `check` found: it cannot sandbox programs as
         the others do, or holds another base."""
-        refusal, base_hash, *_ = results
-        if refusal is not None:
+        refusal, base_hash = found
+        if refusal:
             return UserError(f"{name}: {refusal}")
         self.base_hash = self.base_hash or base_hash
         if base_hash == self.base_hash:
@@ -208,12 +202,10 @@ class Checks:
             f"({self.base_hash}): the same --model must be the same files on every node"
         )
 
-    def check_all(self, cluster: Cluster, handles: Sequence[GeneratorHandle] | None = None) -> None:
+    def check_all(self, cluster: Cluster, handles: Sequence[ActorHandle] | None = None) -> None:
         """Every process at once, or those of `handles`. Raises what `problem` says."""
         handles = everyone(cluster) if handles is None else handles
-        begun = [self.calls(handle) for handle in handles]
-        results = iter(cluster.gather([call for calls in begun for call in calls]))
-        for handle, calls in zip(handles, begun, strict=True):
-            error = self.problem(handle.name, [next(results) for _ in calls])
-            if error is not None:
+        answers = cluster.gather([self.call(handle) for handle in handles])
+        for handle, found in zip(handles, answers, strict=True):
+            if (error := self.problem(handle.name, found)) is not None:
                 raise error

@@ -11,21 +11,20 @@ from typing import Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
-from unslothrl.config.hardware import dtype_on, follows_newest, versions_in_flight
 from unslothrl.config.options import Config
-from unslothrl.config.parts import objective_of
+from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import EMBEDDED, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards.reward import IN_LEARNER, Overlong
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.system.machine import smallest_card, this_card
-from unslothrl.system.memory import prepare_card
+from unslothrl.system.machine import this_card
+from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
 
@@ -35,39 +34,33 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     finds to itself."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
-        prepare_card()
+        limit_card_memory()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
-    elif config.actor_tensor_parallel > 1:
-        engine = split_engine(config, base, plan)
+    elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
+        from unslothrl.engines import vllm_split
+
+        gpu = plan.gpu
+        engine = vllm_split.start(
+            base,
+            base_model.find(config.model),
+            config.actor_tensor_parallel,
+            **vllm_options(config),
+            on_gpu=gpu is not None,
+            dtype=dtype_on(config, gpu.capability if gpu else None),
+            memory=plan.engine(),
+        )
     else:
         from unslothrl.engines import vllm
 
-        prepare_card()
+        limit_card_memory()
         engine = vllm.start(
             base,
             **vllm_options(config),
             dtype=dtype_name(config),
             memory=engine_memory(plan),
             takes_turns=plan.takes_turns,
-            sleep_lock=plan.sleep_lock,
         )
     return actor_of(plan.name, engine, config, base)
-
-
-def split_engine(config: Config, base: Path, plan: ProcessPlan):
-    """-> an engine over several GPUs, which its workers use: this process does not."""
-    from unslothrl.engines import vllm_split
-
-    gpu, free_mb = smallest_card()
-    return vllm_split.start(
-        base,
-        base_model.find(config.model),
-        config.actor_tensor_parallel,
-        **vllm_options(config),
-        on_gpu=gpu is not None,
-        dtype=dtype_on(config, gpu.capability if gpu else None),
-        memory=plan.engine(gpu, free_mb),
-    )
 
 
 def vllm_options(config: Config) -> dict[str, Any]:
@@ -110,7 +103,6 @@ def data_options(config: Config) -> DataOptions:
         columns=Columns(config.prompt_column, config.answer_column),
         needs=rewards.needs_of(chosen),
         system_prompt=config.system_prompt,
-        keeps_row=config.has_environment or any(each.signature is not None for each in chosen),
         default_prompt=asked_for if use is None else use.system_prompt,
     )
 
@@ -190,21 +182,11 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         from unslothrl.engines.vllm import VllmEngine
 
-        engine = VllmEngine(backend.llm, base, plan.takes_turns, plan.sleep_lock)
-    from unslothrl.learners.learner import Hyperparameters, Learner
+        engine = VllmEngine(backend.llm, base, plan.takes_turns)
+    from unslothrl.learners.learner import Learner
 
-    settings = Hyperparameters(
-        temperature=config.temperature,
-        max_new_tokens=config.max_new_tokens,
-        micro_batch=config.train_batch_size,
-        context=config.context,
-        max_grad_norm=config.max_grad_norm,
-        weight_decay=config.weight_decay,
-        value_clip=config.value_clip,
-        seed=config.seed,
-    )
     actor = actor_of(plan.name, engine, config, base)
-    learner = Learner(backend, objective_of(config), actor, settings)
+    learner = Learner(backend, objective_of(config), actor, config)
     learner.make_room()  # the actors on its GPU start after it
     return learner
 

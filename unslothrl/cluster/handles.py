@@ -29,8 +29,8 @@ class Transport(Protocol):
         doing. -> seconds"""
 
 
-class GeneratorHandle:
-    """What draws completions: an actor, or a learner that generates as well."""
+class ActorHandle:
+    """Its methods are those of `actor.Actor`."""
 
     def __init__(self, name: str, transport: Transport):
         self.name, self.transport = name, transport
@@ -40,9 +40,8 @@ class GeneratorHandle:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Call[Collected]:
-        return self.transport.call("collect", least, seconds, assignments, linger_s)
+        return self.transport.call("collect", least, seconds, assignments)
 
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
         return self.transport.call("abandon", indices)
@@ -51,11 +50,8 @@ class GeneratorHandle:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
-    def canary(self, shape: AdapterShape) -> Call[None]:
-        return self.transport.call("canary", shape)
-
-    def use_level(self, level: str | None) -> Call[str | None]:
-        return self.transport.call("use_level", level)
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> Call[tuple[str, str]]:
+        return self.transport.call("check", level, shape)
 
     def start_profile(self) -> Call[None]:
         return self.transport.call("start_profile")
@@ -63,19 +59,12 @@ class GeneratorHandle:
     def end_profile(self) -> Call[list[Recording]]:
         return self.transport.call("end_profile")
 
-    def fingerprint(self) -> Call[str]:
-        return self.transport.call("fingerprint")
-
     def close(self) -> Call[None]:
         return self.transport.call("close")
 
 
-class ActorHandle(GeneratorHandle):
-    """Its methods are those of `actor.Actor`."""
-
-
-class LearnerHandle(GeneratorHandle):
-    """Its methods are those of `learner.Learner`."""
+class LearnerHandle(ActorHandle):
+    """Its methods are those of `learner.Learner`, which generates as an actor does."""
 
     def adapter_shape(self) -> Call[AdapterShape]:
         return self.transport.call("adapter_shape")

@@ -187,9 +187,6 @@ class RayHead:
 def start(ray: Any, machine: Machine) -> Any:
     """Starts Ray on this machine; it ends with this process. -> Ray's context"""
     ensure_token(os.environ)
-    size, folder = object_store(machine)
-    if folder is not None:
-        os.environ["RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE"] = "1"
     # As on macOS, where all of Ray's servers listen at the loopback address alone: `ray.init`
     # (2.60) takes the network's even if it is given the loopback's.
     with mock.patch.object(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
@@ -200,8 +197,7 @@ def start(ray: Any, machine: Machine) -> Any:
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",
-            object_store_memory=size,
-            _plasma_directory=folder,
+            object_store_memory=object_store_bytes(machine),
             _system_config=QUIET,
         )
     keep_others_out(Path(context.address_info["session_dir"]))
@@ -229,16 +225,10 @@ def undisturbed(ray: Any) -> Iterator[None]:
             signal.signal(signal.SIGTERM, on_termination)  # over that of the C++ part
 
 
-def object_store(machine: Machine) -> tuple[int, str | None]:
-    """-> (bytes, folder or None for /dev/shm) for Ray's object store on a small host.
-
-    Adapters and rollouts pass through it, so a tenth of memory is plenty; where /dev/shm is too
-    small for that (64 MB in a container), the store lies on disk.
-    """
-    size = int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
-    if machine.shm_mb * 2**20 > 1.2 * size:
-        return size, None
-    return size, "/tmp"
+def object_store_bytes(machine: Machine) -> int:
+    """Of Ray's object store. Adapters and rollouts pass through it, so a tenth of memory is plenty;
+    where /dev/shm is too small for that (64 MB in a container), Ray has it on disk."""
+    return int(min(max(0.1 * machine.ram_mb, 128), 4096)) * 2**20
 
 
 if __name__ == "__main__":

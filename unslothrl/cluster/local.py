@@ -2,8 +2,7 @@
 Ray."""
 
 import contextlib
-import functools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ class LocalTransport:
         return LocalCall(self.target, method, arguments)
 
     def fetch(self, argument: Any) -> float:
-        """It is in this process already."""
         return 0.0
 
 
@@ -64,42 +62,21 @@ class LocalCluster(Cluster):
         progress: Progress | None = None,
         deadline_s: float | None = None,
     ) -> list[Any]:
-        with listening_to(calls, progress):
-            if len(calls) > 1 and all(call.method == "update" for call in calls):
-                return update_in_turn(calls)
-            return [call.result() for call in calls]
+        for call in calls:
+            meter = getattr(call.target, "progress", None)
+            if meter is not None:
+                meter.listener = progress
+        if len(calls) > 1 and all(call.method == "update" for call in calls):
+            # none of several learners can wait for another in one process
+            learners = [call.target for call in calls]
+            parts = [call.arguments[0] for call in calls]
+            return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
+        return [call.result() for call in calls]
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
             for handle in (*self.learners, *self.actors):
                 stack.callback(self.gather, [handle.close()])
-
-
-def update_in_turn(calls: Sequence[LocalCall]) -> list[Any]:
-    """An update of several learners, none of which can wait for another in one process."""
-    learners = [call.target for call in calls]
-    parts = [call.arguments[0] for call in calls]
-    return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
-
-
-@contextlib.contextmanager
-def listening_to(calls: Collection[LocalCall], progress: Progress | None) -> Iterator[None]:
-    """Inside it `progress` gets the sums of what the calls' objects count, in their order."""
-    found = [getattr(call.target, "progress", None) for call in calls] if progress else []
-    meters = list(dict.fromkeys(meter for meter in found if meter is not None))
-
-    def report(before: Sequence[Any], done: int, tokens: int) -> None:
-        assert progress is not None
-        states = [(done, tokens), *(meter.state for meter in before)]
-        progress(sum(state[0] for state in states), sum(state[1] for state in states))
-
-    for index, meter in enumerate(meters):
-        meter.listener = functools.partial(report, meters[:index])
-    try:
-        yield
-    finally:
-        for meter in meters:
-            meter.listener = None
 
 
 def start(

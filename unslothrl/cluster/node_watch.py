@@ -5,9 +5,8 @@ in a thread beside the run, and nothing here waits for it. One that differs, or 
 named in one line, and the run goes on without it.
 
 A process keeps its node as long as that is there. Otherwise it goes to another node with room: the
-memory for it, or on a cluster with GPUs one that nobody uses. A node that comes gets actors that
-wait for room, then one that another node had to take over, else a new one; with several GPUs, one
-for each.
+memory for it, or on a cluster with GPUs one that nobody uses. A node that comes gets processes that
+wait for room, else a new actor; with several GPUs, one for each.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from typing import Any
 from unslothrl.cluster.base import Changes
 from unslothrl.cluster.nodes import REMOVE_S, Card, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
-from unslothrl.planning.engine_memory import usable_mb
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.place import Cards, best_node, groups_of, place_alone, process_mb
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, ProcessPlan
 
@@ -58,25 +57,23 @@ class NodeWatch:
         self.refused: set[str] = set()
         self.alive: dict[str, Mapping[str, Any]] = {}
         self.draining: set[str] = set()
-        self.looks: dict[str, tuple[Future[Any], bool]] = {}  # at a node; whether that is new
+        self.looks: dict[str, Future[Any]] = {}  # at nodes
         self.waiting: set[str] = set()  # processes that there is no room for
-        self.displaced: set[str] = set()  # actors that another node has taken over
         self.names_given = sum(plan.kind == ACTOR for plan in plans.values())
         self.takes_more = self.names_given > 0  # without actors the learners draw
         self.joined: list[str] = []
-        self.leaving: list[str] = []
         self.notes: list[str] = []
 
     def changes(self) -> Changes:
         """Since it was last asked. Takes milliseconds."""
         self.look()
-        draining = [
+        leaving = tuple(
             name
             for name, plan in self.plans.items()
             if plan.kind == ACTOR and plan.node is not None and plan.node.id in self.draining
-        ]
-        changes = Changes(tuple(self.joined), (*draining, *self.leaving), tuple(self.notes))
-        self.joined, self.leaving, self.notes = [], [], []
+        )
+        changes = Changes(tuple(self.joined), leaving, tuple(self.notes))
+        self.joined, self.notes = [], []
         return changes
 
     def look(self) -> None:
@@ -85,13 +82,13 @@ class NodeWatch:
         new = self.alive.keys() - self.known
         self.known |= new
         for node in new if self.takes_more else ():
-            self.looks[node] = in_thread(self._ready, node, None), True
+            self.looks[node] = in_thread(self._ready, node, None)
         if self.waiting:
             self._look_for_room()
-        for node, (future, is_new) in list(self.looks.items()):
+        for node, future in list(self.looks.items()):
             if future.done():
                 del self.looks[node]
-                self._take(node, future, is_new)
+                self._take(node, future)
 
     def _refresh(self) -> None:
         """Which nodes there are; forgets those that have gone."""
@@ -113,7 +110,7 @@ class NodeWatch:
         most = len(self.waiting) * self.each
         for node in self.alive.keys() - self.looks.keys() - self.refused - self.draining:
             if node not in self.usable or free.get(node, {}).get("GPU", 0) >= 1:
-                self.looks[node] = in_thread(self._ready, node, most), False
+                self.looks[node] = in_thread(self._ready, node, most)
 
     def _ready(self, node: str, most: int | None) -> tuple[Node, list[Card]]:
         """Looks at a node and makes it ready for actors; takes at most so many of its GPUs. In a
@@ -132,7 +129,7 @@ class NodeWatch:
             on_error.pop_all()
         return entry, cards
 
-    def _take(self, node: str, found: Future[Any], is_new: bool) -> None:
+    def _take(self, node: str, found: Future[Any]) -> None:
         """Uses a node that has been looked at, unless it is going by now."""
         is_there = node in self.alive and node not in self.draining
         if isinstance(error := found.exception(), UserError | RunError):
@@ -143,19 +140,13 @@ class NodeWatch:
         entry, cards = found.result()
         kept = len(cards) // self.each * self.each if is_there else 0
         self.nodes.give_back(cards[kept:])  # what is left over holds no actor
-        if not is_there:
-            return
-        if self.has_cards and not kept:
-            if is_new:
-                has = f"too few free GPUs ({len(cards)})" if cards else "no free GPU"
-                self.notes.append(f"node {entry.name} has {has}: nothing starts there")
+        if not is_there or (self.has_cards and not kept):
             return
         numbers = range(len(self.nodes.cards), len(self.nodes.cards) + kept)
         self.nodes.cards += cards[:kept]
         self.usable[node] = entry
         self.cards |= dict.fromkeys(numbers, node)
-        if is_new:
-            self._welcome(node, self._groups(numbers, self.each) if self.has_cards else [()])
+        self._welcome(node, self._groups(numbers, self.each) if self.has_cards else [()])
 
     def _groups(self, cards: Iterable[int], each: int) -> list[Cards]:
         """GPUs of a node as those of processes with so many each, the larger ones together."""
@@ -163,14 +154,8 @@ class NodeWatch:
         return groups_of(cards, gpus, [0] * len(gpus), each)
 
     def _welcome(self, node: str, came: list[Cards]) -> None:
-        """Says who starts on a node that has come, beside the actors that wait for room."""
-        waiting = sum(self.plans[name].kind == ACTOR for name in self.waiting)
-        for cards in came[waiting:]:
-            if self.displaced:
-                back = min(self.displaced)
-                self.displaced.remove(back)
-                self.leaving.append(back)
-                continue
+        """Says who starts on a node beside the processes that wait for room."""
+        for cards in came[len(self.waiting) :]:
             plan = self._planned(ProcessPlan(ACTOR, self.names_given), node, cards)
             if plan is None:
                 self._give_back(cards)
@@ -214,8 +199,6 @@ class NodeWatch:
                 return f"its node {plan.node.name} {state}, and no other has {what} yet"
             if new is not None:
                 self.plans[name] = new
-                if plan.kind == ACTOR:  # though its node be there: it may be about to be lost
-                    self.displaced.add(name)
         self.waiting.discard(name)
         return ""
 
@@ -245,11 +228,9 @@ class NodeWatch:
         return max(fitting, key=lambda each: usable_mb(each.gpu) if each.gpu else 0, default=None)
 
     def remove(self, name: str) -> None:
-        """Of a process that does not start again."""
         self.waiting.discard(name)
-        self.displaced.discard(name)
         self.plans.pop(name, None)
 
     def close(self) -> None:
         """Returns when nothing is looked at any more, or hangs."""
-        wait([future for future, _ in self.looks.values()], REMOVE_S)
+        wait(self.looks.values(), REMOVE_S)

@@ -1,10 +1,9 @@
 """The machines of a run: what there is on each, and what a process is started with there.
 
-`Nodes` where Ray was started for this machine; `JoinedNodes` where others can join. There nodes are
-looked at before anything is loaded: their CPUs, memory, versions and GPUs. Then each node that gets
-a process finds or fetches the base itself, and is sent the user's files that it does not have. A
-node that cannot, or that differs, is named in one line. A node that joins during the run takes the
-same path: see `node_watch`.
+Nodes of a cluster that was joined are looked at before anything is loaded: their CPUs, memory,
+versions and GPUs. Then each node that gets a process finds or fetches the base itself, and is sent
+the user's files that it does not have. A node that cannot, or that differs, is named in one line. A
+node that joins during the run takes the same path: see `node_watch`.
 """
 
 import contextlib
@@ -35,29 +34,10 @@ NODE_LABEL = "ray.io/node-id"
 class Start:
     """What a process is started with on its node."""
 
-    strategy: Any  # Ray's scheduling strategy
     environment: dict[str, str]
     config: Config  # with the user's files as that node has them
     base: Path
-
-
-class Nodes:
-    """The machines of a run: this one alone, unless it is `JoinedNodes`."""
-
-    def __init__(self, config: Config, base: Path, machine: Machine, scratch: Path):
-        self.config, self.base, self.machine, self.scratch = config, base, machine, scratch
-        self.resources = Resources.of_machine(config, machine)
-
-    def prepare(self, placement: Placement) -> None:
-        """Makes the nodes of a placement ready. Raises UserError."""
-
-    def start_of(self, plan: ProcessPlan) -> Start:
-        """What a process of the placement is started with, also in place of one that died."""
-        environment = process_environment(self.machine, self.scratch, plan)
-        return Start("DEFAULT", environment, self.config, self.base)
-
-    def close(self) -> None:
-        """Removes what was written on other machines."""
+    strategy: Any = "DEFAULT"  # Ray's, of scheduling
 
 
 def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
@@ -81,8 +61,9 @@ class Card:
     gpu: Gpu | None  # None: Ray counts a GPU where there is no sign of one
 
 
-class JoinedNodes(Nodes):
-    """Those of a cluster that was joined. GPUs that the placement does not use are given back."""
+class JoinedNodes:
+    """The nodes of a cluster that was joined; GPUs that the placement does not use are given
+    back."""
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine):
         self.ray, self.config, self.machine = ray, config, machine
@@ -92,7 +73,6 @@ class JoinedNodes(Nodes):
         self.driver_node = ray.get_runtime_context().get_node_id()
         self.facts: dict[str, dict[str, Any]] = {}
         self.kinds: dict[str, set[str]] = {}  # of the processes on each node that was made ready
-        self.preparing: list[Any] = []  # what has begun to prepare nodes
         self.prepared: dict[str, dict[str, Any]] = {}
         self.digests = {path: on_node.digest(path) for path in on_node.paths_of(config)}
         self.names = {each["NodeID"]: name_of(each) for each in ray.nodes() if each["Alive"]}
@@ -152,6 +132,7 @@ class JoinedNodes(Nodes):
         return Card(group, answer["id"], Gpu(**answer["gpu"]) if answer["gpu"] else None)
 
     def prepare(self, placement: Placement) -> None:
+        """Makes the nodes of a placement ready. Raises UserError."""
         used = {card for plan in placement.processes for card in plan.cards}
         self.give_back([card for at, card in enumerate(self.cards) if at not in used])
         kinds: dict[str, set[str]] = {}
@@ -168,7 +149,6 @@ class JoinedNodes(Nodes):
             raise UserError(f"{text}: install the same everywhere")
         refs: dict[str, Any] = {}  # of the paths that have been put into Ray's object store
         calls = [(node, self._begin_prepare(node, refs)) for node in kinds]
-        self.preparing += [call for _, call in calls]
         answers = dict(zip(kinds, self._answers(calls, None), strict=True))
         for node, answer in answers.items():
             name, model = self.names[node], self.config.model
@@ -238,6 +218,7 @@ class JoinedNodes(Nodes):
         return answers
 
     def start_of(self, plan: ProcessPlan) -> Start:
+        """What a process of the placement is started with, also in place of one that died."""
         assert plan.node is not None  # the cluster was joined
         node, machine = plan.node.id, self.machine
         prepared, facts = self.prepared[node], self.facts[node]
@@ -252,7 +233,8 @@ class JoinedNodes(Nodes):
         values["PYTHONPATH"] = os.pathsep.join(filter(None, [facts["folder"], facts["pythonpath"]]))
         values[variables.SCRATCH] = prepared["scratch"]
         group = None if plan.card is None else self.cards[plan.card].group
-        return Start(strategy_of(node, group), values, prepared["config"], Path(prepared["base"]))
+        strategy = strategy_of(node, group)
+        return Start(values, prepared["config"], Path(prepared["base"]), strategy)
 
     def give_back(self, cards: Sequence[Card]) -> None:
         self._remove([card.group for card in cards])
@@ -264,18 +246,13 @@ class JoinedNodes(Nodes):
             remove_placement_group(group)
 
     def close(self) -> None:
-        for ref in self.preparing:
-            self.ray.cancel(ref, force=True)  # nothing where it has ended
-        self._wait(self.preparing)
+        """Removes what was written on other machines."""
         alive = {each["NodeID"] for each in self.ray.nodes() if each["Alive"]}
         alive -= self.ray._private.state.state.get_draining_nodes().keys()  # they run nothing new
         session, job = self._job()  # on all: one that was prepared may have joined again since
-        self._wait([self._on(node, "remove", session, job) for node in alive])
-
-    def _wait(self, refs: Sequence[Any]) -> None:
-        """For what ends a run on its nodes; no longer than that is worth."""
+        refs = [self._on(node, "remove", session, job) for node in alive]
         if refs:
-            self.ray.wait(list(refs), num_returns=len(refs), timeout=REMOVE_S)
+            self.ray.wait(refs, num_returns=len(refs), timeout=REMOVE_S)
 
 
 def name_of(node: Mapping[str, Any]) -> str:

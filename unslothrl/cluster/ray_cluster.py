@@ -4,9 +4,9 @@ Of this package only `cluster` imports ray.
 """
 
 import contextlib
-import math
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections import Counter
@@ -26,24 +26,24 @@ from unslothrl.cluster.base import (
     join_learners,
     loaded,
 )
-from unslothrl.cluster.handles import ActorHandle, Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
-from unslothrl.cluster.nodes import JoinedNodes, Nodes
+from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
 from unslothrl.cluster.ray_calls import (
+    FORGET_S,
     PING_S,
+    Clock,
     RayTransport,
-    Results,
-    Stalls,
     Watch,
-    answer_s,
+    result_of,
     watched_host,
 )
 from unslothrl.config.options import Config
 from unslothrl.engines.vllm import adapter_room
-from unslothrl.errors import ProcessLost, RunError
+from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
+from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan, Resources
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
@@ -74,18 +74,20 @@ class RayCluster(Cluster):
         self.scratch_files = NodeFiles(self.scratch)  # locks it, and removes what nobody locks
         self.hosts: dict[str, Any] = {}  # Ray's handles, by name
         self.plans: dict[str, ProcessPlan] = {}
-        self.nodes: Nodes | None = None
-        self.node_watch: NodeWatch | None = None  # of a cluster that was joined
+        self.nodes: JoinedNodes | None = None  # of a cluster that was joined
+        self.node_watch: NodeWatch | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
         self.head: RayHead | None = None
-        self.results = Results({})
+        self.names: dict[str, str] = {}  # Ray's id of an actor -> its name
+        self.oom_kills = causes.oom_killed()
+        self.logs, self.here = Path(), ""  # Ray's logs here, and this node's address
         self.watches: dict[Any, Watch] = {}  # by host
         stage("starting Ray" if config.ray_address is None else f"joining {config.ray_address}")
         with contextlib.ExitStack() as on_error:
             on_error.callback(self.close)
             self._connect()
             self._start()
-            self._join()
+            self._join_at_start()
             on_error.pop_all()
 
     def _connect(self) -> None:
@@ -99,20 +101,21 @@ class RayCluster(Cluster):
                 context = ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         # Ray prints on its own that some worker died; we say which, and why.
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
-        self.results.logs = Path(context.address_info["session_dir"]) / "logs"
-        self.results.here = context.address_info["node_ip_address"]
+        self.logs = Path(context.address_info["session_dir"]) / "logs"
+        self.here = context.address_info["node_ip_address"]
         self.head = RayHead(context.address_info["gcs_address"])
 
     def _start(self) -> None:
         config, base_mb = self.config, base_model.size_mb(self.base)
         if config.ray_address is None:
-            self.nodes = Nodes(config, self.base, self.machine, self.scratch)
+            resources = Resources.of_machine(config, self.machine)
         else:
             self.nodes = JoinedNodes(self.ray, config, self.base, self.machine)
-        placement = place(self.nodes.config, self.nodes.resources, base_mb=base_mb)
-        self.nodes.prepare(placement)
+            config, resources = self.nodes.config, self.nodes.resources
+        placement = place(config, resources, base_mb=base_mb)
         self.plans = {plan.name: plan for plan in placement.processes}
-        if isinstance(self.nodes, JoinedNodes):
+        if self.nodes is not None:
+            self.nodes.prepare(placement)
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
         self.stage(f"loading {loaded(config)}")
         for plans in placement.rounds():
@@ -125,14 +128,19 @@ class RayCluster(Cluster):
         self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
 
     def _join(self) -> None:
-        """Makes a group of the learners. Where one of them dies meanwhile, all start again."""
+        """Makes a group of the learners: at the loopback address where Ray is at that."""
+        is_alone = self.here.startswith("127.") or self.here == "::1"
+        join_learners(self, self.here if is_alone else None)
+
+    def _join_at_start(self) -> None:
+        """`_join`; where one of the learners dies meanwhile, all start again."""
         for _ in range(MOST_STARTS - 1):
             try:
-                return join_learners(self, self.results.loopback)
+                return self._join()
             except ProcessLost as error:
                 self.stage(f"{error}: all learners start again")
                 self._launch_learners()
-        join_learners(self, self.results.loopback)
+        self._join()
 
     def _way(self, name: str) -> RayTransport:
         """To a process that has been launched."""
@@ -144,10 +152,13 @@ class RayCluster(Cluster):
 
     def _launch(self, name: str) -> None:
         """Has a process begin to build what is planned for it."""
-        assert self.nodes is not None
         plan = self.plans[name]
         build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
-        start = self.nodes.start_of(plan)
+        if self.nodes is None:
+            environment = process_environment(self.machine, self.scratch, plan)
+            start = Start(environment, self.config, self.base)
+        else:
+            start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
             concurrency_groups={"watch": 1, "fetch": 1},
@@ -158,7 +169,7 @@ class RayCluster(Cluster):
             scheduling_strategy=start.strategy,
         )(watched_host())
         self.hosts[name] = remote.remote(build, start.config, start.base, plan)
-        self.results.names[self.hosts[name]._actor_id.hex()] = name
+        self.names[self.hosts[name]._actor_id.hex()] = name
 
     def _launch_again(self, names: Sequence[str]) -> None:
         """Ends processes, and launches others in their place."""
@@ -173,15 +184,12 @@ class RayCluster(Cluster):
         """Returns when these are built. One that dies meanwhile, or hangs, is started again; raises
         what else ended the construction of one."""
         waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
-        began, starts = dict.fromkeys(names, time.monotonic()), Counter(names)
+        began, starts, clock = dict.fromkeys(names, 0.0), Counter(names), Clock()
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
-        stalls = Stalls()
         while waiting:
-            stall_s = stalls.look()
             ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
             for name, call in list(waiting.items()):
-                began[name] += stall_s
-                error, seconds = ended.get(call), time.monotonic() - began[name]
+                error, seconds = ended.get(call), clock.now() - began[name]
                 if call in ended and error is None:
                     del waiting[name]
                     kind = self.plans[name].kind
@@ -193,11 +201,11 @@ class RayCluster(Cluster):
                     continue
                 may_start = isinstance(error, ProcessLost) and not causes.is_for_memory(error)
                 if starts[name] == MOST_STARTS or not may_start:
-                    self._raise(error, ())
+                    raise error from error.__cause__
                 self.stage(f"{error}: started again")
                 self._launch_again([name])
                 waiting[name] = self._way(name).ready()
-                began[name] = time.monotonic()
+                began[name] = clock.now()
                 starts[name] += 1
 
     def start_allowed_s(self, kind: str = ACTOR) -> float:
@@ -213,8 +221,7 @@ class RayCluster(Cluster):
     ) -> list[Any]:
         values: dict[Any, Any] = {}
         waiting = dict.fromkeys(calls)
-        watches, stalls = self._watches_of(calls), Stalls()
-        end = math.inf if deadline_s is None else time.monotonic() + deadline_s
+        watches, clock = self._watches_of(calls), Clock()
         while waiting:
             for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
                 del waiting[outcome.call]
@@ -222,9 +229,8 @@ class RayCluster(Cluster):
                     self._raise(outcome.error, waiting)
                 values[outcome.call] = outcome.value
             if waiting:
-                end += stalls.look()
                 self._meanwhile(watches)
-                if time.monotonic() > end:
+                if deadline_s is not None and clock.now() > deadline_s:
                     self._hangs(next(iter(waiting)).transport.host, "did not finish in time")
                 if progress is not None:
                     progress(*map(sum, zip(*(watch.state for watch in watches), strict=True)))
@@ -251,35 +257,61 @@ class RayCluster(Cluster):
                 self._hangs(watch.host, f"does not answer (for {PING_S:g} s)")
 
     def _hangs(self, host: Any, reason: str) -> NoReturn:
-        name = self.results.names.get(host._actor_id.hex(), "a process of the run")
+        name = self.names.get(host._actor_id.hex(), "a process of the run")
         raise ProcessLost(name, f"{name} {reason}: it hangs, or its machine is stopped")
 
     def later(self, call: Any) -> Callable[[], Any]:
         def result() -> Any:
-            outcome = self.results.outcome(call)
+            outcome = self._outcome(call)
             if outcome.error is not None:
                 raise outcome.error
             return outcome.value
 
         return result
 
-    def poll(
-        self, calls: Collection[Any], timeout_s: float, progress: Progress | None = None
-    ) -> list[Outcome]:
+    def poll(self, calls: Collection[Any], timeout_s: float) -> list[Outcome]:
         if self.head is not None:
             self.head.check()
-        return self.results.poll(calls, timeout_s)
+        by_ref = {call.ref: call for call in calls}
+        if not by_ref:
+            return []
+        done, _ = self.ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
+        return [self._outcome(by_ref[ref]) for ref in done]
 
-    def silence_s(self, handle: GeneratorHandle) -> float:
+    def _outcome(self, call: Any) -> Outcome:
+        """What a call has come to, in any thread."""
+        value, error = result_of(call.ref)
+        return Outcome(call, value, error and self._error_of(error))
+
+    def _error_of(self, error: Exception) -> Exception:
+        """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
+        exceptions = self.ray.exceptions
+        lost = (
+            exceptions.ObjectLostError,
+            exceptions.ObjectFetchTimedOutError,
+            exceptions.GetTimeoutError,
+        )
+        cause = causes.original(error)
+        if isinstance(cause, lost):
+            return ResultLost(f"a result was lost on its way ({type(cause).__name__})")
+        if isinstance(cause, exceptions.RayError):
+            return causes.process_died(cause, self.names, self.logs, self.oom_kills, self.here)
+        return cause
+
+    def silence_s(self, handle: ActorHandle) -> float:
         return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:
-        return answer_s(self.watches.values())
+        """The lower median, since one process that was cut off for a while says nothing of the
+        others."""
+        now, watches = time.monotonic(), self.watches.values()
+        recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
+        return statistics.median_low(recent) if recent else 0.0
 
     def check_learners(self) -> None:
         for learner in self.learners:
             if (error := self._watch(learner.name).death) is not None:
-                raise self.results.error_of(error)
+                raise self._error_of(error)
 
     def _watch(self, name: str) -> Watch:
         """Of a process, which is asked again."""
@@ -300,7 +332,6 @@ class RayCluster(Cluster):
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:
         if not self._has_head():
             raise RunError("Ray's head does not answer")
-        self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.place(name, elsewhere)
@@ -320,14 +351,13 @@ class RayCluster(Cluster):
         self._enter_actor(name)
 
     def remove_actor(self, name: str) -> None:
-        self.actors = [actor for actor in self.actors if actor.name != name]
         self._end(name)
         if self.node_watch is not None:
             self.node_watch.remove(name)
 
     def restart_learners(self) -> None:
         self._launch_learners()
-        join_learners(self, self.results.loopback)
+        self._join()
 
     def _launch_learners(self) -> None:
         """Ends the learners, and returns when as many others are built."""
@@ -352,6 +382,7 @@ class RayCluster(Cluster):
         return self.node_watch.changes()
 
     def _end(self, name: str) -> None:
+        self.actors = [actor for actor in self.actors if actor.name != name]
         host = self.hosts.pop(name, None)
         if host is not None:
             self.watches.pop(host, None)

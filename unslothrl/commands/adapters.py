@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import half_precision
+from unslothrl.config.parts import half_precision
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, newest_numbered
 from unslothrl.system import variables
@@ -17,18 +17,16 @@ from unslothrl.weights.base_model import Stage
 
 @dataclass(frozen=True)
 class Found:
-    """An adapter, and the run that it is of, if it lies in one."""
+    """An adapter, the run that it is of, if it lies in one, and what its folder says of its use."""
 
     folder: Path
     run: Path | None
-
-    @property
-    def name(self) -> str:
-        return self.folder.name
+    use: Use | None
 
     @property
     def title(self) -> str:
-        return self.name if self.run is None else f"{self.run.resolve().name} {self.name}"
+        name = self.folder.name
+        return name if self.run is None else f"{self.run.resolve().name} {name}"
 
 
 def find(adapter: str, any_kind: bool = False) -> Found:
@@ -42,30 +40,28 @@ def find(adapter: str, any_kind: bool = False) -> Found:
         folder = newest
     elif is_file(folder.resolve().parent.parent / CONFIG):
         run = folder.resolve().parent.parent
-    adapter_check.check_format(str(folder))
+    adapter_check.check_settings(str(folder))
     if not any_kind:
         adapter_use.check_policy(folder)
-    return Found(folder, run)
+    return Found(folder, run, adapter_use.read(folder))
 
 
 def base_of(found: Found, model: str | None) -> str:
     """What an adapter's base is called: `model`, else what lies beside its weights says. UserError
     where nothing does."""
-    use = adapter_use.read(found.folder)
     settings = adapter_check.check_settings(str(found.folder))
-    name = model or (use.base if use is not None else settings.base)
+    name = model or (settings.base if found.use is None else found.use.base)
     if not name:
         raise UserError(f"adapter {found.folder}: it does not name its base: set --model")
     return name
 
 
-def base_under(found: Found, model: str, stage: Stage | None = None) -> Path:
+def base_under(found: Found, model: str, stage: Stage = base_model.say) -> Path:
     """The 4-bit checkpoint of `model`. UserError where an adapter does not fit on it, or was
     trained over another one. `stage`: see `base_model.prepare`."""
     adapter_check.check(str(found.folder), base_model.find(model, weights=False))
-    use, source = adapter_use.read(found.folder), base_model.find(model)
-    recorded = {} if use is None else use.base_parts
-    if changed := base_parts.differing(recorded, base_parts.of(source)):
+    recorded = {} if found.use is None else found.use.base_parts
+    if changed := base_parts.differing(recorded, base_parts.of(base_model.find(model))):
         raise UserError(
             f"model {model} is not the base that adapter {found.folder} was trained on, by its "
             f"{changed}: set --model to a copy of that"
@@ -74,11 +70,9 @@ def base_under(found: Found, model: str, stage: Stage | None = None) -> Path:
 
 
 @dataclass(frozen=True)
-class Source:
+class Source(Found):
     """An adapter with its base."""
 
-    found: Found
-    use: Use | None
     name: str  # the base's: a hub id, a folder, embedded
     base: Path  # the 4-bit checkpoint
 
@@ -95,7 +89,7 @@ def source_of(found: Found, model: str | None) -> Source:
     name = base_of(found, model)
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
-    return Source(found, adapter_use.read(found.folder), name, base_under(found, name))
+    return Source(found.folder, found.run, found.use, name, base_under(found, name))
 
 
 def half_here() -> Any:

@@ -10,7 +10,7 @@ import io
 import os
 import re
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 from unslothrl.commands.doctor import Check, examine
@@ -22,9 +22,8 @@ from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, SUMMARY
 
 MOST_BYTES = 64 << 10  # of a file: its end
 MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
-METRIC_ROWS, LOG_LINES = 200, 300
 MOST_LISTED, MOST_LOGS = 5_000, 20
-TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR)
+TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR, METRICS)
 LOGS = (".log", ".err", ".out")
 CUT = "[... the beginning is left out]\n"
 
@@ -40,9 +39,7 @@ def bundle(run: str, output: str | None = None) -> None:
         raise UserError(f"output {plain(str(path))} exists already: remove it, or set another")
     members = texts(folder, examine(self_test=False))
     write(path, name, members)
-    print(for_terminal(f"{path}, {path.stat().st_size / 1024:.0f} KB:"))
-    for member, text in members.items():
-        print(f"  {member:<32} {len(text.encode()):>9,} bytes")
+    print(for_terminal(f"{path}: {', '.join(members)}"))
     print(
         "It holds no prompts or completions; known secrets are hidden. Look through it before you "
         "pass it on."
@@ -51,17 +48,16 @@ def bundle(run: str, output: str | None = None) -> None:
 
 def texts(run: Path, checks: Iterable[Check]) -> dict[str, str]:
     """Name in the archive -> text, redacted."""
-    listed = list(files(run))
+    # not a folder; a link to one is not entered
+    listed = [path for path in sorted(run.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    logs = [*(path for path in listed if path.suffix in LOGS), *ray_logs(run)][:MOST_LOGS]
     found = {
-        "doctor.txt": "".join(f"{check.line()}\n" for check in checks),
-        "files.txt": "".join(file_line(path, run) for path in listed[:MOST_LISTED]),
+        "doctor.txt": clean("".join(f"{check.line()}\n" for check in checks)),
+        "files.txt": clean("".join(file_line(path, run) for path in listed[:MOST_LISTED])),
         **{name: end_of(run / name) for name in TEXTS},
-        METRICS: last_lines(end_of(run / METRICS), METRIC_ROWS),
+        **{f"logs/{i:02d}-{safe(path.name)}": end_of(path) for i, path in enumerate(logs)},
     }
-    logs = [path for path in listed if path.suffix in LOGS]
-    for number, path in enumerate([*logs, *ray_logs(run)][:MOST_LOGS]):
-        found[f"logs/{number:02d}-{safe(path.name)}"] = last_lines(end_of(path), LOG_LINES)
-    return {name: clean(text) for name, text in found.items() if text}
+    return {name: text for name, text in found.items() if text}
 
 
 def clean(text: str) -> str:
@@ -73,14 +69,6 @@ def clean(text: str) -> str:
     return text
 
 
-def files(folder: Path) -> Iterator[Path]:
-    """Everything below that is no folder, in order; a link to a folder is not entered."""
-    for parent, folders, names in os.walk(folder, followlinks=False):
-        folders.sort()
-        links = [name for name in folders if os.path.islink(Path(parent) / name)]
-        yield from (Path(parent) / name for name in sorted([*names, *links]))
-
-
 def file_line(path: Path, run: Path) -> str:
     """A file with its size; a link and what is no file by its kind."""
     kind = "link" if path.is_symlink() else "special"
@@ -89,24 +77,17 @@ def file_line(path: Path, run: Path) -> str:
 
 
 def end_of(path: Path) -> str:
-    """The end of a regular file, without a line that was cut; "" for a link, a pipe, a folder, or
-    what is not there. What was left out of it is redacted with it: see `MARGIN`."""
+    """The end of a regular file; "" for a link, a pipe, a folder, or what is not there. It is
+    cleaned before it is cut, with what was left out of it: see `MARGIN`."""
     if path.is_symlink() or not path.is_file():
         return ""
+    size = path.stat().st_size
     with path.open("rb") as file:
-        start = max(0, path.stat().st_size - MOST_BYTES - MARGIN)
-        file.seek(start)
-        data = file.read(MOST_BYTES + MARGIN)
-    text = data.decode("utf-8", "replace")
-    if start == 0 and len(data) <= MOST_BYTES:
-        return text
-    text = redacted(text, guess=True)[-MOST_BYTES:]
-    return CUT + text.partition("\n")[2]  # its first line may have lost the beginning of a secret
-
-
-def last_lines(text: str, most: int) -> str:
-    """The whole text is redacted before, since a secret may have several lines."""
-    return "".join(redacted(text, guess=True).splitlines(keepends=True)[-most:])
+        file.seek(max(0, size - MOST_BYTES - MARGIN))
+        text = clean(file.read(MOST_BYTES + MARGIN).decode("utf-8", "replace"))
+    if size > MOST_BYTES:  # the first line may have lost the beginning of a secret
+        text = CUT + text[-MOST_BYTES:].partition("\n")[2]
+    return text
 
 
 def ray_logs(run: Path) -> list[Path]:

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 
 from unslothrl.commands.adapters import find, half_here, source_of
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.records import Request, Sampling, seed_of
@@ -28,57 +28,36 @@ COMMANDS = f"{NEW} clears the conversation, {QUIT} or Ctrl-D ends it, Ctrl-C sto
 SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
 PROMPT = "> "
 STDIN = "-"
-EMPTY = 'question is empty: ask something, e.g. "What is 347 + 285?"'
 
 
 def ask(
-    adapter: str,
-    question: str,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    model: str | None = None,
-    *,
-    with_base: bool = False,
+    adapter: str, question: str, with_base: bool, temperature: float | None, **options: Any
 ) -> None:
     """Prints the answer as it is generated; with `with_base` that of the base before it. A question
-    "-" is read from stdin. UserError for a folder that is no adapter."""
+    "-" is read from stdin. `options`: see `load`. UserError for a folder that is no adapter."""
     if question == STDIN:
         question = sys.stdin.read()
     if not question.strip():
-        raise UserError(EMPTY)
-    answers = load(adapter, model, max_new_tokens, temperature)
-    Conversation(answers, policies(with_base)).say(question.removesuffix("\n"))
+        raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')
+    conversation = Conversation(load(adapter, temperature, **options), with_base)
+    conversation.say(question.removesuffix("\n"))
 
 
-def chat(
-    adapter: str,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    model: str | None = None,
-    *,
-    with_base: bool = True,
-) -> None:
+def chat(adapter: str, with_base: bool, temperature: float | None, **options: Any) -> None:
     """Answers what is typed, a conversation whose turns are remembered until /new; or what comes
     through a pipe, where every line is a question of its own. UserError.
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
-    answers = load(adapter, model, max_new_tokens, temperature)
-    conversation = Conversation(answers, policies(with_base))
-    if sys.stdin.isatty():
-        conversation.interactively()
-    else:
-        conversation.through_a_pipe(sys.stdin)
-
-
-def policies(with_base: bool) -> tuple[str, ...]:
-    return (BASE, ADAPTER) if with_base else (ADAPTER,)
+    conversation = Conversation(load(adapter, temperature, **options), with_base)
+    is_typed = sys.stdin.isatty()
+    conversation.answer_all(typed() if is_typed else sys.stdin, is_typed)
 
 
 class Conversation:
     """With each policy: they get the same questions and remember their own answers."""
 
-    def __init__(self, answers: "Answering", policies: tuple[str, ...]):
-        self.answers, self.policies = answers, policies
+    def __init__(self, answers: "Answering", with_base: bool):
+        self.answers, self.policies = answers, (BASE, ADAPTER) if with_base else (ADAPTER,)
         self.is_single = answers.use.base == EMBEDDED
         self.turns: dict[str, list[tuple[str, str]]] = {}
         self.start_again()
@@ -86,34 +65,27 @@ class Conversation:
     def start_again(self) -> None:
         self.turns = {policy: [] for policy in self.policies}
 
-    def interactively(self) -> None:
-        """With a prompt; returns at the end of the input."""
-        print(f"{' and '.join(self.policies)}; {COMMANDS}", file=sys.stderr)
-        if self.is_single:
-            print(SINGLE_TURNS, file=sys.stderr)
-        for line in typed():
-            if line == NEW or self.is_single:
+    def answer_all(self, lines: Iterable[str], is_typed: bool) -> None:
+        """Until the input ends or has /quit."""
+        if is_typed:
+            said = [" and ".join(self.policies), COMMANDS, *[SINGLE_TURNS] * self.is_single]
+            print("; ".join(said), file=sys.stderr)
+        for line in filter(None, map(str.strip, lines)):
+            if line == QUIT:
+                return
+            if line == NEW or self.is_single or not is_typed:
                 self.start_again()
             if line == NEW:
                 print("a new conversation", file=sys.stderr)
-            elif line:
-                try:
-                    self.say(line)
-                except (KeyboardInterrupt, UserError) as error:
-                    said = str(error) or "stopped"
-                    print(f"\n({said}; not remembered)", file=sys.stderr)
-
-    def through_a_pipe(self, lines: Iterable[str]) -> None:
-        is_empty = True
-        for question in filter(None, map(str.strip, lines)):
-            if question == QUIT:
-                return
-            print("" if is_empty else "\n", PROMPT, question, sep="")
-            is_empty = False
-            self.start_again()
-            self.say(question)
-        if is_empty:
-            raise UserError(EMPTY)
+                continue
+            if not is_typed:
+                print("\n", PROMPT, line, sep="")
+            try:
+                self.say(line)
+            except (KeyboardInterrupt, UserError) as error:
+                if not is_typed:
+                    raise
+                print(f"\n({str(error) or 'stopped'}; not remembered)", file=sys.stderr)
 
     def say(self, question: str) -> None:
         """Prints the answers and remembers them; nothing where one is interrupted."""
@@ -122,7 +94,7 @@ class Conversation:
             if len(asked) > 1:
                 print("" if policy == self.policies[0] else "\n", policy, ":", sep="")
             with contextlib.closing(self.answers.generate(policy, turns)) as parts:
-                turns.append(("assistant", stream(parts, sys.stdout)))
+                turns.append(("assistant", stream(parts)))
         self.turns = asked
 
 
@@ -131,22 +103,20 @@ def typed() -> Iterator[str]:
     if importlib.util.find_spec("readline") is not None:
         import readline  # noqa: F401  # input() uses it once it is imported
     with contextlib.suppress(EOFError, KeyboardInterrupt):
-        while (line := input(PROMPT).strip()) != QUIT:
-            yield line
-        return
+        while True:
+            yield input(PROMPT)
     print(file=sys.stderr)
 
 
-def stream(parts: Iterator[str], out: TextIO) -> str:
+def stream(parts: Iterator[str]) -> str:
     """Writes what each part adds to the one before; on a terminal without control characters, which
     would move its cursor. -> the last part"""
     text = ""
-    visible = partial(printable, kept="\n\t") if out.isatty() else str
+    visible = partial(printable, kept="\n\t") if sys.stdout.isatty() else str
     for part in parts:
-        out.write(visible(part[len(text) :]))
-        out.flush()
+        print(visible(part[len(text) :]), end="", flush=True)
         text = part
-    out.write("\n")
+    print()
     return text
 
 
@@ -155,24 +125,20 @@ def stream(parts: Iterator[str], out: TextIO) -> str:
 
 @dataclasses.dataclass
 class Answering:
-    """Generates answers under the adapter or under its base alone, as the adapter's run was
-    evaluated where nothing else is set."""
+    """Generates answers under the adapter or under its base alone."""
 
-    use: Use
+    use: Use  # its lengths and sampling are those of the answers
     base: Path
     tokenizer: Any
     engine: Any  # a TransformersEngine over the backend
     backend: Any
-    max_new_tokens: int | None = None
-    temperature: float | None = None
 
     def generate(self, policy: str, turns: Turns) -> Generator[str, None, None]:
         """The answer to a conversation that ends with the user's turn, as far as it is there after
         each token; the last is all of it. Special tokens are left out. UserError where the context
         has no room for it."""
-        text = prompts.render(self.tokenizer, turns, self.use.system_prompt)
-        (ids,) = prompts.tokenise(self.tokenizer, [text])
-        most = self.use.max_new_tokens if self.max_new_tokens is None else self.max_new_tokens
+        text = rendering.render(self.tokenizer, turns, self.use.system_prompt)
+        (ids,) = rendering.tokenise(self.tokenizer, [text])
         context = base_model.read_config(self.base).get("max_position_embeddings")
         left = context - len(ids) if isinstance(context, int) else MOST_NEW_TOKENS
         if left < 1:
@@ -180,7 +146,7 @@ class Answering:
                 f"question: it has {len(ids)} tokens with its prompt, the base's context "
                 f"{context}: shorten it"
             )
-        sampling = sampling_of(self.use, min(most, left), self.temperature)
+        sampling = sampling_of(self.use, min(self.use.max_new_tokens, left))
         request = Request("answer", tuple(ids), seed_of(*(said for _, said in turns)), sampling)
         under = contextlib.nullcontext()
         with under if policy == ADAPTER else self.backend.model.disable_adapter():
@@ -198,15 +164,12 @@ class Answering:
 
 
 def load(
-    adapter: str,
-    model: str | None = None,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
+    adapter: str, temperature: float | None, model: str | None = None, **lengths: Any
 ) -> Answering:
     """The adapter in a folder of its own, or the newest of a run's. UserError for what is none.
 
-    What is None is as in the run that trained the adapter, by the file beside its weights. Where
-    there is none, a line on stderr says what is assumed.
+    What is not given is as in the run that trained the adapter, by the file beside its weights.
+    Where there is none, a line on stderr says what is assumed. `lengths`: max_new_tokens, or none.
     """
     found = find(adapter)
     if sys.stderr.isatty():
@@ -219,6 +182,8 @@ def load(
             f"template, no system prompt, top_p {use.top_p:g}"
         )
         print(for_terminal(note), file=sys.stderr)
+    chosen = use.temperature if temperature is None else temperature
+    use = dataclasses.replace(use, base=source.name, temperature=chosen, **lengths)
     from unslothrl.backends import peft
     from unslothrl.engines.transformers import TransformersEngine
 
@@ -226,20 +191,11 @@ def load(
         source.base, dtype=half_here(), rank=1, alpha=1, dropout=0.0, seed=0, start=found.folder
     )
     engine = TransformersEngine(backend, source.base, max_num_seqs=1, has_own_base=False)
-    return Answering(
-        dataclasses.replace(use, base=source.name),
-        source.base,
-        source.tokenizer(needs_template=True),
-        engine,
-        backend,
-        max_new_tokens,
-        temperature,
-    )
+    return Answering(use, source.base, source.tokenizer(needs_template=True), engine, backend)
 
 
-def sampling_of(use: Use, max_new_tokens: int, temperature: float | None) -> Sampling:
-    """As the adapter's run was evaluated; temperature 0 takes the likeliest token."""
-    if temperature == 0:
+def sampling_of(use: Use, max_new_tokens: int) -> Sampling:
+    """Temperature 0 takes the likeliest token."""
+    if use.temperature == 0:
         return Sampling(1.0, 1.0, 1, max_new_tokens)
-    used = use.temperature if temperature is None else temperature
-    return Sampling(used, use.top_p, 0, max_new_tokens)
+    return Sampling(use.temperature, use.top_p, 0, max_new_tokens)

@@ -21,14 +21,13 @@ from unslothrl.commands.flags import GroupedCommand, with_options
 from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
+from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError
-from unslothrl.system import stopping
 from unslothrl.text import for_terminal, printable, redacted
 
 USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
-LONGEST = 1000  # characters of a message
 UsageError: Any = typer.BadParameter.__bases__[0]  # click's, from wherever this typer takes click
 
 OF_THE_PROGRAM = {"version", "help", "h", "install_completion", "show_completion"}  # its flags
@@ -44,11 +43,8 @@ EVAL_OPTIONS = (
     "eval_top_p", "seed", "engine", "cluster", "number_of_actors", "ray_address", "kv_cache_mb",
     "max_num_seqs", "allow_unsandboxed_code",
 )  # fmt: skip
-DATA_OPTIONS = (
-    "model", "recipe", "reward", "system_prompt", "max_prompt_tokens", "prompt_column",
-    "answer_column",
-)  # fmt: skip
-STAGE_DATA_OPTIONS = ("model", "adapter", "recipe", "seed", "assistant_only_loss")
+SCORE_OPTIONS = ("reward_timeout", "prompt_column", "answer_column", "allow_unsandboxed_code")
+DATA_OPTIONS = ("adapter", "recipe", "seed", "assistant_only_loss")  # beside the data's own
 
 app = typer.Typer(
     rich_markup_mode=None,
@@ -63,7 +59,6 @@ app = typer.Typer(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program and returns its exit code."""
-    stopping.heed_as_first_process()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # of a terminal that knows only ASCII
@@ -131,12 +126,8 @@ def usage_message(error: Any) -> str:
 
 
 def refuse(message: str, code: int = USAGE) -> int:
-    """Prints one line, of a long message without its middle. What it quotes may come from a file,
-    and does not steer the terminal."""
-    line = for_terminal(" ".join(message.split()))
-    if len(line) > LONGEST:
-        line = f"{line[: LONGEST * 2 // 3]} [...] {line[-LONGEST // 3 + 7 :]}"
-    print("unslothrl: " + line, file=sys.stderr)
+    """Prints one line. What it quotes may come from a file, and does not steer the terminal."""
+    print("unslothrl: " + for_terminal(" ".join(message.split())), file=sys.stderr)
     return code
 
 
@@ -159,22 +150,30 @@ def register() -> None:
     add()(with_options(our.train))
     as_in_run = dict.fromkeys(EVAL_OPTIONS, "default: as in its run")
     add("eval")(with_options(our.evaluate, EVAL_OPTIONS, defaults=as_in_run))
-    add("plan")(with_options(our.plan(our.RL), defaults={"learner": "default grpo"}))
-    add("data")(with_options(our.data(our.RL), DATA_OPTIONS))
-    hidden = functools.partial(add, hidden=True)
-    for name, table in TABLES.items():
-        options = tuple(table.options)
+    recommended = {"learner": "default grpo"}
+    for table in (RUN, *TABLES.values()):
+        options, of = tuple(table.options), "" if table is RUN else f" {table.command}"
+        if of:
+            add(table.command, help=our.STAGES[table.command])(
+                with_options(our.stage, options, table)
+            )
         of_data = [
-            each
-            for each, entry in table.options.items()
-            if each in STAGE_DATA_OPTIONS or (entry.metadata["group"] == TASK and each != "dataset")
+            name
+            for name, entry in table.options.items()
+            if name in DATA_OPTIONS or (entry.metadata["group"] == TASK and name != "dataset")
         ]
-        add(name)(with_options(our.stage(name), options, table))
-        hidden(f"plan {name}")(with_options(our.plan(name), options, table))
-        hidden(f"data {name}")(with_options(our.data(name), of_data, table))
-    for function in (
-        our.score, our.ask, our.chat, our.export, our.recipes, our.report, our.doctor, our.bundle,
-    ):  # fmt: skip
+        planned = with_options(our.plan, options, table, {} if of else recommended)
+        add(f"plan{of}", hidden=bool(of))(planned)
+        add(f"data{of}", hidden=bool(of))(with_options(our.data, of_data, table))
+    add()(with_options(our.score, SCORE_OPTIONS))
+    own = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
+    for command, options in (
+        (our.ask, ("model", "max_new_tokens")),
+        (our.chat, ("model", "max_new_tokens")),
+        (our.export, ("model",)),
+    ):
+        add()(with_options(command, options, defaults=own))
+    for function in (our.recipes, our.report, our.doctor, our.bundle):
         add()(function)
 
 

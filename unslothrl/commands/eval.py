@@ -13,13 +13,13 @@ from unslothrl import cluster, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
 from unslothrl.config.options import Config
-from unslothrl.config.toml_files import command_of, entries, read_toml
+from unslothrl.config.toml_files import COMMAND, entries, read_toml
 from unslothrl.config.values import RUN
 from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, write_whole
-from unslothrl.records import Group
+from unslothrl.records import Group, Task
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import check_rewards
@@ -29,7 +29,7 @@ from unslothrl.text import for_terminal, plain
 from unslothrl.tracking.rows import evaluation_rows
 from unslothrl.tracking.run_folder import CONFIG, EVALS, json_line
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.weights import adapter_use, base_model
+from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 BASE, ADAPTER = "base", "adapter"
@@ -63,22 +63,19 @@ def evaluate(
         view.stage("reading the tokenizer")
         tokenizer = base_model.load_tokenizer(base)
         view.stage("reading the problems")
-        data = tasks.load_evals(options, tokenizer)
-        from unslothrl.evaluation.evaluator import Policy, evaluator
+        evals, more = tasks.load_evals(options, tokenizer)
+        from unslothrl.runs import evaluation
 
-        policies = [Policy(BASE)] * with_base + [Policy(ADAPTER, read_adapter(found.folder))]
-        view.header(header(config, found, data, [*notes, *data.notes]))
-        with evaluator(config, base, data.evals, policies, level, view) as drawing:
-            drawn = {}
-            for policy in policies:
-                view.stage(f"generating the answers of the {policy.name}")
-                drawn[policy.name] = drawing.draw(policy)
-            view.stage("stopping")
+        policies: dict[str, Adapter | None] = {BASE: None} if with_base else {}
+        view.header(header(config, found, evals, [*notes, *more]))
+        policies[ADAPTER] = read_adapter(found.folder)
+        drawn = evaluation.draw(config, base, evals, policies, level, view)
     results = figures(config, drawn)
     if path is not None:
         write_samples(path, drawn)
     if as_json:
-        print(json.dumps({"adapter": str(found.folder), "sets": results}))
+        said = {"adapter": str(found.folder), "sets": results}
+        print(json.dumps(said, default=dataclasses.asdict))
         return
     lines = [line for name, result in results.items() for line in table(name, result)]
     written = [] if path is None else ["", f"completions: {path}"]
@@ -92,21 +89,27 @@ def config_of(
     without one get; None where another reward than the run's says what to ask for. UserError."""
     layers: dict[str, Any] = {}
     run = found.run
-    if run is not None and command_of(str(run / CONFIG)) == RUN.command:
-        check_code(run, flags)
+    options = {} if run is None else entries(run / CONFIG)
+    if run is not None and options.get(COMMAND, RUN.command) == RUN.command:
+        own = read_toml(run / CONFIG)
+        check_code(own, run, flags)
         layers["recipe"] = str(run / CONFIG)
-        if "reward" not in flags:
-            layers |= without_reward_model(run)
+        if "reward" not in flags and (texts := own.get("reward")):  # only learners have a model
+            layers["reward"] = [each for each in texts if not each.startswith(reward_model.PREFIX)]
+            if not layers["reward"]:
+                raise UserError(
+                    "reward: this run was rewarded by a model alone: set --reward accuracy"
+                )
     else:
-        use = adapter_use.read(found.folder)
         layers["model"] = base_of(found, flags.get("model"))
-        if use is not None:
-            layers["system_prompt"], layers["max_new_tokens"] = (
-                use.system_prompt,
-                use.max_new_tokens,
-            )
-            layers["eval_temperature"], layers["eval_top_p"] = use.temperature, use.top_p
-        if not datasets and (run is None or entries(run / CONFIG).get("dataset") != EMBEDDED):
+        if (use := found.use) is not None:
+            layers |= {
+                "system_prompt": use.system_prompt,
+                "max_new_tokens": use.max_new_tokens,
+                "eval_temperature": use.temperature,
+                "eval_top_p": use.top_p,
+            }
+        if not datasets and options.get("dataset") != EMBEDDED:
             raise UserError(
                 f"dataset is not set, and adapter {found.folder} is of no run of RL, which has "
                 "problems with answers: set --dataset"
@@ -123,24 +126,13 @@ def config_of(
     return config, (*notes, *graded)
 
 
-def without_reward_model(run: Path) -> dict[str, Any]:
-    """The run's rewards but a reward model, which only learners have. UserError where nothing else
-    is left."""
-    texts = read_toml(run / CONFIG).get("reward", ())
-    kept = tuple(text for text in texts if not text.startswith(reward_model.PREFIX))
-    if texts and not kept:
-        raise UserError("reward: this run was rewarded by a model alone: set --reward accuracy")
-    return {"reward": kept} if texts else {}
-
-
-def check_code(run: Path, flags: Mapping[str, Any]) -> None:
-    """UserError where the options of a run name code in its own folder, or by a path that depends
-    on where one is, as no run writes it: whoever gets an adapter from elsewhere would run what came
+def check_code(own: Mapping[str, Any], run: Path, flags: Mapping[str, Any]) -> None:
+    """UserError where a run's own options name code in its folder, or by a path that depends on
+    where one is, as no run writes it: whoever gets an adapter from elsewhere would run what came
     with it."""
-    for name, value in read_toml(run / CONFIG).items():
-        texts = value if isinstance(value, tuple) else (value,)
-        for text in texts if name in OF_CODE and name not in flags else ():
-            for path in code_of(name, str(text or "")):
+    for name in [each for each in OF_CODE if each in own and each not in flags]:
+        for text in own[name] if isinstance(own[name], tuple) else [own[name]]:
+            for path in code_of(name, text or ""):
                 if not path.is_absolute() or is_within(path, run):
                     raise UserError(
                         f"{name} {plain(str(path))}: code in the adapter's own folder, or by a "
@@ -185,8 +177,10 @@ def read_adapter(folder: Path) -> Adapter:
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
 
 
-def header(config: Config, found: Found, data: tasks.Evals, notes: Sequence[str]) -> list[str]:
-    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in data.evals.items())
+def header(
+    config: Config, found: Found, evals: dict[str, list[Task]], notes: Sequence[str]
+) -> list[str]:
+    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in evals.items())
     return [
         f"{found.folder} on {sets}",
         f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "
@@ -199,25 +193,19 @@ def figures(
     config: Config, drawn: Mapping[str, Mapping[str, list[Group]]]
 ) -> dict[str, dict[str, Any]]:
     """-> by set: candidates, problems, and each figure of each policy."""
-    from unslothrl.evaluation.figures import Grading, compared, lengths_of, values_of
+    from unslothrl.runs.evaluation import compared, lengths_of, values_of
 
     chosen = rewards.choose(config.reward)
-    grading = Grading.of(chosen[0]) if chosen else Grading()
+    reward = chosen[0].reward if chosen else None
     results: dict[str, dict[str, Any]] = {}
     for name in next(iter(drawn.values())):
         groups = [of_policy[name] for of_policy in drawn.values()]
-        rows = compared([values_of(each, grading) for each in groups])
+        values = [values_of(each, reward) for each in groups]
         results[name] = {
             "problems": len(groups[0]),
             "candidates": config.eval_candidates,
             "policies": list(drawn),
-            "figures": {
-                row.name: {
-                    "estimates": [dataclasses.asdict(each) for each in row.estimates],
-                    "difference": row.difference and dataclasses.asdict(row.difference),
-                }
-                for row in rows
-            },
+            "figures": {row: compared([each[row] for each in values]) for row in values[0]},
             "mean_length": [lengths_of(each) for each in groups],
         }
     return results
@@ -225,40 +213,16 @@ def figures(
 
 def table(name: str, result: Mapping[str, Any]) -> list[str]:
     """The figures of a set for people."""
-    rows = {
-        figure: [interval(each) for each in values["estimates"]]
-        for figure, values in result["figures"].items()
-    }
-    width = max(23, *(len(cell) + 1 for row in rows.values() for cell in row))
-
-    def line(label: str, cells: Sequence[str], last: str = "") -> str:
-        return f"{label:<15} {''.join(f'{cell:<{width}} ' for cell in cells)}{last}".rstrip()
-
-    lengths = [f"{length:.0f} tokens" for length in result["mean_length"]]
-    several = len(result["policies"]) > 1
+    rows = [["", *result["policies"], "difference" if len(result["policies"]) > 1 else ""]]
+    for figure, values in result["figures"].items():
+        rows.append([figure, *map(str, values["estimates"]), str(values["difference"] or "")])
+    rows.append(["mean length", *(f"{length:.0f} tokens" for length in result["mean_length"])])
     return [
         "",
         f"{name}: {result['problems']} problems, {result['candidates']} completions each; 95% "
         "intervals over problems",
-        line("", result["policies"], "difference" if several else ""),
-        *(
-            line(figure, cells, difference(result["figures"][figure]["difference"]))
-            for figure, cells in rows.items()
-        ),
-        line("mean length", lengths),
+        *(" ".join([f"{label:<15}", *(f"{cell:<23}" for cell in row)]) for label, *row in rows),
     ]
-
-
-def interval(estimate: Mapping[str, float]) -> str:
-    return f"{estimate['mean']:.3f} ({estimate['low']:.3f} to {estimate['high']:.3f})"
-
-
-def difference(values: Mapping[str, float] | None) -> str:
-    if not values:
-        return ""
-    p = values["p"]
-    shown = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
-    return f"{values['mean']:+.3f} ({values['low']:+.3f} to {values['high']:+.3f}), {shown}"
 
 
 def written_to(found: Found, output: str | None) -> Path | None:
@@ -266,7 +230,7 @@ def written_to(found: Found, output: str | None) -> Path | None:
     that is there; OSError where there can be none: before anything is generated."""
     if output is None and found.run is None:
         return None
-    own = (found.run or Path()) / EVALS / f"{found.name}.jsonl"
+    own = (found.run or Path()) / EVALS / f"{found.folder.name}.jsonl"
     path = own if output is None else expanded(output)
     if output is not None and (is_folder(path) or (is_file(path) and path.stat().st_size)):
         raise UserError(f"output {plain(output)} exists already: remove it, or set another")

@@ -5,19 +5,19 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from unslothrl.commands.adapters import Source, find, half_here, source_of
-from unslothrl.data import prompts
+from unslothrl.data import rendering
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
-from unslothrl.export import serving, staging
-from unslothrl.export.staging import staged
-from unslothrl.files import expanded, is_file
+from unslothrl.export import serving
+from unslothrl.files import expanded, is_file, staged
 from unslothrl.rewards import model as judge
-from unslothrl.text import for_terminal
+from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import calling, card
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
 from unslothrl.weights import adapter_check, adapter_use, base_model
@@ -53,44 +53,36 @@ def export(
         target = expanded(output) if output else Path(temporary) / Path(str(push)).name
         if target.suffix.lower() in (".gguf", ".safetensors"):
             raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
-        staging.check_target(target)
+        is_empty = target.is_dir() and not any(target.iterdir())
+        if target.is_symlink() or (target.exists() and not is_empty):
+            raise UserError(f"output {target}: it exists already: name a new folder")
         if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
             raise UserError(
                 f"output {target}: it would be an adapter of that run: name another folder"
             )
         found = find(adapter, any_kind=to == ADAPTER)
         if push is not None:
-            check_push(push)
+            if push.count("/") != 1:
+                raise UserError(f"push {push!r:.60}: give user/name")
+            with hub(push) as api:
+                api.whoami()  # refused before anything is computed
         source = source_of(found, model)
         with staged(target) as folder:
             if to == GGUF:
                 lines = write_gguf(source, folder, target, gguf_type)
             else:
                 lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, target)
-            text = card.card(found.title, source.use, source.name, card.history(found.run), to)
+            text = card.card(source.title, source.use, source.name, card.history(source.run), to)
             (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if output is not None:
             said = "\n".join([f"{to}: {target}", *lines])
             print(for_terminal(said, kept="\n\t"), flush=True)
         if push is not None:  # what was written stays, whatever comes of this
-            print(for_terminal(f"pushed: {pushed(target, push, private)}"))
-
-
-def check_push(name: str) -> None:
-    """UserError for what is no name on the hub; RunError where nothing can be pushed to it."""
-    if name.count("/") != 1:
-        raise UserError(f"push {name!r:.60}: give user/name")
-    with hub(name) as api:
-        api.whoami()
-
-
-def pushed(folder: Path, name: str, is_private: bool) -> str:
-    """Uploads all files of a folder in one commit. -> the address. RunError."""
-    message = "Upload with unslothrl"
-    with hub(name) as api:
-        created = api.create_repo(name, private=is_private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=folder, commit_message=message)
-    return str(created)
+            with hub(push) as api:
+                address = api.create_repo(push, private=private, exist_ok=True)
+                message = "Upload with unslothrl"
+                api.upload_folder(repo_id=push, folder_path=target, commit_message=message)
+            print(for_terminal(f"pushed: {address}"))
 
 
 @contextlib.contextmanager
@@ -101,16 +93,15 @@ def hub(name: str) -> Iterator[Any]:
     try:
         yield HfApi(library_name="unslothrl")
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks
-        said = " ".join(str(error).split()) or type(error).__name__
         raise RunError(
-            f"push {name}: not uploaded ({said:.160}): log in with `hf auth login`, or set "
-            "HF_TOKEN, and check the network and the name"
+            f"push {name}: not uploaded ({one_line(error, 160)}): log in with `hf auth login`, or "
+            "set HF_TOKEN, and check the network and the name"
         ) from None
 
 
 def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     """The adapter with its base's name, tokenizer and chat template. -> lines to print"""
-    adapter = source.found.folder
+    adapter = source.folder
     files = adapter_use.beside(Use(base=source.name, system_prompt=""), source.base).files
     for name, path in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
@@ -129,14 +120,9 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     if scores:
         return [f"reward: {calling.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
-    is_16_bit = not is_quantised(source.name) and source.name != EMBEDDED
+    stored = base_model.read_config(base_model.find(source.name, weights=False))
+    is_16_bit = not stored.get("quantization_config") and source.name != EMBEDDED
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
-
-
-def is_quantised(name: str) -> bool:
-    """Whether a base is a 4-bit checkpoint as it stands."""
-    config = base_model.read_config(base_model.find(name, weights=False))
-    return bool(config.get("quantization_config"))
 
 
 def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
@@ -149,7 +135,7 @@ def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     for path in tokenizer_files(source.base):
         shutil.copyfile(path, folder / path.name)
     write_template(source, folder)
-    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.found.folder)]
+    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.folder)]
 
 
 def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str]:
@@ -157,25 +143,21 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
     import torch
     from transformers import AutoConfig
 
-    from unslothrl.export import gguf, gguf_tokenizer, merging
+    from unslothrl.export import gguf, merging
 
     config = AutoConfig.from_pretrained(source.base, trust_remote_code=False)
     gguf.check(config)
-    converted = gguf_tokenizer.read(source.base, config.vocab_size)
     tokenizer = source.tokenizer()
     special, adds_bos = special_ids(source, tokenizer)
-    with_adapter, model = merged(source, stored=torch.float16)
-    file = f"{serving.module_name(shown)}-{kind}.gguf"
-    gguf.write(
-        model,
-        converted,
-        folder / file,
-        kind,
-        name=source.found.title,
+    converted = replace(
+        gguf.read_tokenizer(source.base, config.vocab_size),
         special=special,
         adds_bos=adds_bos,
         chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,
     )
+    with_adapter, model = merged(source, stored=torch.float16)
+    file = f"{serving.module_name(shown)}-{kind}.gguf"
+    gguf.write(model, converted, folder / file, kind, source.title)
     gguf.round_as_stored(model, kind)
     merging.compute_in_float32(model)
     alike = merging.likeness(with_adapter, model, prompts_of(source))
@@ -210,7 +192,7 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
     from unslothrl.export import merging
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return merging.merged(source.base, source.found.folder, half_here(), device, stored)
+    return merging.merged(source.base, source.folder, half_here(), device, stored)
 
 
 def likeness_line(what: str, alike: Any) -> str:
@@ -232,8 +214,8 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
     problems = arithmetic.problems("test", 0)
     texts = [next(problems)["problem"] for _ in range(COMPARED)]
     if tokenizer.chat_template:
-        texts = [prompts.render(tokenizer, text, system) for text in texts]
-    return [tuple(ids) for ids in prompts.tokenise(tokenizer, texts)]
+        texts = [rendering.render(tokenizer, text, system) for text in texts]
+    return [tuple(ids) for ids in rendering.tokenise(tokenizer, texts)]
 
 
 def write_template(source: Source, folder: Path) -> None:

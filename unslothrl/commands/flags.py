@@ -3,16 +3,15 @@ all of them, under the names of their groups."""
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import typer
 
 from unslothrl.config.names import off
-from unslothrl.config.option import MOST, MOST_NUMBER
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import RECIPES
-from unslothrl.config.values import RUN, Table, choices_of, limits_text
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
 from unslothrl.embedded import EMBEDDED
 
 EVERYDAY = (  # in the order in which they are shown
@@ -60,35 +59,44 @@ def with_options(
     table: Table = RUN,
     defaults: Mapping[str, str] | None = None,
 ) -> Any:
-    """`function`, which takes **flags, with one typed parameter for each option instead, which
-    typer reads its flags from; its other parameters come first. `defaults`: in words, what the
-    command does without an option, where that is not the table's default."""
-    *parameters, _ = inspect.signature(function).parameters.values()
-    parameters += [flag(name, table, (defaults or {}).get(name)) for name in names]
+    """What Typer reads the parameters of a command from: those of `function` that it declares, and
+    one for each option. `function` is called with its own, `command` if it asks for the table's,
+    and the options that are given, each in its own type. `defaults`: in words, what the command
+    does without an option, where that is not the table's default."""
+    *own, _ = inspect.signature(function).parameters.values()
+    command = {"command": table.command} if own and own[0].name == "command" else {}
+    own = own[len(command) :]
+
+    def called(**found: Any) -> Any:
+        mine = {each.name: found[each.name] for each in own}
+        flags = {
+            name: read_value(name, found[name], table=table)
+            for name in names
+            if found[name] not in (None, [])
+        }
+        return function(**command, **mine, **flags)
+
     info = typer.Option(
         None,
         f"--{ALL}",
         is_eager=True,
         callback=print_all,
-        help=f"List all {count(names, table)} options by group.",
+        help=f"List all {len(names)} options by group.",
         show_default=False,
         hidden=len(names) <= MANY,
     )
-    parameters.append(keyword(ALL, info, bool))
-    function.__signature__ = inspect.Signature(parameters)
-    function.__annotations__ = {each.name: each.annotation for each in parameters}
-    return function
+    options = [flag(name, table, (defaults or {}).get(name)) for name in names]
+    parameters = [*own, *options, keyword(ALL, info, bool)]
+    called.__name__, called.__doc__ = function.__name__, function.__doc__
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
 
 
 def keyword(name: str, info: Any, kind: Any) -> inspect.Parameter:
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None
     )
-
-
-def count(names: Sequence[str], table: Table = RUN) -> int:
-    """Options; all numbers of an objective are one, `--objective.NAME`."""
-    return len({table.spellings(name)[0].partition(".")[0] for name in names})
 
 
 def print_all(ctx: typer.Context, is_wanted: bool | None) -> None:
@@ -105,6 +113,11 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
     spelled = [f"--{each}" for each in table.spellings(name)]
     if kind is bool:
         spelled[0] += f"/--{off(spelled[0].lstrip('-'))}"
+    known = choices or KNOWN.get(name, ())
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in known if value.startswith(incomplete)]
+
     info = typer.Option(
         None,
         *spelled,
@@ -112,15 +125,10 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
         metavar="NAME" if choices else METAVARS[kind],
         show_default=False,
         rich_help_panel=table.options[name].metadata["group"],
-        autocompletion=completing(choices or KNOWN.get(name, ())),
+        autocompletion=complete if known else None,  # None: files
     )
     types: dict[Any, Any] = {tuple: list[str], bool: bool}
     return keyword(name, info, types.get(kind, str))
-
-
-def completing(values: Sequence[str]) -> Callable[[str], list[str]] | None:
-    """What a shell completes a value with; None: files."""
-    return (lambda incomplete: [v for v in values if v.startswith(incomplete)]) if values else None
 
 
 def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
@@ -133,13 +141,7 @@ def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
     elif entry.default not in (None, ()):
         default = f"default {entry.default}"
     known_names = f"one of {', '.join(choices)}" if choices else None
-    is_bounded = entry.metadata.get("at_most") not in (MOST_NUMBER, *MOST.values())
-    limits = limits_text(name, table) if is_bounded else ""  # the others only refuse slips
+    limits = limits_text(name, table) if "at_most" in entry.metadata else ""
     facts = [known_names, entry.metadata.get("unit"), limits, default]
     known = ", ".join(fact for fact in facts if fact)
     return f"{said} ({known})" if known else said
-
-
-def given(flags: Mapping[str, Any]) -> dict[str, Any]:
-    """The flags that are there: name -> value."""
-    return {name: value for name, value in flags.items() if value not in (None, [])}

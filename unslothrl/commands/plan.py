@@ -1,27 +1,30 @@
-"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; as JSON, or
-as text for people."""
+"""`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; and
+`unslothrl recipes`: which recipes fit. As JSON, or as text for people."""
 
+import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.commands.planned import NOT_MEASURED, Plan, of_run, of_stage
-from unslothrl.config.hardware import half_precision
+from unslothrl.commands.planned import NOT_MEASURED, Report, plan_of
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
+from unslothrl.config.parts import half_precision
+from unslothrl.config.toml_files import RECIPES, command_of
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
-from unslothrl.planning.gpu_names import gpus_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.system.machine import Machine
+from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-LEAST_GB_MB = 10  # below which a part is given in MB
+PHASES = ("generating", "updating", "training")  # a stage has the last alone
 
 
 def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json: bool) -> None:
@@ -35,9 +38,8 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
         report = table(machine)
         text = table_lines(report)
     else:
-        is_stage = command in TABLES
-        plan = of_stage(command, given, machine) if is_stage else of_run(given, machine)
-        report, text = plan.report, lines(plan)
+        report = plan_of(command, given, machine)
+        text = lines(report)
     print(json.dumps(report) if as_json else "\n".join(text))
 
 
@@ -51,17 +53,10 @@ def machine_with(cards: str | None) -> Machine:
     return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 
 
-def lines(plan: Plan) -> list[str]:
+def lines(report: Report) -> list[str]:
     """The plan for people."""
-    report = plan.report
-    text = [f"{plan.title} ({report['note']})", *report["changed_to_fit"]]
-    if "parts_mb" in report:  # a stage, which is one process
-        own = [{"name": report["command"], "": report["parts_mb"]}]
-        gpus = [{**report["card"], "processes": own}] if report["card"] else []
-        without = [] if gpus else own
-    else:
-        gpus, without = report["cards"], report["processes_without_a_card"]
-    for gpu in gpus:
+    text = [f"{report['title']} ({report['note']})", *report["changed_to_fit"]]
+    for gpu in report["cards"]:
         verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
         of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
         text += ["", f"{gpu['name']}: {verdict}: {of}"]
@@ -69,19 +64,18 @@ def lines(plan: Plan) -> list[str]:
             flags = " ".join(f"--{name} {value}" for name, value in lower.items())
             text.append(f"would fit with {flags}")
         text += [line for process in gpu["processes"] for line in process_lines(process)]
-    if without:
+    if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
-    if report.get("reference"):
-        text += ["", report["reference"]]
     if report["step_seconds"]:
-        low, high = map(duration, report["step_seconds"])
-        text += ["", f"a step of {plan.step}: {low} to {high} (a rough estimate from the speed of "
-                 "such GPUs)"]  # fmt: skip
+        low, high = report["step_seconds"]
+        of = f"a step of {report['step']}: {low:,.0f} to {high:,.0f} s"
+        text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
-            found = "nothing fits with the options that are set" if gpus else "needs a GPU"
+            has_gpu = bool(report["cards"])
+            found = "nothing fits with the options that are set" if has_gpu else "needs a GPU"
             text += ["", f"{name}: {found}"]
         else:
             text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
@@ -89,31 +83,28 @@ def lines(plan: Plan) -> list[str]:
 
 
 def process_lines(process: Mapping[str, Any]) -> list[str]:
-    """A line for each part, with what it takes in each phase; a stage has one, without a name."""
-    phases = {name: process[name] for name in ("generating", "updating", "") if name in process}
+    """A line for each part, with what it takes in each phase."""
+    phases = {name: process[name] for name in PHASES if name in process}
     count = process.get("cards", 1)
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
     text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
     for part in dict.fromkeys(part for phase in phases.values() for part in phase):
-        cells = [size(phase[part]) if part in phase else "-" for phase in phases.values()]
+        cells = [f"{phase[part]:,.1f} MB" if part in phase else "-" for phase in phases.values()]
         text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
     sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases.values())
     return [*text, f"    {'together':<25} {sums}"]
 
 
 def store_line(store: Mapping[str, Any]) -> str:
-    """/dev/shm fits where it is too small: the disk takes its place."""
     needed, has = store["needed_mb"], store["has_mb"]
     line = f"{store['name']}: {gb(needed)}" + ("" if has is None else f" of {gb(has)}")
-    if has is None or needed <= has:
-        return line
-    return f"{line}: TOO LITTLE" + (", the disk takes its place" if store["fits"] else "")
+    return line if store["fits"] else f"{line}: TOO LITTLE"
 
 
 # Known models
 
 
-def table(machine: Machine) -> dict[str, Any]:
+def table(machine: Machine) -> Report:
     """GB that known models need by context on this machine's smallest GPU; None: does not fit.
     UserError where there is none."""
     if not machine.gpus:
@@ -142,7 +133,7 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
     return round(found.needed_mb() / 1024, 1) if found.fits else None
 
 
-def table_lines(models: dict[str, Any]) -> list[str]:
+def table_lines(models: Report) -> list[str]:
     """The table for people."""
     text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
     text.append(f"{'':<16}" + "".join(f" {tokens:>8}" for tokens in CONTEXTS))
@@ -155,17 +146,113 @@ def table_lines(models: dict[str, Any]) -> list[str]:
     return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
 
 
-def duration(seconds: float) -> str:
-    """In the unit that leaves one to three digits."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds >= 1.5 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{max(1, seconds):.0f} s"
-
-
 def gb(mb: float) -> str:
     return f"{mb / 1024:.2f} GB"
 
 
-def size(mb: float) -> str:
-    return gb(mb) if mb >= LEAST_GB_MB else f"{mb:g} MB"
+# Recipes, and which fit
+
+OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
+
+
+def list_recipes(card: str | None, as_json: bool) -> None:
+    """Prints every recipe, those that fit first; `card`: as if there were GPUs of so many GB.
+    UserError."""
+    machine = machine_with(card)
+    found = sorted((recipe_report(name, machine) for name in RECIPES), key=lambda r: not r["fits"])
+    lines = [recipe_lines(recipe, "here" if card is None else card) for recipe in found]
+    print(json.dumps(found) if as_json else "\n\n".join(map("\n".join, lines)))
+
+
+def recipe_report(name: str, machine: Machine) -> Report:
+    """A recipe with its header, and whether it fits by the planner of a run on `machine`."""
+    command = command_of(name)
+    header = RECIPES[name].read_text("utf-8").partition("\n\n")[0].splitlines()
+    notes: list[str] = []
+    try:
+        report = plan_of(command, {"recipe": name}, machine)
+        notes, why_not = report["changed_to_fit"], refusal(report, machine)
+    except UserError as error:
+        why_not = str(error)
+    return {
+        "name": name,
+        "command": command,
+        "header": [line[2:] for line in header if line != "#"],
+        "fits": not why_not,
+        "why_not": why_not,
+        "changes": [note for note in notes if note.split()[0] not in OF_THE_MACHINE],
+    }
+
+
+def refusal(report: Report, machine: Machine) -> str:
+    """Why a run would not fit; "" where it does."""
+    if not machine.gpus and report["model"] != EMBEDDED:
+        return "no GPU"
+    for each in (*report["cards"], *report["stores"]):
+        if not each["fits"]:
+            has = each.get("usable_mb", each.get("has_mb"))
+            return f"{each['name']}: needs {gb(each['needed_mb'])}, has {gb(has)}"
+    return ""
+
+
+def recipe_lines(recipe: Report, where: str) -> list[str]:
+    """A recipe for people."""
+    verdict = "fits" if recipe["fits"] else "does not fit"
+    why = f": {recipe['why_not']}" if recipe["why_not"] else ""
+    return [
+        f"{recipe['name']}: {verdict} {where}{why}",
+        *(f"  {line}" for line in (*recipe["header"], *recipe["changes"])),
+        f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
+    ]
+
+
+# GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"
+
+LEAST_GB, MOST_GB = 1, 512
+USUAL = (8, 6)  # the capability of a GPU that is given by its size
+
+KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
+    (7, 5): "1650:4 1660:6 1660TI:6 2060:6 2060SUPER:8 2070:8 2070SUPER:8 2080:8 2080SUPER:8 "
+    "2080TI:11 TITANRTX:24 T4:15 T1000:8",
+    (8, 0): "A100:80 A30:24",
+    (8, 6): "3050:8 3060:12 3060TI:8 3070:8 3070TI:8 3080:10 3080TI:12 3090:24 3090TI:24 A2:16 "
+    "A10:24 A10G:24 A16:16 A40:48 A2000:12 A4000:16 A4500:20 A5000:24 A5500:24 A6000:48",
+    (8, 9): "4050:6 4060:8 4060TI:8 4070:12 4070SUPER:12 4070TI:12 4070TISUPER:16 4080:16 "
+    "4080SUPER:16 4090:24 L4:24 L40:48 L40S:48 6000ADA:48 5000ADA:32 4000ADA:20 2000ADA:16",
+    (9, 0): "H100:80 H200:141 GH200:96",
+    (10, 0): "B200:180 B100:180",
+    (12, 0): "5050:8 5060:8 5060TI:8 5070:12 5070TI:16 5080:16 5090:32 PRO6000:96",
+}
+CARDS = {
+    name: (float(gb), capability)
+    for capability, names in KNOWN.items()
+    for name, gb in (each.split(":") for each in names.split())
+}
+MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE|[\s_-]")
+NUMBER = re.compile(r"\d+(\.\d+)?")
+SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
+
+
+def gpus_of(text: str) -> list[Gpu]:
+    """The GPUs of `--card 24,4090`. Raises UserError."""
+    return [gpu_of(part.strip(), index) for index, part in enumerate(text.split(","))]
+
+
+def gpu_of(text: str, index: int = 0) -> Gpu:
+    """A number that is a GPU's name is that GPU, any other its GB."""
+    sized = SIZE.fullmatch(text)
+    bare = MAKERS.sub("", (sized[1] if sized else text).upper())
+    gb, capability = CARDS.get(bare, (0.0, USUAL))
+    if sized and (not bare or bare in CARDS):
+        gb = float(sized[2])
+    elif bare not in CARDS and NUMBER.fullmatch(text):
+        gb = float(text)
+    if not LEAST_GB <= gb <= MOST_GB:
+        near = difflib.get_close_matches(bare, CARDS, 1)
+        raise UserError(
+            f"card {text:.60} is not a known GPU, nor GB between {LEAST_GB} and {MOST_GB}: set "
+            f"e.g. --card {near[0] if near else 24}, several with commas"
+        )
+    name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
+    mb = round(gb * 1024)
+    return Gpu(name, mb, mb, capability, uuid=str(index) if index else "")

@@ -1,32 +1,24 @@
 """The plan of a run, and of a stage before it: what `plan` prints and `recipes` judges by."""
 
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Set
+from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.names import off
-from unslothrl.config.offline_options import (
-    DpoOptions,
-    OfflineOptions,
-    PreferenceOptions,
-    SftOptions,
-)
+from unslothrl.config.offline_options import TABLES, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
+from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.planning import forecast, stages
+from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.engine_memory import usable_mb
-from unslothrl.planning.fit import with_engines
+from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Placement, Resources
-from unslothrl.planning.setting_search import FREE
-from unslothrl.planning.stages import Reference
+from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
@@ -35,26 +27,23 @@ from unslothrl.weights.shapes import Shape
 
 STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
-OF_THE_ROWS = ("model", "max_length", "max_lora_rank", "micro_batch", "batch_size")
-OF_THE_PLAN = {"model", "fit", "run_name", "output_dir", "recipe", "resume"}  # not repeated
+OF_THE_PLAN = {"model", "learner", "fit", "recipe", "resume"}  # not repeated in what to paste
 NOT_MEASURED = "an estimate, not measured on a GPU yet"
 
+Report = dict[str, Any]  # as JSON has it
 
-@dataclass(frozen=True)
-class Plan:
-    """What a run takes: its report, as JSON has it, and what the text says besides."""
 
-    report: dict[str, Any]
-    title: str
-    step: str  # what a step has
+def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Report:
+    """What a run takes. UserError where it would be refused, or the model's sizes are not known."""
+    return of_stage(command, given, machine) if command in TABLES else of_run(given, machine)
 
 
 def shape_of(model: str) -> Shape:
     """UserError where it is not known."""
-    shape = shapes.shape_of(model)
-    if shape is None:
-        raise UserError(f"model {model}: {shapes.why_unknown(model)}")
-    return shape
+    found = shapes.shape_or_reason(model)
+    if isinstance(found, str):
+        raise UserError(f"model {model}: {found}")
+    return found
 
 
 def note(shape: Shape) -> str:
@@ -64,178 +53,134 @@ def note(shape: Shape) -> str:
 # Reinforcement learning
 
 
-def of_run(given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the run would be refused, or the model's sizes are not known."""
+def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
+    if not given.keys() & {"learner", "recipe", "resume"}:
+        given = {**given, "learner": RECOMMENDED}
     resolved = resolve(given, machine)
-    if resolved.config.learner == Config.learner and not given.keys() & {"learner", "recipe"}:
-        resolved = resolve({**given, "learner": RECOMMENDED}, machine)
     config = resolved.config
     shape = shape_of(config.model)
     needs = forecast_of(config, shape, machine)
-    trial = Trial(config, resolved.given, shape, machine)
-    judging = forecast.judging_seconds(config, shape, needs.placement)
-    report = {
+    fits = all(card.fits for card in needs.placement.cards)
+    tried = (config, resolved.given, shape, machine)
+    seconds = forecast.seconds_of(config, shape, needs.placement)
+    versions = versions_in_flight(config)
+    under = "" if versions == 1 else f" under {versions} policy versions"
+    step = f"{config.batch_size} x {config.num_candidates} completions"
+    if turns := forecast.turns_of(config):
+        step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
+    return {
+        "title": f"{config.model}: {config.max_prompt_tokens} + {config.episode_tokens} tokens, "
+        f"rank {config.max_lora_rank}, micro-batch {config.train_batch_size}, "
+        f"{config.sequences_at_once} sequences generated at once{under}, {config.engine}, "
+        f"{config.backend}",
+        "step": step,
         "model": config.model,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
-        "step_seconds": forecast.step_seconds(config, shape, needs.placement),
-        "judging_seconds": judging,
-        "would_fit_with": trial.remedy(needs.placement),
-        "settings": trial.settings(),
+        **seconds,
+        "would_fit_with": None if fits else remedy(*tried),
+        "settings": settings_of(*tried),
         "note": note(shape),
     }
-    versions = versions_in_flight(config)
-    under = "" if versions == 1 else f" under {versions} policy versions"
-    title = (
-        f"{config.model}: {config.max_prompt_tokens} + {lengths(config)}, rank "
-        f"{config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-        f"{config.sequences_at_once} sequences generated at once{under}, {config.engine}, "
-        f"{config.backend}"
-    )
-    what = "episodes" if config.has_environment else "completions"
-    step = f"{config.batch_size} x {config.num_candidates} {what}"
-    if turns := forecast.turns_of(config):
-        step += f" of at most {turns} turns, {forecast.WAIT_S:g} s each for the environment"
-    if judging is not None:
-        step += f", {judging[0]:.0f} to {judging[1]:.0f} s of it for the reward model"
-    return Plan(report, title, step)
 
 
-def lengths(config: Config) -> str:
-    """What comes after a prompt."""
-    if not config.has_environment:
-        return f"{config.max_new_tokens} tokens"
-    most = "" if config.max_turns is None else f"up to {config.max_turns} "
-    longest = min(config.max_new_tokens, config.episode_tokens)
-    return (
-        f"{config.episode_tokens} tokens in {most}turns of up to {longest}, observations included"
-    )
+def settings_of(
+    config: Config, given: frozenset[str], shape: Shape, machine: Machine
+) -> dict[str, dict[str, Any] | None]:
+    """The options and flags of the largest and the fastest setting that fits, as `--fit` finds
+    them; what was given stays."""
+    found: dict[str, dict[str, Any] | None] = {}
+    for which in ("largest", "fastest"):
+        best, _ = fit.fit(replace(config, fit=which), given, machine)
+        cards = place(best, Resources.of_machine(best, machine), shape=shape).cards
+        found[which] = None
+        if cards and all(card.fits for card in cards):
+            mb = max(card.needed_mb() for card in cards)
+            first = {"learner": best.learner, "model": best.model}
+            names = search.FREE | given
+            found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
+    return found
 
 
-class Trial:
-    """Other options of a run, tried on a machine; what was given stays."""
+def remedy(
+    config: Config, given: frozenset[str], shape: Shape, machine: Machine
+) -> dict[str, int] | None:
+    """The longest completion, or episode, with which a run that does not fit would, all else as it
+    is; None where no length of `search.LEAST_NEW_TOKENS` or more does."""
+    resources = Resources.of_machine(config, machine)
 
-    def __init__(self, config: Config, given: frozenset[str], shape: Shape, machine: Machine):
-        self.config, self.given, self.shape = config, given, shape
-        self.resources = Resources.of_machine(config, machine)
-        self.has_gpu = bool(machine.gpus)
+    def fits(count: int) -> bool:
+        tried = search.with_length(config, STEP * count)
+        tried = fit.with_engines(tried, given, shape, resources)
+        return all(card.fits for card in place(tried, resources, shape=shape).cards)
 
-    def placed(self, tried: Config) -> Placement:
-        tried = with_engines(tried, self.given, self.shape, self.resources)
-        return place(tried, self.resources, shape=self.shape)
-
-    def fits(self, tried: Config) -> bool:
-        return all(card.fits for card in self.placed(tried).cards)
-
-    def kept(self, tried: Config) -> Config:
-        return search.kept(tried, self.config, self.given)
-
-    def settings(self) -> dict[str, Any]:
-        """The largest and the fastest setting that fit: their options and their flags."""
-        return {"largest": self.setting(search.largest), "fastest": self.setting(search.fastest)}
-
-    def setting(self, find: Any) -> dict[str, Any] | None:
-        if not self.has_gpu:
-            return None
-        found = find(self.config, lambda tried: self.fits(self.kept(tried)), self.shape.context)
-        if found is None:
-            return None
-        best = self.kept(found)
-        names = sorted(FREE | self.given - {"model", "learner", "fit"})
-        changed = {name: value for name in names if (value := getattr(best, name)) is not None}
-        flags = {"learner": best.learner, "model": best.model, **changed, "fit": "off"}
-        return {
-            **changed,
-            "needed_mb": round(max(card.needed_mb() for card in self.placed(best).cards)),
-            "command": command("train", flags),
-        }
-
-    def remedy(self, placement: Placement) -> dict[str, int] | None:
-        """The longest completion, or episode, with which a run that does not fit would, all else
-        as it is; None where it fits, or no length of `search.LEAST_NEW_TOKENS` or more does."""
-        if all(card.fits for card in placement.cards):
-            return None
-        found = STEP * search.most_that_fit(
-            (self.config.episode_tokens - 1) // STEP,
-            lambda count: self.fits(search.with_length(self.config, STEP * count)),
-        )
-        return {self.config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
+    found = STEP * search.most_that_fit((config.episode_tokens - 1) // STEP, fits)
+    return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 
-def command(name: str, options: Mapping[str, Any]) -> str:
-    """What to paste into a shell."""
-    words = [calling.program(), name]
-    for option, value in options.items():
+def setting(
+    command: str,
+    best: Config | OfflineOptions,
+    names: Set[str],
+    needed_mb: float,
+    first: Mapping[str, Any],
+    last: Mapping[str, Any] = {},
+) -> dict[str, Any]:
+    """The options `names` as `best` has them, and what to paste into a shell for them."""
+    options = {name: getattr(best, name) for name in sorted(names - OF_THE_PLAN)}
+    chosen = {name: value for name, value in options.items() if value is not None}
+    words = [calling.program(), command]
+    for option, value in {**first, **chosen, **last}.items():
         flag = RUN.spellings(option)[0] if option in RUN else option
         if isinstance(value, bool):
             words.append(f"--{flag if value else off(flag)}")
-        elif value is not None:
+        else:
             values = value if isinstance(value, tuple) else (value,)
             words += [f"--{flag} {shlex.quote(str(each))}" for each in values]
-    return " ".join(words)
+    return {**chosen, "needed_mb": round(needed_mb), "command": " ".join(words)}
 
 
 # SFT, DPO and reward models
 
 
-def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Plan:
-    """UserError where the stage would be refused, or the model's sizes are not known."""
+def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     stage = resolve_stage(name, given, machine=machine)
     shape = shape_of(stage.options.model)
-    stages.in_context(stage.options, stage.given, shape)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
     needs = stages.needs(options, shape, gpu)
     stores = stages.stores_of(options, shape, needs, machine)
-    fits = gpu is None or needs.needed_mb() <= usable_mb(gpu)
-    on_gpu = gpu and {
-        "name": gpu.name,
-        "usable_mb": round(usable_mb(gpu)),
-        "needed_mb": round(needs.needed_mb()),
-        "fits": fits,
+    process = {
+        "name": name,
+        "training": {part: round(mb, 1) for part, mb in needs.card.items()},
+        "host": {part: round(mb, 1) for part, mb in needs.host.items()},
     }
-    rows = kind_of_rows(options)
-    report = {
-        "command": stage.command,
-        **{name: getattr(options, name) for name in OF_THE_ROWS},
-        "rows": rows,
-        "fits": fits and all(store.fits for store in stores),
-        "card": on_gpu,
-        "parts_mb": {part: round(mb, 1) for part, mb in needs.card.items()},
-        "host_mb": {part: round(mb, 1) for part, mb in needs.host.items()},
+    cards = [
+        {
+            "name": each.name,
+            "usable_mb": round(usable_mb(each)),
+            "needed_mb": round(needs.needed_mb()),
+            "fits": needs.needed_mb() <= usable_mb(each),
+            "processes": [process],
+        }
+        for each in machine.gpus[:1]
+    ]
+    rows = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
+    return {
+        "title": f"{name} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
+        f"{options.max_lora_rank}, micro-batch {options.micro_batch}",
+        "step": f"{options.batch_size} {rows.partition(',')[0]}",
+        "model": options.model,
+        "fits": all(each["fits"] for each in cards) and all(store.fits for store in stores),
+        "cards": cards,
+        "processes_without_a_card": [] if cards else [process],
         "stores": [store.to_json() for store in stores],
-        "reference": reference_line(options, shape),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),
     }
-    title = (
-        f"{stage.command} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
-        f"{options.max_lora_rank}, micro-batch {options.micro_batch}"
-    )
-    return Plan(report, title, f"{options.batch_size} {'pairs' if 'pairs' in rows else 'rows'}")
-
-
-def kind_of_rows(options: OfflineOptions) -> str:
-    if isinstance(options, PreferenceOptions):
-        return "pairs, each two rows"
-    return "packed rows" if isinstance(options, SftOptions) and options.packing else "padded rows"
-
-
-def reference_line(options: OfflineOptions, shape: Shape) -> str | None:
-    """What DPO's reference takes in either form; None of another stage."""
-    if not isinstance(options, DpoOptions):
-        return None
-    copy_mb = Reference(shape.lora_weights(options.max_lora_rank), 0).copy_mb
-    sizes = f"a copy of the adapter {copy_mb:.2f} MB, cached 8 bytes a pair"
-    if options.reference != "auto":
-        return f"reference: {options.reference} ({sizes})"
-    most = 2**20 * copy_mb / (2 * stages.NUMBER)
-    if options.max_steps:
-        most = min(most, stages.WASTED * options.max_steps * options.batch_size)
-    return f"reference: cached for fewer than {most:,.0f} pairs, else a copy ({sizes})"
 
 
 def stage_settings(
@@ -251,16 +196,11 @@ def stage_settings(
     if "train_batch_size" not in stage.given:
         most = stages.LARGEST_MICRO_BATCH
         found["fastest"] = stages.with_micro_batch(options, shape, gpu, most)
-    names = ["model", *sorted({"max_length", "train_batch_size", *stage.given} - OF_THE_PLAN)]
+    names = {"max_length", "train_batch_size"} | stage.given
     settings: dict[str, dict[str, Any] | None] = dict.fromkeys(found)
-    for which, setting in found.items():
-        if setting is not None and stages.fits(setting, shape, gpu):
-            setting = replace(setting, train_batch_size=setting.micro_batch)
-            flags = {name: getattr(setting, name) for name in names}
-            settings[which] = {
-                "max_length": setting.max_length,
-                "train_batch_size": setting.train_batch_size,
-                "needed_mb": round(stages.needs(setting, shape, gpu).needed_mb()),
-                "command": command(stage.command, flags),
-            }
+    for which, tried in found.items():
+        if tried is not None and stages.fits(tried, shape, gpu):
+            tried = replace(tried, train_batch_size=tried.micro_batch)
+            mb = stages.needs(tried, shape, gpu).needed_mb()
+            settings[which] = setting(stage.command, tried, names, mb, {"model": tried.model})
     return settings

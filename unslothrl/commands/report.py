@@ -1,25 +1,21 @@
 """Writes the report of a run, compares runs, or lists the runs in a folder."""
 
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
-from unslothrl.text import for_terminal, plain
+from unslothrl.text import for_terminal, one_line, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
 
-MOST_RUNS = 12  # in a comparison: more curves cannot be told apart
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
-LONGEST_NAME = 100  # bytes of the name of a comparison's file
 WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = None) -> None:
+def report(runs: Sequence[str], output: str | None = None) -> None:
     """See the command's help. UserError, also where a file of a run is damaged."""
     folders = list(dict.fromkeys(map(folder_of, runs)))
     if len(folders) == 1 and not is_run(folders[0]):
@@ -28,9 +24,8 @@ def report(runs: Sequence[str], output: str | None = None, out: TextIO | None = 
         try:
             lines = [str(written(folders, output))]
         except WRONG as error:
-            said = plain(" ".join(str(error).split()), 300)
-            raise UserError(f"report: a file of the run is damaged: {said}") from None
-    print("\n".join(map(for_terminal, lines)), file=out or sys.stdout)
+            raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
+    print("\n".join(map(for_terminal, lines)))
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:
@@ -42,9 +37,9 @@ def written(folders: Sequence[Path], output: str | None) -> Path:
         if output is not None:
             raise UserError("output is for comparisons: a run's report is written into its folder")
         return write_report(folders[0])
-    if len(folders) > MOST_RUNS:
-        raise UserError(f"report of {len(folders)} runs: compare at most {MOST_RUNS}")
-    path = expanded(output) if output is not None else folders[0].parent / file_name(folders)
+    names = "-vs-".join(path.resolve().name for path in folders)
+    own = folders[0].parent / (re.sub(r"[^\w.-]", "_", names, flags=re.ASCII)[:100] + ".html")
+    path = own if output is None else expanded(output)
     if exists(str(path)) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
     return write_page(read_all(folders), path)
@@ -62,7 +57,7 @@ def listed(path: Path) -> RunHistory:
 
 
 def folder_of(name: str) -> Path:
-    """The folder of a run, also by a file in it."""
+    """Of a run, also by a file in it, or of runs."""
     path = expanded(name)
     if not is_folder(path) and is_run(path.parent):
         return path.parent
@@ -85,10 +80,3 @@ def runs_in(folder: Path) -> list[Path]:
         )
     files = {path: next(filter(Path.is_file, (path / CONFIG, path / METRICS))) for path in found}
     return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
-
-
-def file_name(folders: Sequence[Path]) -> str:
-    """Of a comparison: the runs' names."""
-    names = "-vs-".join(path.resolve().name for path in folders)
-    name = re.sub(r"[^\w.-]", "_", names).encode()[:LONGEST_NAME]
-    return name.decode(errors="ignore") + ".html"

@@ -4,12 +4,14 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from unslothrl import rewards
-from unslothrl.config.values import read_value
+from unslothrl.config.options import Config
 from unslothrl.data import answers, sources
-from unslothrl.data.columns import UnusableRow, names_of
+from unslothrl.data.columns import UnusableRow, attempt, names_of
 from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -22,23 +24,26 @@ BATCH = 2_000  # completions that are scored in one call
 COMPLETION = "completion"
 
 
-def score(
-    source: str, texts: Sequence[str], deadline_s: float, columns: Columns, allow_unsandboxed: bool
-) -> None:
+def score(source: str, given: Mapping[str, Any]) -> None:
     """One JSON object a row to stdout: rewards, score, the answer that was read, seconds; a summary
     to stderr, and what a custom function prints. Raises UserError for a row that lacks its problem,
-    what the reward needs, or its completion.
+    what the reward needs, or its completion. `given`: options of a run.
     """
-    chosen = rewards.choose(read_value("reward", tuple(texts)))
+    options = replace(Config(), **given)
+    chosen = rewards.choose(options.reward)
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown
     answer = answers.tagged if first is None else first.answer
+    columns = Columns(options.prompt_column, options.answer_column)
     reader = Reader(columns, rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
     scorer = Scorer(
-        chosen, deadline_s=deadline_s, allow_unsandboxed=allow_unsandboxed, shows_prints=True
+        chosen,
+        deadline_s=options.reward_timeout,
+        allow_unsandboxed=options.allow_unsandboxed_code,
+        shows_prints=True,
     )
     kinds: dict[tuple[str, str], str] = {}  # of failures, each with its first one
     scores: list[float] = []
@@ -77,10 +82,10 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
             f"{where}: column {COMPLETION} must be text, got {completion!r:.60}; it has "
             f"{names_of(row)}: add the completions to be scored"
         )
-    try:
-        record = reader.record({key: value for key, value in row.items() if key != COMPLETION})
-    except UnusableRow as error:
-        raise UserError(f"{where}: {error}") from None
+    others = {key: value for key, value in row.items() if key != COMPLETION}
+    record = attempt(reader.record, others)
+    if isinstance(record, UnusableRow):
+        raise UserError(f"{where}: {record}")
     said = record.problem
     columns = columns_as_they_stand(row, record.columns)
     task = Task(where, said, record.answer, said, (), record.extra, record.messages, columns)

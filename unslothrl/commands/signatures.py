@@ -4,13 +4,10 @@ from typing import Any, Literal
 
 import typer
 
-from unslothrl.commands.flags import given
-from unslothrl.config.offline_options import TABLES
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, read_value
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 
-RL = RUN.command
 JSON = typer.Option(False, "--json", help="Print one JSON object instead of text.")
 CARD = typer.Option(
     None,
@@ -23,16 +20,6 @@ SOURCE = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000
 RUN_FOLDER = typer.Argument(None, metavar="[RUN]", help="Run's folder; the same as --adapter.")
 ADAPTER = typer.Option(
     None, "--adapter", help="Adapter folder, or a run's folder for its newest adapter."
-)
-BASE_MODEL = typer.Option(
-    None, "--model", help="Base model: hub id, folder, or embedded; default: the adapter's own."
-)
-MAX_NEW_TOKENS = typer.Option(
-    None,
-    "--max_new_tokens",
-    min=1,
-    max=2**20,
-    help="Longest answer (tokens); default: as in its run.",
 )
 TEMPERATURE = typer.Option(
     None,
@@ -51,10 +38,9 @@ def train(**flags: Any) -> int:
     without network the package's own tiny base and arithmetic problems are used, unless you name
     others. The numbers of the objective are --objective.NAME: see --help_all.
     """
-    from unslothrl.mirror import fetching
     from unslothrl.runs.resolve import resolve
 
-    resolved = resolve(given(flags), fetch=fetching.fetch)
+    resolved = resolve(flags, fetches=True)
     from unslothrl.runs.rl import run
 
     return run(resolved)
@@ -67,74 +53,54 @@ STAGES = {
 }
 
 
-def stage(command: str) -> Any:
-    """`unslothrl sft`, `dpo` or `rm`."""
+def stage(command: str, **flags: Any) -> int:
+    from unslothrl.offline.resolve import resolve
 
-    def of_command(**flags: Any) -> int:
-        from unslothrl.mirror import fetching
-        from unslothrl.offline.resolve import resolve
+    resolved = resolve(command, flags, fetches=True)
+    from unslothrl.offline.run import run
 
-        resolved = resolve(command, given(flags), fetching.fetch)
-        from unslothrl.offline.run import run
-
-        return run(resolved)
-
-    of_command.__doc__ = STAGES[command]
-    return of_command
+    return run(resolved)
 
 
-def plan(command: str) -> Any:
-    """`unslothrl plan` for a run of `command`, train, sft, dpo or rm."""
+def plan(command: str, card: str = CARD, json: bool = JSON, **flags: Any) -> None:
+    """Predict a run's memory by process and part, and print the flags that fit a GPU best.
 
-    def of_command(card: str = CARD, json: bool = JSON, **flags: Any) -> None:
-        """Predict a run's memory by process and part, and print the flags that fit a GPU best.
+    It takes the options of a run. Without any, it prints a table of models that fit the GPU.
+    `plan sft`, `plan dpo` and `plan rm` take the options of those commands.
+    """
+    from unslothrl.commands.plan import forecast
 
-        It takes the options of a run. Without any, it prints a table of models that fit the GPU.
-        `plan sft`, `plan dpo` and `plan rm` take the options of those commands.
-        """
-        from unslothrl.commands.plan import forecast
-
-        chosen = given(flags)
-        forecast(command_of(command, chosen), chosen, card, json)
-
-    return of_command
+    forecast(command_of(command, flags), flags, card, json)
 
 
-def data(command: str) -> Any:
-    """`unslothrl data` as a run of `command` reads them."""
+def data(command: str, source: str = SOURCE, json: bool = JSON, **flags: Any) -> None:
+    """Show how a data set is read: columns, prompts, lengths, rows that are not used.
 
-    def of_command(source: str = SOURCE, json: bool = JSON, **flags: Any) -> None:
-        """Show how a data set is read: columns, prompts, lengths, rows that are not used.
+    `data sft`, `data dpo` and `data rm` show it as those commands read it: what is learnt,
+    lengths, rows that are left out.
+    """
+    from unslothrl.commands.data import describe
 
-        `data sft`, `data dpo` and `data rm` show it as those commands read it: what is learnt,
-        lengths, rows that are left out.
-        """
-        from unslothrl.commands.data import describe
-
-        chosen = given(flags)
-        of = command_of(command, chosen)
-        if source == EMBEDDED and of == RL and "recipe" not in chosen:
-            chosen.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
-        describe(of, {**chosen, "dataset": source}, json)
-
-    return of_command
+    of = command_of(command, flags)
+    if source == EMBEDDED and of == RUN.command and "recipe" not in flags:
+        flags.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
+    describe(of, {**flags, "dataset": source}, json)
 
 
 def command_of(command: str, flags: dict[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
-    if command != RL or "recipe" not in flags:
+    if command != RUN.command or "recipe" not in flags:
         return command
     from unslothrl.config.toml_files import command_of
 
-    found = command_of(flags["recipe"])
-    return found if found in TABLES else RL
+    return command_of(flags["recipe"])
 
 
 def recipes(card: str = CARD, json: bool = JSON) -> None:
     """List the recipes, and which fit this machine."""
-    from unslothrl.commands.recipes import show
+    from unslothrl.commands.plan import list_recipes
 
-    show(card, json)
+    list_recipes(card, json)
 
 
 def score(
@@ -142,21 +108,12 @@ def score(
     reward: list[str] = typer.Option(
         help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
     ),
-    reward_timeout: float = typer.Option(
-        5.0, "--reward_timeout", min=0.01, max=3600, help="Seconds a completion."
-    ),
-    prompt_column: str = typer.Option(None, "--prompt_column", help="Column of the problem."),
-    answer_column: str = typer.Option(None, "--answer_column", help="Column of the gold answer."),
-    allow_unsandboxed_code: bool = typer.Option(
-        False, "--allow_unsandboxed_code", help="Run code with limits only, if not sandboxed."
-    ),
+    **flags: Any,
 ) -> None:
     """Score a file of completions with a reward, without a model."""
     from unslothrl.commands.score import score as run
-    from unslothrl.data.formats import Columns
 
-    columns = Columns(prompt_column, answer_column)
-    run(source, reward, reward_timeout, columns, allow_unsandboxed_code)
+    run(source, {"reward": read_value("reward", reward), **flags})
 
 
 def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
@@ -178,31 +135,29 @@ def ask(
     ),
     adapter: str = ADAPTER,
     base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
-    max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Ask a trained adapter a question and print its answer."""
     from unslothrl.commands.chat import ask as answer
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
     named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
-    answer(named, " ".join(map(str, said)), max_new_tokens, temperature, model, with_base=base)
+    answer(named, " ".join(map(str, said)), base, temperature, **flags)
 
 
 def chat(
     run: str = RUN_FOLDER,
     adapter: str = ADAPTER,
     base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
-    max_new_tokens: int = MAX_NEW_TOKENS,
     temperature: float = TEMPERATURE,
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Chat with an adapter and its base, or answer questions from a pipe, one a line."""
     from unslothrl.commands.chat import chat as talk
 
     named = named_adapter("chat", run, adapter)
-    talk(named, max_new_tokens, temperature, model, with_base=base)
+    talk(named, base, temperature, **flags)
 
 
 def evaluate(
@@ -226,9 +181,9 @@ def evaluate(
     """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
     from unslothrl.commands.eval import evaluate as figures
 
-    chosen = given(flags) | ({} if n is None else {"eval_candidates": n})
     named = named_adapter("eval", run, adapter)
-    figures(named, dataset or (), chosen, with_base=base, output=output, as_json=json)
+    flags |= {} if n is None else {"eval_candidates": n}
+    figures(named, dataset or (), flags, with_base=base, output=output, as_json=json)
 
 
 def export(
@@ -245,12 +200,13 @@ def export(
     ),
     push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
     private: bool = typer.Option(False, "--private", help="Create the repository as private."),
-    model: str = BASE_MODEL,
+    **flags: Any,
 ) -> None:
     """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    write(named_adapter("export", run, adapter), to, output, model, gguf_type, push, private)
+    named = named_adapter("export", run, adapter)
+    write(named, to, output, flags.get("model"), gguf_type, push, private)
 
 
 def report(

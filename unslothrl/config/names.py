@@ -17,7 +17,7 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
     "learning_rate": "lr",
     "gpu": "card",
 }
-GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir")  # of earlier versions
+GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir", "renderer")
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
 FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
 PAGE = "coming-from.md"
@@ -28,11 +28,6 @@ CODE = re.compile(r"`([^`]+)`")
 def in_full(name: str, group: str) -> str:
     """The name of an option with the section that it is in."""
     return f"{SECTION}.{name}" if group == OBJECTIVE else name
-
-
-def spellings(name: str, group: str = "") -> list[str]:
-    """What an option may be called on a command line, its own name first."""
-    return [in_full(name, group), *(also for also, own in ALIASES.items() if own == name)]
 
 
 def off(flag: str) -> str:
@@ -64,8 +59,6 @@ def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
     key = name.replace("-", "_").lower()
     parts = key.split(".")[-8:]
     for last in (".".join(parts[i:]) for i in range(len(parts))):
-        if last in GONE:
-            return "start Ray with `ray start --head`, which has it, and set --ray_address auto"
         for own in (last, f"{SECTION}.{last}"):
             if own in flags:
                 return f"set {dashes}{own}"

@@ -11,13 +11,11 @@ from unslothrl.config.values import Table
 _OF_A_RUN = {entry.name: entry for entry in fields(Config)}
 
 
-def same(name: str, default: Any = dataclasses.MISSING, help: str = "", unit: str = "") -> Any:
+def same(name: str, default: Any = dataclasses.MISSING, **changed: str) -> Any:
     """An option of a run, with another default, help or unit where that is given."""
     entry = _OF_A_RUN[name]
-    changed = {key: text for key, text in (("help", help), ("unit", unit)) if text}
-    metadata = {**entry.metadata, **changed}
     usual = entry.default if default is dataclasses.MISSING else default
-    return dataclasses.field(default=usual, metadata=metadata)
+    return dataclasses.field(default=usual, metadata={**entry.metadata, **changed})
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class OfflineOptions:
     dataset: str = same(
         "dataset",
         "embedded",
-        "training rows: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
+        help="training rows: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
     )
     eval_dataset: tuple[str, ...] = same(
         "eval_dataset",
@@ -49,14 +47,16 @@ class OfflineOptions:
     resume: str | None = same("resume")
     seed: int = same("seed")
     max_steps: int | None = same("max_steps")
-    episodes: int = same("episodes", 1, "passes over the training rows")
+    episodes: int = same("episodes", 1, help="passes over the training rows")
     track: tuple[str, ...] = same("track")
     project_name: str | None = same("project_name")
     mirror: str | None = same("mirror")
 
-    batch_size: int = training(16, "rows per step", at_least=1, at_most=65_536)
+    batch_size: int = training(16, "rows per step", at_least=1)
     train_batch_size: int = same(
-        "train_batch_size", 4, "micro-batch: rows per forward pass; affects memory and speed only"
+        "train_batch_size",
+        4,
+        help="micro-batch: rows per forward pass; affects memory and speed only",
     )
     lr: float = same("lr", 2e-4)
     lr_schedule: str = same("lr_schedule", "linear")
@@ -76,7 +76,7 @@ class OfflineOptions:
 
     eval_every: int = same("eval_every", 50)
     eval_problems: int = same(
-        "eval_problems", 500, "largest number of evaluation rows, 0 = all", unit="rows"
+        "eval_problems", 500, help="largest number of evaluation rows, 0 = all", unit="rows"
     )
     save_every: int = same("save_every")
     checkpoint_every: int = evaluation(50, "steps between checkpoints", at_least=1, unit="steps")

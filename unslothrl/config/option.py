@@ -1,46 +1,23 @@
-"""What a field of `Config` says of its option: default, help, group, limits, when it is unused; and
-the first groups of options: model and data, run, sampling, environment, objective."""
+"""What a field of `Config` says of its option: default, help, group, limits; and the first groups
+of options: model and data, run, sampling, environment, objective."""
 
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-# More than any run takes: what is larger is a slip, and would fail late or never end.
-MOST = {
-    "tokens": 2**20,
-    "prompts": 65_536,
-    "sequences": 65_536,
-    "completions": 1024,
-    "problems": 10_000,  # all of them are rendered before the run
-    "MB": 2**22,
-}
-MOST_NUMBER = 1_000_000  # of steps, and of what has no unit
-
 TASK = "Model and data"
 OBJECTIVE = "Objective"  # written --objective.NAME, and in the section [objective] of a TOML file
 
 
-def option(
-    default: Any, help: str, group: str, unused: str | tuple[str, ...] = (), **more: Any
-) -> Any:
-    """A field of `Config`.
-
-    `unused`: conditions, each of which alone leaves the option without effect, see rules.py.
-    `more`: over, at_least, at_most (numbers), choices (strings), unit (for the help), commas
-    (whether several values may be separated by them), refused (conditions as in `unused`, under
-    which the option has to be left out), no_more_than (the name of another option). A number
-    without at_most gets its unit's.
-    """
-    if more.keys() & {"over", "at_least"}:
-        more.setdefault("at_most", MOST.get(more.get("unit", ""), MOST_NUMBER))
-    conditions = (unused,) if isinstance(unused, str) else unused
-    metadata = {"help": help, "group": group, "unused": conditions, **more}
-    return field(default=default, metadata=metadata)
+def option(default: Any, help: str, group: str, **more: Any) -> Any:
+    """A field of `Config`. `more`: over, at_least, at_most (numbers), choices (strings), unit (for
+    the help), commas (whether several values may be separated by them)."""
+    return field(default=default, metadata={"help": help, "group": group, **more})
 
 
 run = partial(option, group="Run")
 task = partial(option, group=TASK)
-episode = partial(option, group="Environment", unused="without environment or tools")
+episode = partial(option, group="Environment")
 sampling = partial(option, group="Sampling")
 training = partial(option, group="Training")
 objective = partial(option, group=OBJECTIVE)
@@ -75,17 +52,12 @@ class TaskOptions:
         "share of the problems held out for evaluation if a set has no test split",
         over=0,
         at_most=0.9,
-        unused=("with dataset embedded", "with eval_dataset"),
     )
     prompt_column: str | None = task(
-        None,
-        "column of the problem or conversation, e.g. extra.text; default: detected",
-        unused="with dataset embedded",
+        None, "column of the problem or conversation, e.g. extra.text; default: detected"
     )
     answer_column: str | None = task(
-        None,
-        "column of the gold answer, e.g. extra_info.answer; default: detected",
-        unused="with dataset embedded",
+        None, "column of the gold answer, e.g. extra_info.answer; default: detected"
     )
     system_prompt: str | None = task(
         None,
@@ -103,23 +75,14 @@ class TaskOptions:
         commas=True,
     )
     reward_timeout: float = task(
-        5.0,
-        "a completion whose reward takes longer gets 0",
-        over=0,
-        at_most=3600,
-        unit="s",
-        unused="without a reward that can stall",
+        5.0, "a completion whose reward takes longer gets 0", over=0, unit="s"
     )
     allow_unsandboxed_code: bool = task(
-        False,
-        "run the model's code with limits only, if it cannot be sandboxed",
-        unused="without a reward that runs programs",
+        False, "run the model's code with limits only, if it cannot be sandboxed"
     )
 
-    run_name: str | None = run(
-        None, "folder of the run; default: <learner>-<date>-<time>", unused="with resume"
-    )
-    output_dir: str = run("runs", "folder that holds the runs", unused="with resume")
+    run_name: str | None = run(None, "folder of the run; default: <learner>-<date>-<time>")
+    output_dir: str = run("runs", "folder that holds the runs")
     recipe: str | None = run(None, "recipe: a .toml file, or a name in recipes/")
     resume: str | None = run(
         None,
@@ -130,9 +93,7 @@ class TaskOptions:
     max_steps: int | None = run(
         None, "stop after this many steps; default: after the episodes", at_least=1
     )
-    episodes: int = run(
-        15, "passes over the training problems", at_least=1, unused="with dataset embedded"
-    )
+    episodes: int = run(15, "passes over the training problems", at_least=1)
     track: tuple[str, ...] = run(
         (),
         "tracker that also gets metrics, config and samples; may be repeated; none ends tracking "
@@ -144,7 +105,6 @@ class TaskOptions:
         None,
         "project of the run in the trackers; default: that of the tracker's variable, else "
         "unslothrl",
-        unused="without track",
     )
     profile: int = run(
         0,
@@ -159,12 +119,7 @@ class TaskOptions:
     )
     num_candidates: int = sampling(16, "completions per prompt", at_least=1, unit="completions")
     topk: int = sampling(
-        16,
-        "candidates per prompt to train on, chosen by select",
-        at_least=1,
-        no_more_than="num_candidates",
-        unit="completions",
-        unused="with select all",
+        16, "candidates per prompt to train on, chosen by select", at_least=1, unit="completions"
     )
     max_new_tokens: int = sampling(1200, "longest completion", at_least=1, unit="tokens")
     temperature: float = sampling(1.2, "sampling temperature", over=0, at_most=2)
@@ -177,12 +132,10 @@ class EnvironmentOptions:
     """See `options.Config`, which has all of them."""
 
     environment: str = episode(
-        "single_turn", "environment that the model acts in: a name, or file.py:Class", unused=()
+        "single_turn", "environment that the model acts in: a name, or file.py:Class"
     )
     environment_options: tuple[str, ...] = episode(
-        (),
-        "arguments of the environment, KEY=VALUE; may be repeated",
-        unused=("without environment or tools", "with environment single_turn"),
+        (), "arguments of the environment, KEY=VALUE; may be repeated"
     )
     tools: tuple[str, ...] = episode(
         (),
@@ -193,7 +146,6 @@ class EnvironmentOptions:
         None,
         "turns of the model in an episode; default: the environment's, else 10",
         at_least=1,
-        at_most=1000,
     )
     max_episode_tokens: int | None = episode(
         None,
@@ -209,7 +161,6 @@ class EnvironmentOptions:
         60.0,
         "an episode whose environment takes longer to answer is lost",
         over=0,
-        at_most=3600,
         unit="s",
     )
     environment_memory_mb: int = episode(
@@ -223,13 +174,6 @@ class EnvironmentOptions:
     )
 
 
-NOT_CLIPPED = ("with clip none", "with ratio one", "with one update per rollout")
-NO_CRITIC = "without advantage gae"
-NO_DEVIATION = ("with advantage centred", "with advantage leave_one_out", "with advantage gae")
-NO_KL = "with kl none"
-NO_EPISODES = "without environment or tools"
-
-
 @dataclass(frozen=True)
 class ObjectiveOptions:
     """See `options.Config`, which has all of them."""
@@ -241,30 +185,21 @@ class ObjectiveOptions:
     advantage_std: str | None = part(
         "standard deviation used for standardising: over n, or n - 1",
         choices=("population", "sample"),
-        unused=NO_DEVIATION,
     )
     advantage_epsilon: float | None = part(
-        "number added to that standard deviation", at_least=0, at_most=1, unused=NO_DEVIATION
+        "number added to that standard deviation", at_least=0, at_most=1
     )
     ratio: str | None = part(
         "ratio of the policy to the old policy", choices=("token", "sequence", "trajectory", "one")
     )
     clip: str | None = part("how the ratio is clipped", choices=("surrogate", "weight", "none"))
-    clip_low: float | None = part(
-        "clip the ratio at 1 - this value", at_least=0, at_most=1, unused=NOT_CLIPPED
-    )
-    clip_high: float | None = part(
-        "clip the ratio at 1 + this value", at_least=0, unused=NOT_CLIPPED
-    )
+    clip_low: float | None = part("clip the ratio at 1 - this value", at_least=0, at_most=1)
+    clip_high: float | None = part("clip the ratio at 1 + this value", at_least=0)
     clip_dual: float | None = part(
-        "bound of the loss for negative advantages, over 1; 0 = off",
-        at_least=0,
-        unused=("with clip weight", *NOT_CLIPPED),
+        "bound of the loss for negative advantages, over 1; 0 = off", at_least=0
     )
     skip_threshold: float | None = part(
-        "leave out sequences whose mean ratio is over this value, 0 = off",
-        at_least=0,
-        unused=NOT_CLIPPED[1:],
+        "leave out sequences whose mean ratio is over this value, 0 = off", at_least=0
     )
     aggregation: str | None = part(
         "what the loss averages over", choices=("token", "sequence", "constant")
@@ -272,25 +207,18 @@ class ObjectiveOptions:
     kl: str | None = part(
         "where the KL against the reference is added", choices=("none", "loss", "reward")
     )
-    kl_estimator: str | None = part(
-        "how the KL is estimated", choices=("k1", "k2", "k3"), unused=NO_KL
-    )
-    kl_coefficient: float | None = part("weight of the KL", at_least=0, unused=NO_KL)
+    kl_estimator: str | None = part("how the KL is estimated", choices=("k1", "k2", "k3"))
+    kl_coefficient: float | None = part("weight of the KL", at_least=0)
     entropy_coefficient: float | None = part("weight of the entropy bonus", at_least=0)
     correction: str | None = part(
         "correction for the difference between sampler and learner",
         choices=("none", "truncated", "masked", "geometric"),
     )
     correction_low: float | None = part(
-        "lower bound of the correction (if the learner has none, the usual one)",
-        at_least=0,
-        no_more_than="correction_high",
-        unused=("with correction none", "with correction truncated"),
+        "lower bound of the correction (if the learner has none, the usual one)", at_least=0
     )
     correction_high: float | None = part(
-        "upper bound of the correction (if the learner has none, the usual one)",
-        over=0,
-        unused="with correction none",
+        "upper bound of the correction (if the learner has none, the usual one)", over=0
     )
     mask_truncated: bool | None = part("leave truncated completions out of the loss")
     overlong_cache: int | None = objective(
@@ -298,14 +226,10 @@ class ObjectiveOptions:
         "length of the range before max_new_tokens in which completions are softly punished, "
         "0 = off; default: the learner's",
         at_least=0,
-        no_more_than="max_new_tokens",
         unit="tokens",
     )
     filter_low: float | None = part(
-        "lowest accuracy of a group that is trained on",
-        at_least=0,
-        at_most=1,
-        no_more_than="filter_high",
+        "lowest accuracy of a group that is trained on", at_least=0, at_most=1
     )
     filter_high: float | None = part(
         "highest accuracy of a group that is trained on", at_least=0, at_most=1
@@ -315,43 +239,30 @@ class ObjectiveOptions:
         at_least=0,
         at_most=100,
     )
-    gamma: float = objective(1.0, "discount factor of gae", over=0, at_most=1, unused=NO_CRITIC)
+    gamma: float = objective(1.0, "discount factor of gae", over=0, at_most=1)
     gae_lambda: float = objective(
-        0.95,
-        "lambda of gae: 1 trusts rewards, 0 the critic",
-        at_least=0,
-        at_most=1,
-        unused=NO_CRITIC,
+        0.95, "lambda of gae: 1 trusts rewards, 0 the critic", at_least=0, at_most=1
     )
     critic_lr: float | None = objective(
-        None, "learning rate of the critic; default: lr", over=0, at_most=1, unused=NO_CRITIC
+        None, "learning rate of the critic; default: lr", over=0, at_most=1
     )
-    value_clip: float = objective(
-        0.2, "clip range of the critic's values, 0 = off", at_least=0, unused=NO_CRITIC
-    )
+    value_clip: float = objective(0.2, "clip range of the critic's values, 0 = off", at_least=0)
     freeze_steps: int = objective(
-        0,
-        "first steps, in which only the critic is trained",
-        at_least=0,
-        unit="steps",
-        refused=(NO_CRITIC,),
+        0, "first steps, in which only the critic is trained", at_least=0, unit="steps"
     )
     turn_rewards: str = objective(
         "sum",
         "how the rewards of an episode's turns are combined",
         choices=("sum", "last", "discounted"),
-        unused=NO_EPISODES,
     )
     turn_discount: float = objective(
         0.9,
         "factor by which each later turn's reward counts less, with turn_rewards discounted",
         over=0,
         at_most=1,
-        unused=(NO_EPISODES, "without turn_rewards discounted"),
     )
     normalize_reward_model: bool = objective(
         True,
         "scale the score of a reward model, rm:runs/NAME, to mean 0 and standard deviation 1 on "
         "its own evaluation pairs",
-        unused="without a reward model",
     )

@@ -33,11 +33,7 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         "constant", "learning rate schedule", choices=("constant", "linear", "cosine")
     )
     lr_floor: float = training(
-        0.0,
-        "share of lr that linear and cosine fall to",
-        at_least=0,
-        at_most=1,
-        unused="with lr_schedule constant",
+        0.0, "share of lr that linear and cosine fall to", at_least=0, at_most=1
     )
     warmup_steps: int = training(
         0, "steps over which the learning rate rises to lr", at_least=0, unit="steps"
@@ -56,11 +52,8 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         1,
         "parts into which a rollout is split, each for one optimiser step",
         at_least=1,
-        at_most=1024,
     )
-    epochs_per_rollout: int = training(
-        1, "training passes over each rollout", at_least=1, at_most=100
-    )
+    epochs_per_rollout: int = training(1, "training passes over each rollout", at_least=1)
     max_staleness: int = training(
         0,
         "policy versions that a rollout may be behind when it is trained on; above 0, actors "
@@ -68,37 +61,24 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         at_least=0,
         at_most=16,
         unit="versions",
-        refused=("with cluster local", "without number_of_actors"),
     )
     partial_rollouts: bool = training(
-        False,
-        "with max_staleness, continue completions in progress under a new version",
-        unused="without max_staleness",
+        False, "with max_staleness, continue completions in progress under a new version"
     )
     select: str = training(
         "topk",
         "how the topk candidates are chosen",
         choices=("topk", "max_variance", "balanced", "random", "all"),
-        unused="with topk at num_candidates",
     )
-    shuffle_rewards: bool = training(
-        False,
-        "control experiment: shuffle rewards within each group",
-        unused="with num_candidates 1",
-    )
+    shuffle_rewards: bool = training(False, "control experiment: shuffle rewards within each group")
 
-    max_lora_rank: int = lora(
-        32, "LoRA rank", at_least=1, at_most=MOST_RANK, unused="with an adapter"
-    )
-    lora_alpha: int = lora(
-        16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA, unused="with an adapter"
-    )
+    max_lora_rank: int = lora(32, "LoRA rank", at_least=1, at_most=MOST_RANK)
+    lora_alpha: int = lora(16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA)
     lora_dropout: float = lora(
         0.0,
         "LoRA dropout, only in the update's forward pass; the ratios then carry its noise",
         at_least=0,
         at_most=0.9,
-        unused="with an adapter",
     )
     adapter: str | None = lora(None, "PEFT adapter folder to start from")
     lora_save_path: str | None = lora(None, "additional folder for the final adapter")
@@ -107,21 +87,11 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         10, "steps between evaluations, 0 = never", at_least=0, unit="steps"
     )
     eval_problems: int = evaluation(
-        200,
-        "largest number of problems, 0 = all",
-        at_least=0,
-        unit="problems",
-        unused="without eval_every",
+        200, "largest number of problems, 0 = all", at_least=0, unit="problems"
     )
-    eval_candidates: int = evaluation(
-        8, "completions per problem", at_least=1, unit="completions", unused="without eval_every"
-    )
-    eval_temperature: float = evaluation(
-        0.6, "sampling temperature", over=0, at_most=2, unused="without eval_every"
-    )
-    eval_top_p: float = evaluation(
-        0.95, "nucleus sampling", over=0, at_most=1, unused="without eval_every"
-    )
+    eval_candidates: int = evaluation(8, "completions per problem", at_least=1, unit="completions")
+    eval_temperature: float = evaluation(0.6, "sampling temperature", over=0, at_most=2)
+    eval_top_p: float = evaluation(0.95, "nucleus sampling", over=0, at_most=1)
     save_every: int = evaluation(100, "steps between saved adapters", at_least=1, unit="steps")
     checkpoint_every: int | None = evaluation(
         None,
@@ -148,54 +118,27 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         2,
         "processes that only generate; 0: the learner generates everything",
         at_least=0,
-        at_most=1024,
     )
     min_actors: int = hardware(
-        1,
-        "fewest actors with which a run continues while dead ones are being replaced",
-        at_least=0,
-        at_most=1024,
-        no_more_than="number_of_actors",
-        unused="without number_of_actors",
+        1, "fewest actors with which a run continues while dead ones are being replaced", at_least=0
     )
-    number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
+    number_of_learners: int = hardware(1, "processes that train", at_least=1)
     learner_chunk_size: int = hardware(
-        8,
-        "prompts per step for which each learner generates, 0 = none",
-        at_least=0,
-        unit="prompts",
-        unused="without number_of_actors",
+        8, "prompts per step for which each learner generates, 0 = none", at_least=0, unit="prompts"
     )
     actor_gpu_usage: float = hardware(
-        0.91,
-        "share of its GPU's memory that an actor's engine may use",
-        over=0,
-        at_most=1,
-        unused=("without number_of_actors", "without engine vllm", "without a GPU"),
+        0.91, "share of its GPU's memory that an actor's engine may use", over=0, at_most=1
     )
     actor_tensor_parallel: int = hardware(
-        1,
-        "GPUs of one node over which each actor's vLLM is split",
-        at_least=1,
-        at_most=64,
-        refused=("without number_of_actors", "with cluster local", "with engine transformers"),
+        1, "GPUs of one node over which each actor's vLLM is split", at_least=1, at_most=64
     )
     learner_gpu_usage: float = hardware(
-        0.35,
-        "share of its GPU's memory that a learner's engine may use",
-        over=0,
-        at_most=1,
-        unused="without a GPU",
+        0.35, "share of its GPU's memory that a learner's engine may use", over=0, at_most=1
     )
     cluster: str = hardware("ray", "local: everything in one process", choices=("ray", "local"))
-    ray_address: str | None = hardware(
-        None, "Ray cluster to join; default: start one here", unused="with cluster local"
-    )
+    ray_address: str | None = hardware(None, "Ray cluster to join; default: start one here")
     engine: str = hardware(
-        "auto",
-        "inference engine of the actors",
-        choices=("auto", "vllm", "transformers"),
-        unused="without actors or backend unsloth",
+        "auto", "inference engine of the actors", choices=("auto", "vllm", "transformers")
     )
     backend: str = hardware(
         "auto", "training backend of the learner", choices=("auto", "unsloth", "peft")
@@ -210,14 +153,12 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         "what the learner may keep in host memory: optimizer its optimiser's state if the GPU is "
         "full, model also the model between updates (with actors that generate everything)",
         choices=("none", "optimizer", "model"),
-        unused="without a GPU",
     )
     fit: str = hardware(
         "auto",
         "how options that are not set are fitted to the GPU: auto lowers them if necessary, "
         "largest chooses the longest completions, fastest the largest batches, off changes nothing",
         choices=("auto", "largest", "fastest", "off"),
-        unused=("without a GPU", "with ray_address"),
     )
     max_num_seqs: int | None = hardware(
         None,
@@ -230,7 +171,6 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         "KV cache of each engine; default: what its share of the GPU leaves",
         at_least=1,
         unit="MB",
-        unused=("without number_of_actors", "without engine vllm"),
     )
 
     @property

@@ -1,13 +1,6 @@
-"""Options that contradict each other, and options that change nothing.
+"""Options that change nothing, and options that contradict each other."""
 
-Most rules are declared by the options themselves, as conditions that rule their values out
-(`refused`) or leave them without effect (`unused`), and as `no_more_than` another option. A
-condition is "with NAME VALUE", "with NAME", "without NAME VALUE" or "without NAME", where NAME is
-an option, or a text of `FACTS`.
-"""
-
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +9,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.config.names import in_full
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.parts import objective_of
+from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
@@ -24,84 +18,109 @@ from unslothrl.system.machine import Machine
 from unslothrl.text import plain
 
 LORA = {"max_lora_rank": "rank", "lora_alpha": "alpha", "lora_dropout": "dropout"}
+NO_MORE_THAN = (  # another option
+    ("topk", "num_candidates"),
+    ("overlong_cache", "max_new_tokens"),
+    ("correction_low", "correction_high"),
+    ("filter_low", "filter_high"),
+    ("min_actors", "number_of_actors"),
+)
 
 Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What a run is, once everything is resolved."""
-
-    config: Config
-    machine: Machine
-    adapter: Any  # the one that it starts from, a `weights.adapter_check.Lora`; None: none
-
-    def runs(self, *kinds: str) -> bool:
-        """Whether any of its rewards runs in one of those places, see rewards/."""
-        return any(reward.runs in kinds for reward in rewards.choose(self.config.reward))
-
-    @property
-    def is_on_policy(self) -> bool:
-        """Whether every ratio is 1: a rollout has one update, and no function of the user's."""
-        config = self.config  # which leaves parts that are functions unset
-        named = config.clip is not None and config.ratio is not None
-        return config.updates_per_step == 1 and named
-
-    @property
-    def learner_generates_alone(self) -> bool:
-        """Whether nothing generates but a learner without a vLLM of its own."""
-        config = self.config
-        is_alone = config.engine == "vllm" and config.number_of_actors == 0
-        return is_alone and config.backend != "unsloth"
-
-    @property
-    def has_gpu(self) -> bool:
-        """Whether it computes on a GPU; a cluster that is joined is taken to have one."""
-        return bool(self.machine.gpus) or self.config.ray_address is not None
-
-
-FACTS: dict[str, Callable[[Facts], bool]] = {
-    "with an adapter": lambda run: run.adapter is not None,
-    "with one update per rollout": lambda run: run.is_on_policy,
-    "with topk at num_candidates": lambda run: run.config.topk == run.config.num_candidates,
-    "without a GPU": lambda run: not run.has_gpu,
-    "without a reward model": lambda run: not run.runs(IN_LEARNER),
-    "without a reward that can stall": lambda run: not run.runs(IN_PROCESS, IN_SANDBOX),
-    "without a reward that runs programs": lambda run: not run.runs(IN_SANDBOX),
-    "without actors or backend unsloth": lambda run: run.learner_generates_alone,
-    "without environment or tools": lambda run: not run.config.has_environment,
-}
-
-
-def holds(condition: str, run: Facts) -> bool:
-    """Whether a condition of an option's declaration is true for a run."""
-    if condition in FACTS:
-        return FACTS[condition](run)
-    word, name, *value = condition.split()
-    has = getattr(run.config, name)
-    return (str(has) == value[0] if value else bool(has)) == (word == "with")
 
 
 # What changes nothing
 
 
-def notes(requested: Mapping[str, Any], run: Facts) -> list[str]:
+def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple[bool, str, str]]:
+    """-> (whether it is so, what, the options that then change nothing). `adapter`: the one that
+    the run starts from, a `weights.adapter_check.Lora`, or None."""
+    is_embedded = config.dataset == EMBEDDED
+    yield is_embedded, "with dataset embedded", "holdout prompt_column answer_column episodes"
+    yield bool(config.eval_dataset), "with eval_dataset", "holdout"
+    places = {reward.runs for reward in rewards.choose(config.reward)}
+    can_stall = bool(places & {IN_PROCESS, IN_SANDBOX})
+    yield not can_stall, "without a reward that can stall", "reward_timeout"
+    is_run = IN_SANDBOX in places
+    yield not is_run, "without a reward that runs programs", "allow_unsandboxed_code"
+    yield IN_LEARNER not in places, "without a reward model", "normalize_reward_model"
+    yield config.resume is not None, "with resume", "run_name output_dir"
+    yield not config.track, "without track", "project_name"
+
+    yield config.select == "all", "with select all", "topk"
+    all_are_kept = config.topk == config.num_candidates
+    yield all_are_kept, "with topk at num_candidates", "select"
+    yield config.num_candidates == 1, "with num_candidates 1", "shuffle_rewards"
+    yield (
+        not config.has_environment,
+        "without environment or tools",
+        "environment_options tools max_turns max_episode_tokens max_tool_calls environment_timeout "
+        "environment_memory_mb environment_python turn_rewards turn_discount",
+    )
+    is_single = config.environment == SINGLE_TURN
+    yield is_single, "with environment single_turn", "environment_options"
+    is_plain = config.turn_rewards != "discounted"
+    yield is_plain, "without turn_rewards discounted", "turn_discount"
+
+    advantage, clipped = config.advantage, "clip_low clip_high clip_dual"
+    is_std = advantage not in ("centred", "leave_one_out", "gae")
+    yield not is_std, f"with advantage {advantage}", "advantage_std advantage_epsilon"
+    no_critic = advantage != "gae"
+    yield no_critic, "without advantage gae", "gamma gae_lambda critic_lr value_clip"
+    # A rollout has one update, and no function of the user's (which leaves parts unset).
+    is_first = config.updates_per_step == 1 and None not in (config.clip, config.ratio)
+    yield is_first, "with one update per rollout", f"{clipped} skip_threshold"
+    yield config.ratio == "one", "with ratio one", f"{clipped} skip_threshold"
+    yield config.clip == "none", "with clip none", clipped
+    yield config.clip == "weight", "with clip weight", "clip_dual"
+    yield config.kl == "none", "with kl none", "kl_estimator kl_coefficient"
+    yield config.correction == "none", "with correction none", "correction_low correction_high"
+    yield config.correction == "truncated", "with correction truncated", "correction_low"
+    yield config.lr_schedule == "constant", "with lr_schedule constant", "lr_floor"
+    yield config.max_staleness == 0, "without max_staleness", "partial_rollouts"
+    yield adapter is not None, "with an adapter", " ".join(LORA)
+    evaluation = "eval_problems eval_candidates eval_temperature eval_top_p"
+    yield config.eval_every == 0, "without eval_every", evaluation
+
+    is_alone, is_vllm = config.number_of_actors == 0, config.engine == "vllm"
+    of_actors = "min_actors learner_chunk_size actor_gpu_usage kv_cache_mb"
+    yield is_alone, "without number_of_actors", of_actors
+    yield not is_vllm, "without engine vllm", "actor_gpu_usage kv_cache_mb"
+    has_no_engine = is_alone and is_vllm and config.backend != "unsloth"
+    yield has_no_engine, "without actors or backend unsloth", "engine"
+    has_gpu = bool(machine.gpus) or config.ray_address is not None  # a cluster has one
+    yield not has_gpu, "without a GPU", "actor_gpu_usage learner_gpu_usage offload fit"
+    yield config.ray_address is not None, "with ray_address", "fit"
+    yield config.cluster == "local", "with cluster local", "ray_address"
+
+
+def unused(config: Config, machine: Machine, adapter: Any) -> dict[str, str]:
+    """The options that change nothing in such a run -> why."""
+    found: dict[str, str] = {}
+    for is_so, why, names in conditions(config, machine, adapter):
+        if is_so:
+            found |= dict.fromkeys(names.split(), why)
+    return found
+
+
+def notes(
+    requested: Mapping[str, Any], config: Config, machine: Machine, adapter: Any
+) -> list[str]:
     """A line for each option that the user set (name -> value) and that changes nothing."""
-    lines = []
-    for name, value in requested.items():
-        conditions = OPTIONS[name].metadata["unused"] if wants(name, value, run) else ()
-        why = next((each for each in conditions if holds(each, run)), None)
-        if why is not None:
-            lines.append(f"{name} {plain(value)} has no effect {why}")
-    return lines
+    why = unused(config, machine, adapter)
+    return [
+        f"{name} {plain(value)} has no effect {why[name]}"
+        for name, value in requested.items()
+        if name in why and wants(name, value, config, adapter)
+    ]
 
 
-def wants(name: str, value: Any, run: Facts) -> bool:
+def wants(name: str, value: Any, config: Config, adapter: Any) -> bool:
     """Whether a value asks for anything: not what is off, nor what is so anyway."""
-    if name == "run_name" and run.config.resume is not None:  # by which the run was found
-        return value != Path(run.config.resume).resolve().name
-    if name in LORA and run.adapter is not None:
-        return value != getattr(run.adapter, LORA[name])
+    if name == "run_name" and config.resume is not None:  # by which the run was found
+        return value != Path(config.resume).resolve().name
+    if name in LORA and adapter is not None:
+        return value != getattr(adapter, LORA[name])
     if name == "select" and value in ("topk", "all"):
         return False
     return value is not None and value is not False
@@ -113,7 +132,8 @@ def wants(name: str, value: Any, run: Facts) -> bool:
 def check(config: Config) -> None:
     """Raises UserError where options contradict each other."""
     check_system_prompt(config.system_prompt)
-    for checks in (declared(config), of_objective(config, objective_of(config))):
+    objective = objective_of(config)
+    for checks in (of_limits(config), of_processes(config), of_objective(config, objective)):
         for is_wrong, message in checks:
             if is_wrong:
                 raise UserError(message)
@@ -127,34 +147,46 @@ def check_system_prompt(text: str | None) -> None:
         )
 
 
-def declared(config: Config) -> Iterator[Check]:
-    """By the options' own conditions, where they are not as usual."""
-    run = Facts(config, Machine(), None)
-    for name, entry in OPTIONS.items():
-        value, limit = getattr(config, name), entry.metadata.get("no_more_than")
+def of_limits(config: Config) -> Iterator[Check]:
+    """Options that must be no larger than another, where they count."""
+    off = unused(config, Machine(), None)
+    for name, other in NO_MORE_THAN:
+        value, most = getattr(config, name), getattr(config, other)
+        flag, limit = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
+        yield (
+            name not in off and None not in (value, most) and value > most,
+            f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
+            f"--{limit} {value}",
+        )
+
+
+def of_processes(config: Config) -> Iterator[Check]:
+    """Options that need others."""
+    is_alone, is_local = config.number_of_actors == 0, config.cluster == "local"
+    no_actors, local = (is_alone, "without number_of_actors"), (is_local, "with cluster local")
+    transformers = (config.engine == "transformers", "with engine transformers")
+    no_critic = (config.advantage != "gae", "without advantage gae")
+    needed = {
+        "max_staleness": (local, no_actors),
+        "actor_tensor_parallel": (no_actors, local, transformers),
+        "freeze_steps": (no_critic,),
+    }
+    for name, reasons in needed.items():
+        value, entry = getattr(config, name), OPTIONS[name]
         flag = in_full(name, entry.metadata["group"])
-        if limit is not None and value is not None and not is_off(name, run):
-            most, other = getattr(config, limit), in_full(limit, OPTIONS[limit].metadata["group"])
+        for is_so, why in reasons:
             yield (
-                most is not None and value > most,
-                f"{name} must be at most {limit} ({most}), got {value}: set --{flag} {most} or "
-                f"--{other} {value}",
+                is_so and value != entry.default,
+                f"{name} {value} is not possible {why}: change --{why.split()[1]}, or leave "
+                f"--{flag} out",
             )
-        if value != entry.default:
-            for condition in entry.metadata.get("refused", ()):
-                remedy = f"change --{condition.split()[1]}, or leave --{flag} out"
-                yield holds(condition, run), f"{name} {value} is not possible {condition}: {remedy}"
-
-
-def is_off(name: str, run: Facts) -> bool:
-    return any(holds(condition, run) for condition in OPTIONS[name].metadata["unused"])
 
 
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
     """How many completions there are, what they earn, and what is made of that."""
     candidates = config.num_candidates
     yield (
-        candidates < 2 and objective.compares_candidates,
+        candidates < 2 and not objective.has_critic,
         f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
         f"group), got {candidates}: set --num_candidates 8",
     )

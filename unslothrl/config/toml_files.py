@@ -19,12 +19,11 @@ RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folde
 
 RUN_FILE = "config.toml"  # a run's, which has every option whatever recipe it began with
 COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
-MOST_BYTES = 1 << 20
 
 
 def read_table(path: Path) -> dict[str, Any]:
     """What a .toml file says, options of [objective] among the others. Raises ValueError."""
-    found = tomllib.loads(read_text(path, MOST_BYTES))
+    found = tomllib.loads(read_text(path))
     section = found.get(SECTION)
     if isinstance(section, dict):
         del found[SECTION]
@@ -32,10 +31,10 @@ def read_table(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_recipe(name: str, table: Table = RUN) -> dict[str, Any]:
+def read_recipe(name: str, table: Table = RUN, notes: list[str] | None = None) -> dict[str, Any]:
     """The options of a recipe: a .toml file, or the name of one in recipes/; see `read_toml`."""
     path = path_of(name)
-    found = read_toml(path, table)
+    found = read_toml(path, table, notes)
     if found.get("recipe") and path.name != RUN_FILE:
         raise UserError(
             f"recipe {path} names another recipe, {plain(found['recipe'])}: copy its lines instead"
@@ -71,9 +70,9 @@ def entries(path: Path) -> dict[str, Any]:
         ) from None
 
 
-def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
-    """The options in a file: name -> value. The config.toml of an earlier version's run may set
-    options that are gone: they are left out. Raises UserError, also for one of another command."""
+def read_toml(path: Path, table: Table = RUN, notes: list[str] | None = None) -> dict[str, Any]:
+    """The options in a file: name -> value. Those of earlier versions that are gone are left out,
+    which `notes` says. UserError, also for one of another command."""
     found = entries(path)
     usual = RUN if path.name == RUN_FILE else table  # a run's own file names all other commands
     command = found.pop(COMMAND, usual.command)
@@ -82,18 +81,17 @@ def read_toml(path: Path, table: Table = RUN) -> dict[str, Any]:
             f"recipe {path} is for unslothrl {plain(command)}, not for {table.command}: {COMMAND} "
             f"must be one of {', '.join((RUN.command, *TABLES))}"
         )
-    read: dict[str, Any] = {}
-    for written, value in found.items():
-        name = ALIASES.get(written, written)
-        if name in GONE and path.name == RUN_FILE:
-            continue
-        if isinstance(value, dict):
-            raise UserError(
-                f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
-                "its line"
-            )
-        read[name] = read_value(name, value, False, table, f"recipe {path}: ")
-    return read
+    gone = [name for name in GONE if found.pop(name, None) is not None]
+    if gone and notes is not None:
+        notes.append(f"recipe {path}: {', '.join(gone)} of an earlier version: left out")
+    for name in (name for name, value in found.items() if isinstance(value, dict)):
+        raise UserError(
+            f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
+            "its line"
+        )
+    named = {ALIASES.get(name, name): value for name, value in found.items()}
+    where = f"recipe {path}: "
+    return {name: read_value(name, value, False, table, where) for name, value in named.items()}
 
 
 def to_toml(options: Any, facts: Sequence[str] = ()) -> str:

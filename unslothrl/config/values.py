@@ -7,7 +7,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import Field, fields
 from typing import Any
 
@@ -52,7 +52,8 @@ class Table:
 
     def spellings(self, name: str) -> list[str]:
         """What an option may be called on the command line, its own name first."""
-        return names.spellings(name, self.options[name].metadata["group"])
+        own = names.in_full(name, self.options[name].metadata["group"])
+        return [own, *(alias for alias, of in names.ALIASES.items() if of == name)]
 
     @property
     def flags(self) -> list[str]:
@@ -75,26 +76,22 @@ def read_value(
         return None
     typed = in_own_type(name, value, is_flag, table)
     choices = choices_of(name, table)
+    items = typed if isinstance(typed, tuple) else (typed,)
+    is_file = name == "learner" and typed is not None and objectives.is_file(typed)
+    wrong = [item for item in items if item not in choices and not is_file]
     if typed is None:
-        wanted, remedy = KINDS[table.kind(name)], example(name, table=table)
-    elif choices and (wrong := not_among(name, typed, choices)):
+        wanted, remedy = KINDS[table.kind(name)], example(name, table)
+    elif choices and wrong:
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
-        remedy = nearest(str(wrong[0]), choices) or choices[0]
+        (remedy,) = difflib.get_close_matches(str(wrong[0]).lower(), choices, 1) or choices[:1]
     elif not is_inside(typed, table.options[name].metadata):
-        wanted, remedy = limits_text(name, table), example(name, typed, table)
+        wanted, remedy = limits_text(name, table), example(name, table)
     else:
         return typed
     own = table.spellings(name)[0]
     fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
     got = shown(value if typed is None else typed)
     raise UserError(f"{where}{name} must be {wanted}, got {got}: set {fix}")
-
-
-def nearest(typed: str, choices: Sequence[str]) -> str | None:
-    """The choice that was probably meant: first of all one with two letters swapped."""
-    typed = typed.lower()
-    swapped = [c for c in choices if c != typed and sorted(c) == sorted(typed)]
-    return next(iter(swapped or difflib.get_close_matches(typed, choices, 1)), None)
 
 
 def toml_value(value: Any) -> str:
@@ -112,13 +109,6 @@ def choices_of(name: str, table: Table = RUN) -> tuple[str, ...]:
     if name == "learner":
         return objectives.names()
     return table.options[name].metadata.get("choices", ())
-
-
-def not_among(name: str, value: Any, choices: Sequence[str]) -> list[Any]:
-    """The values that are none of the choices, nor a learner's file."""
-    values = value if isinstance(value, tuple) else (value,)
-    is_file = objectives.is_file if name == "learner" else lambda each: False
-    return [each for each in values if each not in choices and not is_file(each)]
 
 
 def in_own_type(name: str, value: Any, is_flag: bool, table: Table = RUN) -> Any:
@@ -160,15 +150,11 @@ def limits_text(name: str, table: Table = RUN) -> str:
     )
 
 
-def example(name: str, typed: Any = None, table: Table = RUN) -> Any:
-    """A value that would do: the default or, where that is none, the limit that was passed."""
+def example(name: str, table: Table) -> Any:
+    """A value that would do: the default, else the learners' or the least."""
     limits, default = table.options[name].metadata, table.options[name].default
     if default is None:
         default = getattr(Objective, name, None)
-    if default or isinstance(default, float):
-        return default
-    if isinstance(typed, int | float) and typed > limits.get("at_most", math.inf):
-        return limits["at_most"]
     if default is None:
         return "TEXT" if table.kind(name) is str else limits.get("at_least", 1)
     return default

@@ -3,15 +3,13 @@
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
 """
 
-import itertools
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.text import is_too_deep, plain
+from unslothrl.text import is_too_deep, json_or_text, plain
 
-MOST_NAMES, LONGEST_NAME = 30, 40  # columns, characters that a message names
+MOST_SHOWN = 400  # characters of columns' names in a message
 
 
 class UnusableRow(ValueError):
@@ -57,10 +55,7 @@ def value_of(row: Mapping, name: str) -> Any:
 def parsed(value: Any) -> Any:
     """The object or list of a text that is JSON; any other value, or a deeper one, as it is."""
     if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
-        try:
-            found = json.loads(value)
-        except (ValueError, RecursionError):
-            return value
+        found = json_or_text(value)
         return value if is_too_deep(value, found) else found
     return value
 
@@ -75,7 +70,5 @@ def plain_value(value: Any) -> Any:
 
 
 def names_of(row: Mapping) -> str:
-    """The names of a row's columns, for a message; of many the first."""
-    names = [plain(str(name), LONGEST_NAME) for name in itertools.islice(row, MOST_NAMES)]
-    left_out = len(row) - len(names)
-    return ", ".join([*names, *([f"{left_out:,} more"] if left_out else [])]) or "none"
+    """The names of a row's columns, for a message."""
+    return plain(", ".join(map(str, row)), MOST_SHOWN) or "none"

@@ -1,45 +1,115 @@
-"""Local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
+"""Rows, and local files as rows: JSON, JSONL, CSV, TSV, Parquet, Arrow; compressed by gzip too.
 
-A text file is read through once, so that every fault is found before a run begins; of each row only
-its position is kept. The `datasets` library would read such files differently: it makes dates of
-answers like "2020-01-01" and numbers of "007", and adds nulls for keys that a row does not have.
+A file is read through once, so that every fault is found before a run begins. Of an object a line
+only its position is kept, Arrow and large Parquet files stay on disk, and the rest is held. The
+`datasets` library would read such files differently: it makes dates of answers like "2020-01-01"
+and numbers of "007", and adds nulls for keys that a row does not have.
 """
 
+import bisect
 import codecs
 import contextlib
 import csv
-import functools
 import gzip
-import io
+import itertools
 import json
-import re
+import os
 import shlex
 import shutil
 import tempfile
 import zlib
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from unslothrl.data.columns import parsed
-from unslothrl.data.rows import Row, Rows, TableRows, TextRows
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, is_file
-from unslothrl.text import MOST_NESTED, is_too_deep, one_line, shown
+from unslothrl.text import MOST_NESTED, one_line, shown
 
 IN_MEMORY = 256 << 20  # bytes of a table that is read whole; larger ones stay on disk
 LONGEST_ROW = 64 << 20  # bytes
 CHUNK = 1 << 20
 BOM = codecs.BOM_UTF8  # Windows begins files with it
 GZIP = ".gz"
-NO_ROWS = (".xlsx", ".xls", ".ods", ".zip", ".tar", ".tgz", ".zst", ".bz2", ".xz")
 FAULTS = (OSError, EOFError, ValueError, NotImplementedError, zlib.error, csv.Error)  # of files
 DELIMITERS = {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a |"}
-SNIFFED, SNIFFED_BYTES = 200, 1 << 18  # lines and bytes from which a delimiter is recognised
-BEFORE_OBJECT, AFTER_OBJECTS = re.compile(r"\s*([\[,]?)\s*(?=\{)"), re.compile(r"\s*\[?\s*(\]?)\s*")
+Row = dict[str, Any]
+
+
+class Rows(Protocol):
+    """Rows in order, of which only those that are asked for are held in memory: a list, or a data
+    set of the `datasets` library, is one too."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Row: ...
+
+
+class JsonLines:
+    """The objects on a file's lines, read when asked for. `starts`: where they begin, [rows]."""
+
+    def __init__(self, path: Path, starts: Sequence[int]):
+        self.starts, self.file = starts, path.open("rb")
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, index: int) -> Row:
+        self.file.seek(self.starts[index])
+        return json.loads(self.file.readline())
+
+
+class TableRows:
+    """Rows of an Arrow table."""
+
+    def __init__(self, table: Any):
+        self.table = table
+
+    def __len__(self) -> int:
+        return self.table.num_rows
+
+    def __getitem__(self, index: int) -> Row:
+        return self.table.slice(index, 1).to_pylist()[0]
+
+
+class JoinedRows:
+    """The rows of several files, one after the other."""
+
+    def __init__(self, parts: Sequence[Rows]):
+        self.parts = parts
+        self.ends = list(itertools.accumulate(map(len, parts)))
+
+    def __len__(self) -> int:
+        return self.ends[-1]
+
+    def __getitem__(self, index: int) -> Row:
+        which = bisect.bisect_right(self.ends, index)
+        return self.parts[which][index - (self.ends[which] - len(self.parts[which]))]
+
+
+class PickedRows:
+    """Some rows of a source, in an order of their own."""
+
+    def __init__(self, rows: Rows, indices: Sequence[int] | np.ndarray):
+        self.rows, self.indices = rows, indices
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> Row:
+        return self.rows[int(self.indices[index])]
+
+
+def number_of(rows: Rows, index: int) -> int:
+    """The number of a row in its source, from 1 on, however it was picked."""
+    while isinstance(rows, PickedRows):
+        index = int(rows.indices[index])
+        rows = rows.rows
+    return index + 1
 
 
 def kind_of(name: str) -> str | None:
@@ -52,9 +122,7 @@ def read(path: Path) -> Rows:
     """The rows of a file. UserError where it is not there, empty, or damaged."""
     kind = kind_of(path.name)
     if kind is None:
-        is_known = path.suffix.lower() in NO_ROWS
-        advice = "unpack it, or save the sheet as CSV UTF-8" if is_known else "it has no such name"
-        raise UserError(f"dataset {path}: unknown kind of file: {advice}, use {', '.join(READERS)}")
+        raise UserError(f"dataset {path}: unknown kind of file: use {', '.join(READERS)}")
     if not is_file(path):
         raise UserError(f"dataset {path}: no such file: check the path")
     try:
@@ -65,6 +133,13 @@ def read(path: Path) -> Rows:
     if not len(rows):
         raise UserError(f"dataset {path}: it is empty: give a file with at least 2 rows")
     return rows
+
+
+def below(folder: Path) -> Iterator[Path]:
+    """The files in a folder and below it, without hidden ones."""
+    for parent, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
+        yield from (Path(parent, name) for name in sorted(names) if not name.startswith("."))
 
 
 @contextlib.contextmanager
@@ -100,24 +175,33 @@ def decoded(data: bytes) -> str:
     return data.decode("utf-8")
 
 
-def at_bytes(path: Path, starts: array, end: int, parse: Callable[[str], Row]) -> TextRows:
-    """The rows that begin at these bytes of a file; the last one ends before byte `end`."""
-    starts.append(end)
-    return TextRows(path, np.frombuffer(starts, np.int64), parse)
+def lines_of(path: Path) -> Iterator[tuple[int, str]]:
+    """(the byte that it begins at, the line) of each line of a text. UnicodeError."""
+    with path.open("rb") as file:
+        begin = len(BOM) if file.read(len(BOM)) == BOM else 0
+        file.seek(begin)
+        while line := file.readline(LONGEST_ROW):
+            yield begin, decoded(line)
+            begin += len(line)
 
 
 def read_json(path: Path) -> Rows:
-    """A list of objects, an object a line, or one object that holds such a list or columns."""
+    """A list of objects, or one object that holds such a list or columns, is read whole; an object
+    a line is not."""
     with path.open("rb") as file:
-        is_object = file.read(CHUNK).removeprefix(BOM).lstrip().startswith(b"{")
-    is_small = path.stat().st_size <= IN_MEMORY
-    nested = read_nested(path) if is_object and is_small else None
-    return read_objects(path) if nested is None else nested
+        is_list = file.read(CHUNK).removeprefix(BOM).lstrip().startswith(b"[")
+    if is_list or path.stat().st_size <= IN_MEMORY:
+        rows = rows_in(parsed(decoded(path.read_bytes().removeprefix(BOM))))
+        if rows is not None:
+            return rows
+    return read_lines(path)
 
 
-def read_nested(path: Path) -> list[Row] | None:
-    """The rows of one object that holds a list of objects, or columns; None for any other."""
-    whole = parsed(decoded(path.read_bytes().removeprefix(BOM)))
+def rows_in(whole: Any) -> list[Row] | None:
+    """The rows of a list of objects, or of one object with such a list or with columns; None for
+    any other value."""
+    if isinstance(whole, list) and all(isinstance(row, dict) for row in whole):
+        return whole
     if not isinstance(whole, dict):
         return None
     lists = {name: value for name, value in whole.items() if is_rows(value)}
@@ -141,80 +225,36 @@ def is_rows(value: Any) -> bool:
     )
 
 
-def read_objects(path: Path) -> Rows:
-    """JSONL, or a list of objects. A piece of the text is held at a time. Unreadable."""
-    parse = json.JSONDecoder().raw_decode
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    text, at, is_list, why = "", 0, False, "an object was expected"
+def read_lines(path: Path) -> Rows:
+    """An object a line. Unreadable."""
     starts = array("q")
-    with path.open("rb") as file:
-        byte = len(BOM) if file.read(len(BOM)) == BOM else 0  # where `at` is in the file
-        file.seek(byte)
-        while True:
-            before = BEFORE_OBJECT.match(text, at)
-            if before is not None and before[1] != ("," if not starts else "["):
-                begin = before.end()
-                try:
-                    row, end = parse(text, begin)
-                except (ValueError, RecursionError) as error:
-                    why = getattr(error, "msg", one_line(error))
-                else:
-                    is_list = is_list or before[1] == "["
-                    if is_too_deep(text[begin:end], row):
-                        where = f"row {len(starts) + 1} has over {MOST_NESTED} levels of nesting"
-                        raise Unreadable(f"{where}: flatten it")
-                    starts.append(byte + len(before[0].encode()))
-                    byte, at = starts[-1] + len(text[begin:end].encode()), end
-                    continue
-            data = file.read(max(CHUNK, len(text) - at))
-            if not data or len(text) - at > LONGEST_ROW:
-                break
-            if b"\0" in data:
-                raise UnicodeError("a byte is zero")
-            text, at = text[at:] + decoder.decode(data), 0
-    ending = AFTER_OBJECTS.fullmatch(text, at)
-    if ending is None or (starts and is_list != bool(ending[1])):
-        advice = 'write {"problem": ..., "answer": ...}, each object on one line, as jq -c does'
-        raise Unreadable(f"row {len(starts) + 1} is not JSON ({why}): {advice}")
-    return at_bytes(path, starts, byte, lambda text: parse(text)[0])
+    for begin, line in lines_of(path):
+        if line.strip():
+            if not isinstance(parsed(line), dict):
+                raise Unreadable(
+                    f"row {len(starts) + 1} is no JSON object of at most {MOST_NESTED} levels: "
+                    'write {"problem": ..., "answer": ...}, each object on one line, as jq -c does'
+                )
+            starts.append(begin)
+    return JsonLines(path, starts)
 
 
 def read_csv(path: Path) -> Rows:
-    """Records under a header, separated as `dialect_of` finds; every value is text."""
+    """Records under a header; every value is text."""
     csv.field_size_limit(LONGEST_ROW)
-    options, is_named = dialect_of(path)
-    starts, last, end, header = array("q"), 0, 0, None
-
-    def lines() -> Iterator[str]:
-        nonlocal end
-        with path.open("rb") as file:
-            while line := file.readline(LONGEST_ROW):
-                is_first, end = not end, end + len(line)
-                if not (is_first and is_named):
-                    yield decoded(line.removeprefix(BOM) if is_first else line)
-
-    records = csv.reader(lines(), strict=True, **options)
-    while True:
-        begin = end
-        if (fields := next(records, None)) is None:
-            break
-        if header is None:
-            header = [name.strip() for name in fields] or None
-            refuse_repeated(header or [])
-        elif fields and len(fields) != len(header):
+    options = dialect_of(path)
+    records = csv.reader((line for _, line in lines_of(path)), strict=True, **options)
+    header = [name.strip() for name in next(records, [])]
+    refuse_repeated(header)
+    rows = []
+    for fields in filter(None, records):
+        if len(fields) != len(header):
             raise Unreadable(
                 f"line {records.line_num} has {len(fields)} fields, the header {len(header)}: fix "
                 f"it, or quote fields that hold {DELIMITERS[options['delimiter']]}"
             )
-        elif fields:
-            starts.append(begin)
-            last = end
-    return at_bytes(path, starts, last, functools.partial(parse_csv, header or [], options))
-
-
-def parse_csv(header: list[str], options: dict[str, Any], text: str) -> Row:
-    fields = next(csv.reader(io.StringIO(text, newline=""), **options))
-    return dict(zip(header, fields, strict=True))
+        rows.append(dict(zip(header, fields, strict=True)))
+    return rows
 
 
 def refuse_repeated(columns: list[str]) -> None:
@@ -224,28 +264,14 @@ def refuse_repeated(columns: list[str]) -> None:
         raise Unreadable(f"its header has {shown(name)} twice: rename one")
 
 
-def dialect_of(path: Path) -> tuple[dict[str, Any], bool]:
-    """-> (options of `csv.reader`, whether a first line such as "sep=;", which Excel writes, names
-    the delimiter). Otherwise it is the one by which most records of the first `SNIFFED` lines have
-    as many fields as the header, the most of them where several do; a comma (a tab in .tsv) where
-    none separates."""
+def dialect_of(path: Path) -> dict[str, Any]:
+    """Options of `csv.reader`: the delimiter is the one that the header has most of, a comma (a tab
+    in .tsv) where it has none."""
     with path.open("rb") as file:
-        head = file.read(SNIFFED_BYTES).removeprefix(BOM).decode("utf-8", errors="replace")
-    lines = head.splitlines(keepends=True)[: SNIFFED + 1] or [""]
-    if (named := re.fullmatch(r"sep=([,;\t|])\s*", lines[0])) is not None:
-        return {"delimiter": named[1]}, True
+        header = file.readline(LONGEST_ROW).decode("utf-8", errors="replace")
     usual = "\t" if path.suffix.lower() == ".tsv" else ","
-
-    def score(delimiter: str) -> tuple:
-        counts = [len(each) for each in csv.reader(lines, delimiter=delimiter) if each] or [0]
-        if counts[0] < 2:
-            return False, 0, 0, delimiter == usual
-        others = counts[1:-1] or counts  # the last may be cut off
-        agree = sum(count == counts[0] for count in others) / len(others)
-        return True, agree, counts[0], delimiter == usual
-
-    delimiter = max(DELIMITERS, key=score)
-    return {"delimiter": delimiter, "skipinitialspace": f"{delimiter} " in lines[0]}, False
+    delimiter = max((usual, *DELIMITERS), key=header.count)
+    return {"delimiter": delimiter, "skipinitialspace": f"{delimiter} " in header}
 
 
 def read_parquet(path: Path) -> Rows:
@@ -281,8 +307,8 @@ def table_rows(table: Any) -> TableRows:
 
 
 READERS: dict[str, Callable[[Path], Rows]] = {
-    ".jsonl": read_objects,
-    ".ndjson": read_objects,
+    ".jsonl": read_lines,
+    ".ndjson": read_lines,
     ".json": read_json,
     ".csv": read_csv,
     ".tsv": read_csv,

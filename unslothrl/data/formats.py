@@ -14,7 +14,6 @@ letters does not count. Any column can be chosen instead (`Columns`). What else 
 row, the reward reads itself.
 """
 
-import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -31,7 +30,7 @@ from unslothrl.data.columns import (
     plain_value,
     value_of,
 )
-from unslothrl.text import is_utf8, plain
+from unslothrl.text import is_utf8
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
@@ -80,11 +79,12 @@ class Record:
         return self.messages[-1][1]
 
 
-def instead(name: str, flag: str, row: Mapping) -> str:
-    """What to set where the column `name` is not there: the one of nearly that name."""
-    names = {str(each).lower(): str(each) for each in row}
-    near = difflib.get_close_matches(name.lower(), names, 1)
-    return f"--{flag}_column {plain(names[near[0]])}" if near else f"another --{flag}_column"
+def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> UnusableRow:
+    """The error for a row in which none of these columns holds anything."""
+    if empty := [name for name in names if name in row]:
+        return UnusableRow(f"column {' and '.join(empty)} is empty{why}")
+    known = " or ".join(names)
+    return UnusableRow(f"no column {known}{why}; it has {names_of(row)}: set --{flag}_column")
 
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
@@ -95,11 +95,7 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) ->
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
     for name, flag in ((columns.prompt, "prompt"), (columns.answer, "answer")):
         if name is not None and value_of(row, name) is None:
-            raise UnusableRow(
-                f"column {name} is empty"
-                if name in row
-                else f"no column {name}; it has {names_of(row)}: set {instead(name, flag, row)}"
-            )
+            raise missing(row, (name,), flag)
     messages, last, prompt = read_prompt(row, columns.prompt, problems)
     if answer is not None:
         golds = all_answers(value_of(row, answer), answer)
@@ -141,11 +137,7 @@ def read_prompt(
         problem = write(row)
         if problem is not None:
             return (("user", problem),), None, columns
-    if empty := [name for name in PROMPTS if name in row]:
-        raise UnusableRow(f"column {' and '.join(empty)} is empty")
-    raise UnusableRow(
-        f"no column {' or '.join(PROMPTS)}; it has {names_of(row)}: set --prompt_column"
-    )
+    raise missing(row, PROMPTS, "prompt")
 
 
 def with_known_names(row: Mapping) -> Mapping:
@@ -283,7 +275,9 @@ class Reader:
         """Raises UnusableRow, also for a row that lacks what is needed."""
         record = self.read(row)
         if self.needs.answer and not record.answers:
-            raise no_answer(row, self.needs.answer)
+            rewards = self.needs.answer
+            why = f", which reward {' and '.join(rewards)} need{'s' * (len(rewards) == 1)}"
+            raise missing(row, ANSWERS, "answer", why)
         extra = dict(record.extra)
         if len(record.answers) > 1:
             extra["answers"] = list(record.answers)
@@ -291,12 +285,3 @@ class Reader:
         for columns_of in self.needs.readers:
             extra |= columns_of(row)
         return replace(record, extra=extra)
-
-
-def no_answer(row: Mapping, rewards: Sequence[str]) -> UnusableRow:
-    """The error for a row without a gold answer, which `rewards` need."""
-    why = f"which reward {' and '.join(rewards)} need{'s' * (len(rewards) == 1)}"
-    if empty := [name for name in ANSWERS if name in row]:
-        return UnusableRow(f"column {' and '.join(empty)} is empty, {why}")
-    known = " or ".join(ANSWERS)
-    return UnusableRow(f"no column {known}, {why}; it has {names_of(row)}: set --answer_column")

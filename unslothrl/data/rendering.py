@@ -1,18 +1,83 @@
-"""Rows to tasks: read, rendered and tokenised; rows that cannot be used are counted."""
+"""Rows to tasks: read, rendered by the tokenizer's chat template and tokenised; rows that cannot be
+used are counted."""
 
+import ctypes
 import itertools
+import threading
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from unslothrl.data import prompts
 from unslothrl.data.columns import UnusableRow, attempt
+from unslothrl.data.files import Rows, number_of
 from unslothrl.data.formats import Reader, Record, columns_as_they_stand
-from unslothrl.data.rows import Rows, file_of, number_of
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 
+LONGEST_S = 10.0  # that a template may take for one text
 BATCH = 1_000  # prompts tokenised in one call
+
+
+def turns_of(
+    messages: Sequence[tuple[str, str]] | str, system_prompt: str, replaces: bool = False
+) -> list[tuple[str, str]]:
+    """(role, content) of each turn. A text is one turn of the user. The conversation's own system
+    turn stays unless `system_prompt` `replaces` it. An empty one leaves the system turn out."""
+    turns = [("user", messages)] if isinstance(messages, str) else list(messages)
+    if turns[0][0] == "system" and replaces:
+        del turns[0]
+    if system_prompt and turns[0][0] != "system":
+        turns.insert(0, ("system", system_prompt))
+    return turns
+
+
+def render(
+    tokenizer, messages: Sequence[tuple[str, str]] | str, system_prompt: str, replaces: bool = False
+) -> str:
+    """The chat template's text of `turns_of` up to where the assistant begins. UserError."""
+    turns = turns_of(messages, system_prompt, replaces)
+    conversation = [{"role": role, "content": content} for role, content in turns]
+    advice = 'set --system_prompt "", or choose another model'
+    return by_template(tokenizer, conversation, advice, add_generation_prompt=True)
+
+
+def tokenise(tokenizer, prompts: list[str]) -> list[list[int]]:
+    """Token ids of rendered prompts; the template has written the special tokens already."""
+    if not prompts:
+        return []
+    # Not verbose: what is too long is left out, and counted.
+    return tokenizer(prompts, add_special_tokens=False, verbose=False)["input_ids"]
+
+
+class TakesTooLong(BaseException):  # which no part of a template catches
+    def __str__(self) -> str:
+        return f"it takes longer than {LONGEST_S:g} s"
+
+
+def by_template(tokenizer, messages: Sequence[Mapping[str, Any]], advice: str, **options) -> str:
+    """What the template writes of `messages`. UserError, which ends in `advice`, where it refuses
+    them, writes nothing, or takes longer than `LONGEST_S`."""
+    # Raises TakesTooLong here then, in any thread, between calls of C.
+    where = (ctypes.c_ulong(threading.get_ident()), ctypes.py_object(TakesTooLong))
+    timer = threading.Timer(LONGEST_S, ctypes.pythonapi.PyThreadState_SetAsyncExc, where)
+    timer.daemon = True
+    try:
+        timer.start()
+        try:
+            text = tokenizer.apply_chat_template(messages, tokenize=False, **options)
+        finally:
+            timer.cancel()
+            timer.join()  # what it has raised arrives here at the latest
+        if not text:
+            raise ValueError("it writes nothing")
+        return text
+    except (Exception, TakesTooLong) as error:  # whatever a template raises
+        roles = ", ".join(str(message.get("role")) for message in messages)
+        raise UserError(
+            f"model: its chat template refuses a conversation of {roles:.200} "
+            f"({' '.join(str(error).split()):.200}): {advice}"
+        ) from None
 
 
 @dataclass
@@ -57,12 +122,11 @@ class Renderer:
     system_prompt: str
     max_prompt_tokens: int
     replaces: bool = False  # whether the system prompt replaces a row's own
-    keeps_row: bool = False  # whether tasks have it: environments and custom rewards read it
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
         """The prompt as the model reads it."""
-        return prompts.render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
+        return render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
 
     def tasks(
         self, name: str, rows: Iterable[tuple[int, Mapping]], skipped: Skipped
@@ -79,7 +143,7 @@ class Renderer:
                     skipped.add(str(record), number)
                 else:
                     kept.append((number, row, record, self.text(record)))
-            ids = prompts.tokenise(self.tokenizer, [text for *_, text in kept])
+            ids = tokenise(self.tokenizer, [text for *_, text in kept])
             for (number, row, record, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))
                 other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
@@ -92,15 +156,10 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    task = Task(f"{name}/{number - 1}", record.problem, record.answer, text,
-                                tuple(tokens), record.extra)  # fmt: skip
-                    yield self.with_row(task, row, record) if self.keeps_row else task
-
-    def with_row(self, task: Task, row: Mapping, record: Record) -> Task:
-        """The task with its conversation, and with the columns that this was read from."""
-        turns = prompts.turns_of(record.messages, self.system_prompt, self.replaces)
-        read = columns_as_they_stand(row, record.columns)
-        return replace(task, messages=tuple(turns), read=read)
+                    turns = turns_of(record.messages, self.system_prompt, self.replaces)
+                    read = columns_as_they_stand(row, record.columns)
+                    yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
+                               tuple(tokens), record.extra, tuple(turns), read)  # fmt: skip
 
 
 def plain(problem: str) -> str:
@@ -143,7 +202,6 @@ def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
     if skipped.unusable_rows <= skipped.rows / 2:
         return
     reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
-    place = file_of(skipped.source, row) or source
-    where = f" of {place}" if place else ""
+    where = f" of {source}" if source else ""
     counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
     raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")

@@ -19,7 +19,7 @@ import numpy as np
 
 from unslothrl.data import files
 from unslothrl.data.columns import UnusableRow, attempt, parsed
-from unslothrl.data.rows import JoinedRows, PickedRows, Rows
+from unslothrl.data.files import JoinedRows, PickedRows, Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
@@ -55,7 +55,6 @@ class Source:
         return (
             exists(self.name)
             or files.kind_of(self.name) is not None
-            or Path(self.name).suffix.lower() in files.NO_ROWS
             or self.name.startswith((".", "/", "~"))
         )
 
@@ -74,7 +73,7 @@ def parse(text: str) -> Source:
     if text.strip() and exists(text):
         return Source(text)
     if (known := name_of(text)) is not None:
-        return replace(parse(NAMED[known].source), known=known)
+        return replace(parse(NAMED[known][0]), known=known)
     if (address := ADDRESS.match(text)) is not None:
         raise UserError(f"dataset {text} is an address: set {address[1]}")
     parts = FORM.fullmatch(text)
@@ -108,10 +107,7 @@ def absolute_eval(text: str) -> str:
 
 def load_splits(source: Source) -> dict[str, Rows]:
     """Split name -> rows, only the one that the source names if it names one. UserError."""
-    if source.is_local:
-        splits = local_splits(source.path)
-    else:
-        splits = hub_splits(source)
+    splits = local_splits(source.path) if source.is_local else hub_splits(source)
     if source.split is not None:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
@@ -146,13 +142,10 @@ def hub_splits(source: Source) -> dict[str, Rows]:
     disable_progress_bars()
     name, config, known = source.name, source.config, source.known
     try:
-        try:
-            splits = load_dataset(name, config)
-        except ValueError as error:  # several configurations, like openai/gsm8k
-            if config is not None or "Config name is missing" not in str(error):
-                raise
-            splits = load_dataset(name, "main")
+        splits = load_dataset(name, config)
     except Exception as error:  # of HTTP, of sockets, of the hub's own checks, of others' files
+        if config is None and "Config name is missing" in str(error):  # as of openai/gsm8k
+            return hub_splits(replace(source, config="main"))
         what, instead = (f"{known}: {name}", f"{known}=FILE") if known else (name, "FILE")
         raise UserError(
             f"dataset {what}: not a local file, and could not be loaded from the hub "
@@ -165,25 +158,17 @@ def local_splits(path: Path) -> dict[str, Rows]:
     """Split name -> rows, of a file or of the files in a folder. UserError."""
     if not is_folder(path):
         return {WHOLE: files.read(path)}
-    by_split: dict[str, dict[Path, Rows]] = {}
-    for file in sorted(files_below(path)):
-        if files.kind_of(file.name) and file.is_file() and file.name not in NOT_ROWS:
+    by_split: dict[str, list[Rows]] = {}
+    for file in sorted(files.below(path)):
+        is_known = files.kind_of(file.name) and file.name not in NOT_ROWS
+        if is_known and file.is_file() and not file.name.startswith("_"):
             if leads_out(file, path):
                 raise UserError(f"dataset {path}: {file.name} is a link that leads out of it")
-            by_split.setdefault(split_of(file.relative_to(path)), {})[file] = files.read(file)
+            by_split.setdefault(split_of(file.relative_to(path)), []).append(files.read(file))
     if not by_split:
         known = ", ".join(files.READERS)
         raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")
     return {name: JoinedRows(parts) for name, parts in by_split.items()}
-
-
-def files_below(folder: Path) -> Iterator[Path]:
-    """All files in a folder and below it, without hidden ones. OSError."""
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink() and not path.name.startswith((".", "_")):
-            yield from files_below(path)
-        elif not path.name.startswith((".", "_")):
-            yield path
 
 
 def split_of(file: Path) -> str:
@@ -231,9 +216,6 @@ def named_sources(text: str) -> Iterator[tuple[str, str]]:
 def is_name(text: str) -> bool:
     """A name of an eval set, as it stands in metrics."""
     return text.replace("-", "_").replace(".", "_").isidentifier()
-
-
-# What is held out, where the data does not say
 
 
 def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
@@ -292,26 +274,18 @@ def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
     return keys
 
 
-# Evaluation sets that have a name of their own: where they are on the hub, and who grades them
-
 MATHS, CODE = "boxed", "code"  # rewards
 MATHS_TOO = ("accuracy", "boxed", "think_answer_tags", "search")  # compare with a gold answer too
 
 
-@dataclass(frozen=True)
-class Named:
-    source: str  # as `sources.parse` takes it
-    reward: str  # that grades it where the run's own rewards cannot
-
-
-NAMED = {
-    "MATH-500": Named("HuggingFaceH4/MATH-500@test", MATHS),
-    "GSM8K": Named("openai/gsm8k:main@test", MATHS),
-    "AIME": Named("HuggingFaceH4/aime_2024@train", MATHS),
-    "AIME25": Named("math-ai/aime25@test", MATHS),
-    "AMC": Named("math-ai/amc23@test", MATHS),
-    "HumanEval": Named("openai/openai_humaneval@test", CODE),
-    "MBPP": Named("google-research-datasets/mbpp:sanitized@test", CODE),
+NAMED = {  # name -> the source, the reward that grades it where the run's own rewards cannot
+    "MATH-500": ("HuggingFaceH4/MATH-500@test", MATHS),
+    "GSM8K": ("openai/gsm8k:main@test", MATHS),
+    "AIME": ("HuggingFaceH4/aime_2024@train", MATHS),
+    "AIME25": ("math-ai/aime25@test", MATHS),
+    "AMC": ("math-ai/amc23@test", MATHS),
+    "HumanEval": ("openai/openai_humaneval@test", CODE),
+    "MBPP": ("google-research-datasets/mbpp:sanitized@test", CODE),
 }
 OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
 
@@ -326,10 +300,8 @@ def name_of(text: str) -> str | None:
 def reward_of(names: Iterable[str], given: str) -> str | None:
     """The reward that grades these eval sets; None where `given`, the first, does. UserError."""
     wanted: dict[str, str] = {}  # reward -> a set
-    for name in names:
-        known = name_of(name)
-        if known is not None:
-            wanted.setdefault(NAMED[known].reward, known)
+    for known in filter(None, map(name_of, names)):
+        wanted.setdefault(NAMED[known][1], known)
     if len(wanted) > 1:
         names = " and ".join(wanted.values())
         raise UserError(f"dataset {names} are graded by different rewards: evaluate each by itself")

@@ -16,9 +16,9 @@ import numpy as np
 
 from unslothrl.data import sources
 from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Columns, Reader
-from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered
-from unslothrl.data.rows import PickedRows, Rows
+from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered, plain
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
@@ -44,7 +44,6 @@ class DataOptions:
     needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
     system_prompt: str | None = None  # the user's, in place of the rows' own
     default_prompt: str = ""  # system prompt of rows that have none
-    keeps_row: bool = False  # for what reads the tasks' messages and columns as they stand
 
     @property
     def reader(self) -> Reader:
@@ -157,14 +156,6 @@ class Data:
     notes: tuple[str, ...] = ()  # on rows that are not used
 
 
-@dataclass(frozen=True)
-class Evals:
-    """What a policy is evaluated on; as in `Data`."""
-
-    evals: dict[str, list[Task]]
-    notes: tuple[str, ...] = ()
-
-
 def load(options: DataOptions, tokenizer) -> Data:
     """The data of a run. Raises UserError."""
     renderer = renderer_of(options, tokenizer)
@@ -185,14 +176,13 @@ def load(options: DataOptions, tokenizer) -> Data:
     return Data(train, evals, tuple(notes + more))
 
 
-def load_evals(options: DataOptions, tokenizer) -> Evals:
-    """The evaluation sets of a run, without what it trains on. Raises UserError."""
+def load_evals(options: DataOptions, tokenizer) -> tuple[dict[str, list[Task]], list[str]]:
+    """`evals_of` a run, without what it trains on. Raises UserError."""
     held_out: Rows = []
     names_held_out = None in sources.eval_sources(options.eval_dataset).values()
     if names_held_out and options.dataset != EMBEDDED:
         _, held_out = sources.split(options, options.reader)
-    evals, notes = evals_of(options, renderer_of(options, tokenizer), held_out)
-    return Evals(evals, tuple(notes))
+    return evals_of(options, renderer_of(options, tokenizer), held_out)
 
 
 def evals_of(
@@ -217,7 +207,6 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
         options.added_system_prompt,
         options.max_prompt_tokens,
         replaces=options.system_prompt is not None,
-        keeps_row=options.keeps_row,
         reader=options.reader,
     )
 
@@ -239,11 +228,7 @@ def rendered(
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:
-    """A warning for each eval set with problems that are also trained on, ignoring spaces."""
-
-    def plain(problem: str) -> str:
-        return " ".join(problem.split())
-
+    """A warning for each eval set with problems that are also trained on, by their `plain` text."""
     asked = {plain(task.problem) for of_set in evals.values() for task in of_set}
     drawn = train.tasks
     problems = drawn.problems() if isinstance(drawn, LazyTasks) else (t.problem for t in drawn)

@@ -16,12 +16,15 @@ user in <tool_response>.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.dialogue.base import Message, Tool
+from unslothrl.environments.base import Message, ToolCall
 from unslothrl.text import is_too_deep, json_or_text
+
+Tool = Mapping[str, Any]
+"""{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
 
 NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {
@@ -56,96 +59,59 @@ NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON objec
 
 
 @dataclass(frozen=True, slots=True)
-class RawCall:
-    """A call as it stands in a reply."""
-
-    text: str
-    name: str = ""
-    arguments: dict[str, Any] | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class CallForm:
-    """Texts have no spaces around them. Either the keys or `to_arguments` is used."""
+    """Calls as JSON. `begin` ends where a call's JSON begins, or that of a list of calls; where it
+    has a group, that is the name, and the JSON the arguments. `end` may follow the JSON."""
 
-    before: str
-    between: str | None  # two calls; None: there is only one, or all are in one JSON list
-    after: str
-    name_key: str = "name"
+    begin: re.Pattern
+    end: re.Pattern = re.compile(r"\Z")
     arguments_key: str = "arguments"
-    to_arguments: str | None = None  # what stands between a name and its arguments
+    is_bare: bool = False  # no mark says that JSON is a call: its keys do
 
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
         """-> (what is no call, the calls in their order, broken ones too)."""
-        kept, calls = [], []
+        kept: list[str] = []
+        calls: list[ToolCall] = []
         at = 0
-        while (found := self._next(text, at)) is not None:
-            start, at_value = found
-            end, more = self._run(text, at_value)
-            if not more:  # no call after all
-                kept.append(text[at:end])
-            else:
-                kept.append(text[at:start])
-                calls += more
+        while (found := self.begin.search(text, at)) is not None:
+            end, more = self._one(text, found)
+            kept.append(text[at : found.start() if more else end])
+            calls += more
             at = end
         return "".join((*kept, text[at:])), calls
 
-    def _next(self, text: str, at: int) -> tuple[int, int] | None:
-        """-> (where the next calls begin, where what follows `before` begins)."""
-        if self.before:
-            start = text.find(self.before, at)
-            return None if start < 0 else (start, start + len(self.before))
-        start = skipped(text, 0)
-        return (start, start) if at == 0 and text[start : start + 1] in ("{", "[") else None
-
-    def _run(self, text: str, at: int) -> tuple[int, list[RawCall]]:
-        """A call and those that follow it directly -> (where they end, the calls)."""
-        calls: list[RawCall] = []
-        while True:
-            end, found = self._one(text, at)
-            calls += found
-            if not found or found[-1].error in (CUT_OFF, NOT_JSON):
-                return end, calls
-            end = skipped(text, end)
-            if self.between is not None and text.startswith(self.between, end):
-                at = end + len(self.between)
-                if self.between or text[skipped(text, at) : skipped(text, at) + 1] == "{":
-                    continue
-            return (end + len(self.after) if text.startswith(self.after, end) else end), calls
-
-    def _one(self, text: str, at: int) -> tuple[int, list[RawCall]]:
-        """The JSON value at a place -> (where it ends, its calls)."""
-        start, name = at, ""
-        if self.to_arguments is not None:
-            split = text.find(self.to_arguments, at) if self.to_arguments else text.find("{", at)
-            if split < 0:
-                return len(text), [RawCall(text[start:], text[at:].strip(), error=CUT_OFF)]
-            name, at = text[at:split].strip(), split + len(self.to_arguments)
-        at = skipped(text, at)
+    def _one(self, text: str, found: re.Match) -> tuple[int, list[ToolCall]]:
+        """-> (where what begins there ends, its calls)."""
+        has_name = bool(self.begin.groups)
+        start = found.start(1) if has_name else found.end()
         try:
-            value, end = DECODER.raw_decode(text, at)
+            value, at = DECODER.raw_decode(text, found.end())
         except (ValueError, RecursionError):
-            if not self.before and f'"{self.name_key}"' not in text:
+            if self.is_bare and '"name"' not in text:
                 return len(text), []
-            end = text.find(self.after, at) if self.after else -1
-            if end < 0:
-                whole = self.after == "" and text.rstrip().endswith(("}", "]"))
-                return len(text), [RawCall(text[start:], error=NOT_JSON if whole else CUT_OFF)]
-            return end + len(self.after), [RawCall(text[start:end], error=NOT_JSON)]
-        written = text[start:end]
-        if self.to_arguments is not None:
-            return end, [call_of(written, name, value)]
+            closing = self.end.search(text, found.end())
+            if closing is None:
+                return len(text), [broken(text[start:], CUT_OFF)]
+            at, end = closing.span()
+            is_whole = at < end or text.rstrip().endswith(("}", "]"))
+            return end, [broken(text[start:at], NOT_JSON if is_whole else CUT_OFF)]
+        written = text[start:at]
+        while at < len(text) and text[at].isspace():
+            at += 1
+        closing = self.end.match(text, at)
+        end = closing.end() if closing else at
+        if has_name:
+            return end, [call_of(written, found[1].strip(), value)]
         values = value if isinstance(value, list) else [value]
-        keys = {self.name_key, self.arguments_key}
-        if not self.before and not all(isinstance(v, dict) and keys <= v.keys() for v in values):
+        keys = {"name", self.arguments_key}
+        if self.is_bare and not all(isinstance(v, dict) and keys <= v.keys() for v in values):
             return end, []
         return end, [self._call(written, each) for each in values]
 
-    def _call(self, text: str, value: Any) -> RawCall:
+    def _call(self, text: str, value: Any) -> ToolCall:
         if not isinstance(value, dict):
-            return RawCall(text, error=NO_NAME)
-        return call_of(text, value.get(self.name_key), value.get(self.arguments_key, {}))
+            return broken(text, NO_NAME)
+        return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +122,7 @@ class TaggedForm:
     call: re.Pattern
     argument: re.Pattern
 
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[RawCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
         """As `CallForm.read`."""
         first, *pieces = text.split("<tool_call>")
         kept, calls = [first], []
@@ -164,9 +130,9 @@ class TaggedForm:
             body, closed, rest = piece.partition("</tool_call>")
             kept.append(rest)
             if not closed:
-                calls.append(RawCall(body, error=CUT_OFF))
+                calls.append(broken(body, CUT_OFF))
             elif (found := self.call.fullmatch(body.strip())) is None:
-                calls.append(RawCall(body, error=NOT_IN_FORM))
+                calls.append(broken(body, NOT_IN_FORM))
             else:
                 texts = texts_of(found[1], tools)
                 pairs = self.argument.findall(found[2])
@@ -186,22 +152,31 @@ def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
 
 
 DECODER = json.JSONDecoder()
-HERMES = CallForm("<tool_call>", "</tool_call>\n<tool_call>", "</tool_call>")
+HERMES = CallForm(re.compile(r"<tool_call>\s*"), re.compile(r"</tool_call>(?:\s*(?=<tool_call>))?"))
+_BARE = re.compile(r"\A\s*(?=[{\[])")
 FORMS = (
     HERMES,
-    CallForm("[TOOL_CALLS]", None, ""),
-    CallForm("[TOOL_CALLS]", "[TOOL_CALLS]", "", to_arguments="[ARGS]"),
+    CallForm(re.compile(r"\[TOOL_CALLS\]\s*")),
+    CallForm(re.compile(r"\[TOOL_CALLS\](.*?)(?:\[ARGS\]|\Z)\s*", re.DOTALL)),
     CallForm(
-        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-        "```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>",
-        "```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
-        to_arguments="```json",
+        re.compile(
+            r"(?:<｜tool▁calls▁begin｜>)?<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+            r"(.*?)(?:```json|\Z)\s*",
+            re.DOTALL,
+        ),
+        re.compile(
+            r"```<｜tool▁call▁end｜>"
+            r"(?:<｜tool▁calls▁end｜>|\s*(?=<｜tool▁call▁begin｜>))?"
+        ),
     ),
     CallForm(
-        "to=functions.", None, "<|call|>", to_arguments="<|channel|>commentary json<|message|>"
+        re.compile(
+            r"to=functions\.(.*?)(?:<\|channel\|>commentary json<\|message\|>|\Z)\s*", re.DOTALL
+        ),
+        re.compile(r"<\|call\|>"),
     ),
-    CallForm("", None, "", arguments_key="parameters"),
-    CallForm("", None, ""),
+    CallForm(_BARE, arguments_key="parameters", is_bare=True),
+    CallForm(_BARE, is_bare=True),
     TaggedForm(
         re.compile(r"<function=([^<>]+)>(.*?)(?:</function>)?", re.DOTALL),
         re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
@@ -213,15 +188,19 @@ FORMS = (
 )
 
 
-def call_of(text: str, name: Any, arguments: Any) -> RawCall:
+def call_of(text: str, name: Any, arguments: Any) -> ToolCall:
     """A call whose name and arguments may be anything."""
     if not isinstance(name, str) or not name.strip():
-        return RawCall(text, error=NO_NAME)
+        return broken(text, NO_NAME)
     if isinstance(arguments, str):
         arguments = json_or_text(arguments)
     if not isinstance(arguments, dict) or not is_sound(name, arguments):
-        return RawCall(text, name if is_sound(name, {}) else "", error=NO_OBJECT)
-    return RawCall(text, name, arguments)
+        return broken(text, NO_OBJECT, name if is_sound(name, {}) else "")
+    return ToolCall(name, arguments, text=text)
+
+
+def broken(text: str, error: str, name: str = "") -> ToolCall:
+    return ToolCall(name, None, error, text=text)
 
 
 def is_sound(name: str, arguments: Any) -> bool:
@@ -233,13 +212,6 @@ def is_sound(name: str, arguments: Any) -> bool:
     except (ValueError, RecursionError):
         return False
     return not is_too_deep(written, arguments)
-
-
-def skipped(text: str, at: int) -> int:
-    """The next place without white space."""
-    while at < len(text) and text[at].isspace():
-        at += 1
-    return at
 
 
 Write = Callable[[list[Message], list[Tool], bool], str]

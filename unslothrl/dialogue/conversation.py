@@ -1,20 +1,35 @@
-"""One episode's conversation, from its first prompt to the last reply."""
+"""One episode's conversation, from its first prompt to the last reply.
+
+To continue it the template renders all of it, replies as they were written. Where that begins with
+exactly the text so far, the rest is tokenised and appended. Where it does not, as with templates
+that drop the reasoning of earlier turns, a new sequence begins with all of it.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from unslothrl.dialogue.base import Extension, Message, Prompt, Reply, Tool
-from unslothrl.dialogue.calls import as_texts, has_tools
+from unslothrl.dialogue.calls import HERMES, Tool, as_texts, has_tools, with_tools
 from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.environments.base import Action, Message, ToolCall
 from unslothrl.errors import UserError
 
-OBSERVED = ("user", "tool", "system")
-FIRST = (*OBSERVED, "assistant")  # as in a data set: examples may come before the question
+OPEN, CLOSE = "<think>", "</think>"
+TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """What comes between two turns of the policy."""
+
+    ids: tuple[int, ...]  # to append after the reply or, in a new sequence, the whole prompt
+    is_continuation: bool
 
 
 class Conversation:
     """Takes what was sampled and what an environment says in turn.
 
-    `prompt_ids`: of the first prompt, where it is rendered already. UserError where the model's
+    `prompt_ids`: what the policy reads before its turn, which begins with all earlier turns of a
+    sequence; the first prompt's are given where it is rendered already. UserError where the model's
     template refuses the messages.
     """
 
@@ -25,30 +40,45 @@ class Conversation:
         tools: Sequence[Tool] = (),
         prompt_ids: Sequence[int] | None = None,
     ):
-        self._dialogue = dialogue
-        self._history = dialogue.opened(messages, tools)
-        self._prompt = (
-            dialogue.prompt(self._history) if prompt_ids is None else Prompt(tuple(prompt_ids))
+        self.dialogue, self.tools = dialogue, list(tools)
+        self.native_tools = self.tools if dialogue.native else []  # that the template writes
+        opened = dialogue.texts(list(messages))
+        if tools and dialogue.native is None:
+            opened = with_tools(opened, tools, "system" if dialogue.has_system else "user")
+        # The messages so far in two forms: a reply's content is all that was written, or its
+        # reasoning and its calls are fields of their own.
+        self.raw, self.parsed = list(opened), list(opened)
+        self.calls: tuple[ToolCall, ...] = ()  # of the last reply
+        self.count = 0  # of calls so far
+        self.reply_ids: tuple[int, ...] = ()  # of the last reply
+        if prompt_ids is None:
+            self.text = self._render(self.raw)  # of the prompt
+            self.prompt_ids = dialogue.tokens(self.text)
+        else:
+            self.text = dialogue.tried(self.raw, self.native_tools)
+            self.prompt_ids = tuple(prompt_ids)
+            if dialogue.tokens(self.text) != self.prompt_ids:
+                self.text = dialogue.decode(self.prompt_ids)
+
+    def reply(self, token_ids: Sequence[int]) -> Action:
+        """Takes the turn that the policy has written, whole or cut off. -> its text, special tokens
+        left out, and its parts."""
+        dialogue, ids = self.dialogue, tuple(token_ids)
+        raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
+        reasoning, rest = reasoned(raw, self._is_open())
+        found: list[ToolCall] = []
+        if self.tools:
+            rest, found = (dialogue.native or HERMES).read(rest, self.tools)
+        calls = tuple(
+            replace(call, id=f"call{number:05}") for number, call in enumerate(found, self.count)
         )
-        self._reply_ids: tuple[int, ...] | None = None
-
-    @property
-    def prompt_ids(self) -> tuple[int, ...]:
-        """What the policy reads before its turn: it begins with all earlier turns of a sequence."""
-        return self._prompt.ids
-
-    def reply(self, token_ids: Sequence[int]) -> Reply:
-        """Takes the turn that the policy has written, whole or cut off."""
-        if self._reply_ids is not None:
-            raise ValueError("a reply follows a reply: add what the environment says first")
-        ids = tuple(token_ids)
-        history = self._history
-        reply, raw, parsed = self._dialogue.read(ids, self._prompt, history)
-        self._reply_ids = ids
-        history.raw.append(raw)
-        history.parsed.append(parsed)
-        history.calls = reply.calls
-        history.count += len(history.calls)
+        content = text = dialogue.decode(ids, skip_special_tokens=True)
+        if calls or reasoning is not None:
+            content = dialogue.special.removed(rest).strip()
+        reply = Action.of(text, content, reasoning, calls)
+        self.reply_ids, self.calls, self.count = ids, calls, self.count + len(calls)
+        self.raw.append({"role": "assistant", "content": raw})
+        self.parsed.append(as_message(reply))
         return reply
 
     def add(self, messages: Sequence[Message]) -> Extension:
@@ -58,26 +88,75 @@ class Conversation:
         of the calls. Where a result cannot be written as one, since its call cannot be read, it is
         written as a turn of the user, in <tool_response>.
         """
-        if self._reply_ids is None:
-            raise ValueError("nothing to answer: the policy has not written a turn")
-        new = self._paired(checked(messages))
+        new = self._paired(messages)
         try:
-            extension, prompt = self._extended(new, self._reply_ids)
+            return self._extended(new)
         except UserError:
             if not has_tools(new):
                 raise
-            extension, prompt = self._extended(as_texts(new), self._reply_ids)
-        self._prompt, self._reply_ids = prompt, None
-        return extension
+            return self._extended(as_texts(new))
 
-    def _extended(self, new: list[Message], reply_ids: tuple[int, ...]) -> tuple[Extension, Prompt]:
-        return self._dialogue.extended(reply_ids, new, self._prompt, self._history)
+    def _extended(self, new: list[Message]) -> Extension:
+        """What follows the reply, the last message so far. UserError if refused."""
+        dialogue, last = self.dialogue, self.reply_ids[-1:]
+        new = dialogue.texts(dialogue.markers.clean(new))
+        if not dialogue.writes_texts:
+            raise UserError(
+                "model: its chat template does not write every turn once, so that turns cannot "
+                "follow a reply: choose another model, or --environment single_turn"
+            )
+        for ended in self._may_end(last):
+            raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
+            said = {**self.raw[-1], "content": raw}
+            rendered = self._rendered(said, new)
+            if rendered.startswith(self.text + raw):
+                ids = dialogue.tokens(rendered[len(self.text + raw) :])
+                if ids[:1] == last if ended else self._starts_well(ids):
+                    before, ids = self.prompt_ids + self.reply_ids, ids[ended:]
+                    break
+        else:
+            before, ids = (), dialogue.tokens(rendered)
+        self.raw[-1:] = [said, *new]
+        self.parsed += new
+        self.text, self.prompt_ids = rendered, before + ids
+        return Extension(ids, bool(before))
 
-    def _paired(self, messages: list[Message]) -> list[Message]:
+    def _starts_well(self, ids: tuple[int, ...]) -> bool:
+        """Whether nothing stands between a reply that was cut off and what follows it."""
+        return not self.dialogue.adds_space or not ids or ids[0] in self.dialogue.single
+
+    def _may_end(self, last: tuple[int, ...]) -> list[bool]:
+        """Whether a reply's last token ends its turn. One that stands for a text of its own may do
+        so where nothing says it, as `<|user|>` in GLM, or be a part of what was written.
+        """
+        if not last or last[0] not in self.dialogue.single:
+            return [False]
+        return [True] if last[0] in self.dialogue.ends else [True, False]
+
+    def _said(self, ids: tuple[int, ...]) -> str:
+        """What the policy has written after the prompt, special tokens kept."""
+        before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
+        text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
+        return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
+
+    def _is_open(self) -> bool:
+        """Whether the policy goes on in reasoning that its prompt has opened."""
+        return self.dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
+
+    def _rendered(self, said: Message, new: list[Message]) -> str:
+        try:
+            return self._render([*self.raw[:-1], said, *new])
+        except UserError:  # results of calls that the template does not see in a plain text
+            return self._render(self.parsed + new)
+
+    def _render(self, messages: list[Message]) -> str:
+        return self.dialogue.written(messages, self.native_tools)
+
+    def _paired(self, messages: Sequence[Message]) -> list[Message]:
         """With the id and the name of the call in each result."""
-        calls = {call.id: call for call in self._history.calls}
+        calls = {call.id: call for call in self.calls}
         answered = {message.get("tool_call_id") for message in messages}
-        waiting = [call for call in self._history.calls if call.id not in answered]
+        waiting = [call for call in self.calls if call.id not in answered]
         paired = []
         for message in messages:
             if message["role"] == "tool":
@@ -91,25 +170,30 @@ class Conversation:
         return paired
 
 
-def checked_prompt(messages: Sequence[Message]) -> list[Message]:
-    """UserError where no conversation begins with an environment's messages."""
-    messages = checked(messages, FIRST)
-    if messages[-1]["role"] == "assistant":
-        raise UserError("environment: its prompt ends with a turn of the assistant: leave it out")
-    return messages
+def as_message(reply: Action) -> Message:
+    """A reply with its reasoning and its calls apart. Of calls that cannot be made only their text
+    is left."""
+    unparsed = [call.text for call in reply.calls if call.error]
+    content = "\n".join(filter(None, (reply.content, "\n".join(unparsed))))
+    message: Message = {"role": "assistant", "content": content}
+    if reply.reasoning is not None:
+        message["reasoning_content"] = reply.reasoning
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in reply.calls
+        if not call.error
+    ]
+    return message | ({"tool_calls": calls} if calls else {})
 
 
-def checked(messages: Sequence[Message], roles: Sequence[str] = OBSERVED) -> list[Message]:
-    """UserError where an environment's messages are none."""
-    if not messages:
-        raise UserError("environment: it says nothing after a turn: return a message, or done=True")
-    for message in messages:
-        role, content = message.get("role"), message.get("content")
-        if role not in roles:
-            raise UserError(
-                f"environment: a message of role {role!r}: choose one of {', '.join(roles)}"
-            )
-        if not isinstance(content, str):
-            kind = type(content).__name__
-            raise UserError(f"environment: a message whose content is of type {kind}: give a text")
-    return list(messages)
+def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
+    """-> (the reasoning that a reply begins with or goes on with, the rest)."""
+    text = raw.lstrip()
+    if not is_open and not text.startswith(OPEN):
+        return None, raw
+    thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest

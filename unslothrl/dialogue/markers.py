@@ -8,7 +8,7 @@ other single tokens that the model's turns are made of. What the policy writes i
 import re
 from collections.abc import Iterable, Sequence
 
-from unslothrl.dialogue.base import Message
+from unslothrl.environments.base import Message
 
 FIELDS = ("content", "name", "tool_call_id")
 REPLACEMENT = "\ufffd"  # of a special token that is a single character

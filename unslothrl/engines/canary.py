@@ -145,4 +145,4 @@ def scale_of(name: str, size: tuple[int, ...], strength: float, settings: dict[s
     """The standard deviation of a tensor's values: A is [rank, in], B is [out, rank]."""
     if ".lora_A." in name:
         return size[1] ** -0.5
-    return strength * size[1] ** -0.5 / scaling_of(settings, name.rsplit(".", 2)[0])
+    return strength * size[1] ** -0.5 / scaling_of(settings)

@@ -5,13 +5,10 @@ from typing import Any
 
 import torch
 from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
 from unslothrl.records import Request, Sampling
 
 FILLER = 0  # the token that a finished row is fed with
-ALL = slice(None)
-PREFILL_TOKENS = 8192  # of one forward, where prompts are computed in parts
 
 
 class Chunk:
@@ -19,20 +16,10 @@ class Chunk:
 
     A chunk keeps its rows to its end: those that have finished are computed on, as `generate` of
     transformers does, so that what a request draws does not depend on when its neighbours finish.
-
-    Prompts are computed together or, where they end with completions that go on (`in_parts`), so
-    many at a time as a card has room for: no two are the same, and they are long.
     """
 
-    def __init__(
-        self,
-        requests: Sequence[Request],
-        stop: Collection[int],
-        device: torch.device,
-        in_parts: bool = False,
-    ):
+    def __init__(self, requests: Sequence[Request], stop: Collection[int], device: torch.device):
         self.requests, self.stop = requests, torch.tensor(sorted(stop))
-        self.in_parts = in_parts
         self.sampling = requests[0].sampling
         prompts = list(dict.fromkeys(request.prompt_ids for request in requests))
         self.ids, self.mask = padded(prompts, device)
@@ -65,53 +52,38 @@ class Chunk:
         return finished
 
     def _logits(self, model: Any) -> torch.Tensor:
-        """[rows, vocabulary] of the next token; the cache holds what came before."""
-        if self.cache is None:
-            return self._prompts_logits(model)
-        self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
-        self.positions = self.positions[:, -1:] + 1
-        output = self._forward(model, self.cache)
-        self.cache = output.past_key_values
-        return output.logits[:, -1]
-
-    def _prompts_logits(self, model: Any) -> torch.Tensor:
-        """A prompt is computed once for all its requests."""
-        prompts, width = self.ids.shape
-        rows = max(1, PREFILL_TOKENS // width) if self.in_parts else prompts
-        parts = [slice(begin, begin + rows) for begin in range(0, prompts, rows)]
-        outputs = [self._forward(model, empty_cache(model.config), part) for part in parts]
-        self.cache = joined([output.past_key_values for output in outputs])
-        logits = torch.cat([output.logits[:, -1] for output in outputs])
-        if len(logits) == len(self.prompt_of):
+        """[rows, vocabulary] of the next token; the cache holds what came before. A prompt is
+        computed once for all its requests."""
+        is_first = self.cache is None
+        if is_first:
+            self.cache = DynamicCache(config=model.config)
+        else:
+            self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], -1)
+            self.positions = self.positions[:, -1:] + 1
+        output = model(
+            input_ids=self.ids,
+            attention_mask=self.mask,
+            position_ids=self.positions,
+            past_key_values=self.cache,
+            use_cache=True,
+            logits_to_keep=1,
+        )
+        self.cache, logits = output.past_key_values, output.logits[:, -1]
+        if not is_first or len(logits) == len(self.prompt_of):
             return logits
         self.cache.batch_select_indices(self.prompt_of)
         self.mask, self.positions = self.mask[self.prompt_of], self.positions[self.prompt_of]
         return logits[self.prompt_of]
 
-    def _forward(self, model: Any, cache: Any, rows: slice = ALL) -> Any:
-        return model(
-            input_ids=self.ids[rows],
-            attention_mask=self.mask[rows],
-            position_ids=self.positions[rows],
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-
     def drawn(self, row: int) -> tuple[tuple[int, ...], tuple[float, ...]]:
         """-> (token ids, their log-probabilities) of a row so far."""
         length = int(self.lengths[row])
-        return tuple(self.tokens[row, :length].tolist()), tuple(
-            self.logprobs[row, :length].tolist()
-        )
+        tokens, logprobs = self.tokens[row, :length], self.logprobs[row, :length]
+        return tuple(tokens.tolist()), tuple(logprobs.tolist())
 
     def finish_reason(self, row: int) -> str:
         """Of a row that has finished: its last token says so."""
         return "stop" if self.tokens[row, self.lengths[row] - 1] in self.stop else "length"
-
-    def take_out(self, row: int) -> None:
-        """The row draws nothing more."""
-        self.is_running[row] = False
 
 
 def padded(
@@ -158,58 +130,3 @@ def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
         ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
         logits = torch.empty_like(logits).scatter_(-1, order, ordered)
     return logits
-
-
-ROOM = 64  # tokens by which a buffer grows
-
-
-class GrowingLayer(DynamicLayer):
-    """As `DynamicLayer`, which copies all keys and values for each new token."""
-
-    room: tuple[torch.Tensor, torch.Tensor] | None = None  # [rows, heads, capacity, size] each
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        begin = self.get_seq_length()
-        if begin == 0:
-            return super().update(key_states, value_states, *args, **kwargs)
-        end = begin + key_states.shape[-2]
-        if self.room is None or self.room[0].shape[-2] < end:
-            self.room = with_room(self.keys, end), with_room(self.values, end)
-        keys, values = self.room
-        keys[..., begin:end, :], values[..., begin:end, :] = key_states, value_states
-        self.keys, self.values = keys[..., :end, :], values[..., :end, :]
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
-        super().batch_select_indices(indices)
-        self.room = None
-
-
-def with_room(states: Any, tokens: int) -> torch.Tensor:
-    """A copy of `states` [rows, heads, tokens so far, size] that can hold `tokens` and `ROOM`."""
-    rows, heads, so_far, size = states.shape
-    buffer = states.new_empty(rows, heads, tokens + ROOM, size)
-    buffer[..., :so_far, :] = states
-    return buffer
-
-
-def joined(caches: Sequence[DynamicCache]) -> DynamicCache:
-    """Those of several parts of a batch, of equal lengths, as one; it takes the first one over."""
-    if len(caches) > 1:
-        for of_all in zip(*(cache.layers for cache in caches), strict=True):
-            whole: Any = of_all[0]
-            parts: list[Any] = list(of_all)
-            whole.keys = torch.cat([part.keys for part in parts])
-            whole.values = torch.cat([part.values for part in parts])
-    return caches[0]
-
-
-def empty_cache(config: Any) -> DynamicCache:
-    """For a model of this configuration; layers with a sliding window are as transformers' own."""
-    cache = DynamicCache(config=config)
-    cache.layers = [
-        GrowingLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers
-    ]
-    return cache

@@ -172,7 +172,7 @@ def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]
     halves_of: dict[str, tuple[dict, float]] = {}
     for name, tensor in published.tensors.items():
         module, is_a = parse_fine_tuned_lora_name(name, mapper)
-        halves, _ = halves_of.setdefault(module, ({}, published.scaling(name.rsplit(".", 2)[0])))
+        halves, _ = halves_of.setdefault(module, ({}, published.scaling))
         halves["a" if is_a else "b"] = tensor
     return halves_of
 

@@ -18,7 +18,7 @@ from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight, longest
 from unslothrl.engines.chunk import Chunk
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request
-from unslothrl.system.memory import is_out_of_memory
+from unslothrl.system.memory import is_out_of_memory, peak_memory_mb
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -110,7 +110,7 @@ class TransformersEngine:
     def _taken_out(self, id: str) -> InFlight:
         """Of its chunk, with what it has drawn there."""
         chunk, row = self.running.pop(id)
-        chunk.take_out(row)
+        chunk.is_running[row] = False
         flight = self.in_flight[id]
         flight.extend(*chunk.drawn(row))
         return flight
@@ -147,8 +147,7 @@ class TransformersEngine:
             first = goes_with(*ordered[0])
             chosen = [entry for entry in ordered if goes_with(*entry) == first][:room]
             requests, load = [request for request, _ in chosen], chosen[0][1]
-            goes_on = any(self.in_flight[request.id].segment for request in requests)
-            chunk = Chunk(requests, self.stop, self.backend.model.device, in_parts=goes_on)
+            chunk = Chunk(requests, self.stop, self.backend.model.device)
             self.chunks.append((chunk, load))
             for row, request in enumerate(requests):
                 del self.waiting[request.id]
@@ -227,6 +226,7 @@ class TransformersEngine:
     def sleep(self) -> None:
         """Leaves the mode in which the backend generates, so that it can train. What is in flight
         goes on with the next `step`."""
+        peak_memory_mb()  # what it has awake
         self.awake.close()
         self.model = None
         self.backend.free_cache()
@@ -235,7 +235,7 @@ class TransformersEngine:
         return self.backend.fingerprint()
 
     def memory_mb(self) -> float:
-        return self.backend.memory_mb()
+        return peak_memory_mb()
 
     def close(self) -> None:
         self.abort(list(self.in_flight))

@@ -23,21 +23,20 @@ from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import OF_VLLM, SCRATCH, kept
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
-from unslothrl.weights.node_files import ROOM, Held, NodeFiles
+from unslothrl.weights.node_files import ROOM, NodeFiles
 
 
 def start(
     base: Path,
     *,
     takes_turns: bool = False,
-    sleep_lock: str | None = None,
     float32_head: bool | None = None,
     **chosen: Any,
 ) -> "VllmEngine":
     """Loads `base` into a vLLM of this process; the other keywords are those of `options`.
 
-    `takes_turns` with another process on a card, `sleep_lock`: see `VllmEngine`. `float32_head` is
-    on where there is a card unless it is given.
+    `takes_turns` with another process on a card. `float32_head` is on where there is a card unless
+    it is given.
     """
     set_variables()
     import torch
@@ -55,7 +54,7 @@ def start(
     )
     with kept("LD_PRELOAD"):  # what vLLM has its own workers load, not what we start later
         llm = LLM(**keywords)
-    return VllmEngine(llm, base, takes_turns and on_gpu, sleep_lock)
+    return VllmEngine(llm, base, takes_turns and on_gpu)
 
 
 def set_variables() -> None:
@@ -74,7 +73,7 @@ class LoadedVersion(NamedTuple):
 
     version: int
     request: Any  # its LoRARequest
-    files: Held  # that vLLM reads it from, again where it had to drop it
+    files: Path  # the folder that vLLM reads it from, again where it had to drop it
 
 
 class VllmEngine:
@@ -83,8 +82,8 @@ class VllmEngine:
 
     One that takes turns sleeps from its start until something is added: its KV cache is freed, and
     what weights are its own lie in host memory, so that the next process on the card finds room
-    when it starts. A version that comes meanwhile is loaded when it wakes. Engines of one card that
-    have the same `sleep_lock` sleep and wake one at a time.
+    when it starts. A version that comes meanwhile is loaded when it wakes. Engines of one card
+    sleep and wake one at a time.
 
     With `max_loras` versions on the card, requests of further versions wait until one of those has
     no running request: with 1 all that an older version has begun ends before the newer one's
@@ -95,10 +94,8 @@ class VllmEngine:
     What vLLM holds in its slots is read back and compared with what was published: see `readback`.
     """
 
-    def __init__(
-        self, llm: Any, base: Path, takes_turns: bool = False, sleep_lock: str | None = None
-    ):
-        self.llm, self.takes_turns, self.sleep_lock = llm, takes_turns, sleep_lock
+    def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
+        self.llm, self.takes_turns = llm, takes_turns
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
@@ -142,31 +139,17 @@ class VllmEngine:
         self._unload_unused()
 
     def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
-        """From the node's files or, where somebody has damaged or removed them, from files of its
-        own. -> the number of the load."""
-        is_own = False
-        while True:
-            files = self.files.hold(adapter, is_own)
-            try:
-                return self._add_files(adapter, files)
-            except BaseException:
-                is_whole = self.files.is_whole(files, adapter)
-                self.files.release(files)
-                if is_own or is_whole:
-                    raise
-            is_own = True
-
-    def _add_files(self, adapter: Adapter, files: Held) -> tuple[int, LoadedVersion]:
-        """Under a name and an id that no other load has."""
+        """-> the number of the load: under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
-        number = next(NUMBERS)
-        request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files.folder))
+        number, files = next(NUMBERS), self.files.hold(adapter)
+        request = LoRARequest(f"v{adapter.version:06d}-{number}", number, str(files))
         with contextlib.ExitStack() as on_error:
+            on_error.callback(self.files.release, files)
             on_error.callback(self.llm.llm_engine.remove_lora, number)
             if not self.llm.llm_engine.add_lora(request):
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
-            self.slots.loaded(number, adapter, files.folder)
+            self.slots.loaded(number, adapter, files)
             on_error.pop_all()
         return number, LoadedVersion(adapter.version, request, files)
 
@@ -260,13 +243,14 @@ class VllmEngine:
     def sleep(self) -> None:
         """Stays awake while requests are in flight, whose keys and values would be lost."""
         if self.takes_turns and not self.is_asleep and not self.in_flight:
-            with sleep_lock(self.sleep_lock, adapter_room()):
+            peak_memory_mb()  # what it has awake
+            with sleep_lock(adapter_room()):
                 self.llm.sleep(level=1)
             self.is_asleep = True
 
     def wake(self) -> None:
         if self.is_asleep:
-            with sleep_lock(self.sleep_lock, adapter_room()):
+            with sleep_lock(adapter_room()):
                 self.llm.wake_up()
             self.is_asleep = False
             if self.loaded:

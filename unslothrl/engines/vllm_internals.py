@@ -6,7 +6,6 @@ What is read of it: `LLMEngine.output_processor.request_states`, and `requests` 
 (v1/core/sched/scheduler.py), which is in this process (`variables.OF_VLLM`).
 """
 
-import contextlib
 import os
 import sys
 import tempfile
@@ -15,8 +14,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.planning.engine_memory import EngineMemory
+from unslothrl.config.parts import vllm_rank
+from unslothrl.planning.footprint import EngineMemory
+from unslothrl.system.variables import VISIBLE
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
@@ -49,12 +49,12 @@ def taken_back(engine: Any, internal_id: str) -> Any:
     return output.outputs[0]
 
 
-def sleep_lock(name: str | None, folder: str | None) -> contextlib.AbstractContextManager[Any]:
-    """Inside it no other process of this user and host holds the lock; nothing without a name.
-    `planning/place.py` says who needs it. It is free again when its process ends, however."""
-    if name is None:
-        return contextlib.nullcontext()
-    path = Path(folder or tempfile.gettempdir()) / f"unslothrl-{os.getuid()}-{name}.lock"
+def sleep_lock(folder: str | None) -> FileLock:
+    """Inside it no other engine of this user sleeps or wakes on the same GPU: vLLM ends its process
+    where less of the GPU is free after it has gone to sleep than before
+    (v1/worker/gpu_worker.py:220). It is free again when its process ends, however."""
+    card = os.environ.get(VISIBLE, "0").replace("/", "-")
+    path = Path(folder or tempfile.gettempdir()) / f"unslothrl-{os.getuid()}-card-{card}.lock"
     return FileLock(path, mode=0o600)
 
 

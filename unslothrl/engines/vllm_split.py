@@ -36,8 +36,6 @@ LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their s
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 
-siblings: tuple[int, ...] = ()  # in a worker: the other workers of the same actor
-
 
 def start(
     base: Path, source: Path, workers: int, *, on_gpu: bool, **chosen: Any
@@ -48,12 +46,7 @@ def start(
     from vllm import LLM
 
     keywords = vllm_internals.options(
-        source,
-        workers=workers,
-        takes_turns=False,
-        float32_head=on_gpu,
-        on_gpu=on_gpu,
-        **chosen,
+        source, workers=workers, takes_turns=False, float32_head=on_gpu, on_gpu=on_gpu, **chosen
     )
     set_variables_of(workers)
     return SplitVllmEngine(LLM(**keywords), base)
@@ -114,10 +107,7 @@ class SplitVllmEngine(vllm.VllmEngine):
     def __init__(self, llm: Any, base: Path):
         super().__init__(llm, base)
         self.base = base
-        pids = tuple(self.in_workers(process_id))
-        self.in_workers(partial(know_siblings, pids))
-        check_base(self.in_workers(partial(take_scales, base)))
-        self.memory_mb()  # from now on a GPU's use is watched
+        check_base(self.in_workers(partial(base_problem, base, True)))
 
     @cached_property
     def slots(self) -> Slots:
@@ -154,7 +144,7 @@ class SplitVllmEngine(vllm.VllmEngine):
     def fingerprint(self) -> str:
         """That of the 4-bit base, of which every worker's weights must be its part. Raises RunError
         where they are not."""
-        check_base(self.in_workers(partial(base_problem, self.base)))
+        check_base(self.in_workers(partial(base_problem, self.base, False)))
         return base_model.fingerprint(PackedWeights(self.base).in_order())
 
     def memory_mb(self) -> float:
@@ -172,7 +162,10 @@ def check_base(problems: Sequence[str | None]) -> None:
     """Raises RunError where a worker has found one."""
     for problem in problems:
         if problem is not None:
-            raise RunError(f"vLLM's workers hold a different base than the learner: {problem}")
+            raise RunError(
+                f"vLLM's workers hold a different base than the learner: {problem}; a base that is "
+                "not in bfloat16 they quantise otherwise"
+            )
 
 
 # In the worker processes.
@@ -181,8 +174,8 @@ def check_base(problems: Sequence[str | None]) -> None:
 class EndsWithItsActor:
     """Mixed into vLLM's worker (`worker_extension_cls`), which then ends when the actor does.
 
-    vLLM's own watch on its parent only asks the worker to stop; one that waits for another worker,
-    or is stopped, would hold its GPU for ever.
+    vLLM's own watch on its parent only asks the worker to stop; one that waits for another worker
+    would hold its GPU for ever.
     """
 
     def __new__(cls, *arguments: Any, **keywords: Any) -> "EndsWithItsActor":
@@ -195,20 +188,9 @@ class EndsWithItsActor:
 
 
 def end_after(parent: Any) -> None:
-    """Waits for the end of a process, then ends this one and its siblings, however they are."""
+    """Waits for the end of a process, then ends this one, whatever it does."""
     parent.join()
-    for pid in (*siblings, os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def process_id(model: Any) -> int:
-    return os.getpid()
-
-
-def know_siblings(pids: tuple[int, ...], model: Any) -> None:
-    global siblings
-    siblings = tuple(pid for pid in pids if pid != os.getpid())
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def peak_mb(model: Any) -> float:
@@ -229,7 +211,7 @@ class PublishedFile:
         """AdapterDamaged where the file is not what was published, OSError where it is gone."""
         with (self.folder / WEIGHTS_FILE).open("rb") as file:
             weights = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        adapter = Adapter.read(self.version, weights, self.config, self.checksum)
+        adapter = Adapter.of(self.version, weights, self.config, self.checksum)
         adapter.verify()
         return Published(adapter)
 
@@ -247,24 +229,14 @@ def lora_state(model: Any) -> LoraState:
     return state_of(manager_of(model))
 
 
-def take_scales(base: Path, model: Any) -> str | None:
-    """Gives this worker's 4-bit weights the scales of the checkpoint `base`. -> what of them is not
-    its part of it, None where nothing is.
+def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
+    """What of this worker's 4-bit weights is not its part of the checkpoint `base`, None where
+    nothing is. `takes_scales`: they are given those of the checkpoint.
 
     bitsandbytes stores scales in 8 bits around their mean: that of the whole matrix in the
     checkpoint, that of the part where a worker has quantised it alone. Weights would differ by half
     a percent.
     """
-    return _compared(base, model, takes=True)
-
-
-def base_problem(base: Path, model: Any) -> str | None:
-    """What of this worker's 4-bit weights is not its part of the checkpoint `base`, None where
-    nothing is."""
-    return _compared(base, model, takes=False)
-
-
-def _compared(base: Path, model: Any, takes: bool) -> str | None:
     whole, rank, compared = PackedWeights(base), own_rank(), 0
     for module, packed, state, by_input in quantised_in(model):
         name = f"{module}.weight"
@@ -274,7 +246,7 @@ def _compared(base: Path, model: Any, takes: bool) -> str | None:
         if not torch.equal(packed.cpu(), part_of(whole.tensor(name), shape, by_input, rank)):
             return f"{module} has other 4-bit weights on GPU {rank} than {base}"
         scales = part_of(whole.scales(name), shape, by_input, rank, each=BLOCK)
-        if takes:
+        if takes_scales:
             state.absmax.copy_(scales.view_as(state.absmax))  # in place: CUDA graphs read it there
         elif not torch.equal(state.absmax.cpu().flatten(), scales):
             return f"{module} has other scales on GPU {rank} than {base}"

@@ -1,5 +1,5 @@
 """What answers the policy between its turns. One file each; a new file here is a new environment,
-and a class of the user's own, `file.py:Class`, is one too. See `base.Environment`.
+and a class of the user's own, `file.py:Class`, is one too: see docs/environments.md.
 
 Imports nothing but the standard library, as `base`.
 """

@@ -1,9 +1,10 @@
-"""What an environment is given and what it answers. Imports nothing but the standard library: this
-runs in whichever Python an environment has (`--environment_python`)."""
+"""What an environment is given and what it answers, as docs/environments.md has it. Imports nothing
+but the standard library: this runs in whichever Python an environment has
+(`--environment_python`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 DEFAULT_TURNS = 10  # of an episode, where neither the run nor the environment says how many
 
@@ -41,6 +42,7 @@ class ToolCall:
     arguments: dict[str, Any] | None  # None where they could not be read
     error: str = ""  # why not
     id: str = ""
+    text: str = field(default="", compare=False)  # as it stands in the reply
 
 
 class Action(str):
@@ -76,35 +78,3 @@ class Step:
 
 class ToolError(Exception):
     """A tool's own error: the policy reads its text, and the call counts as failed."""
-
-
-class Environment(Protocol):
-    """One episode's other side. Every candidate of a group has an instance of its own, in a process
-    of its own; what is loaded when the file is imported is shared by all of them.
-
-    `max_new_tokens` bounds all that comes after the prompt, the environment's own tokens included.
-    """
-
-    max_turns: int  # of the policy, unless `--max_turns` says so; 10 where neither does
-
-    def reset(self, task: Task, seed: int) -> str | Sequence[Message] | None:
-        """Before the first turn. -> the prompt, None: the task's own. `seed` is the group's: its
-        candidates must begin in the same state. Python's and NumPy's random numbers are seeded with
-        it already. May be `async`."""
-
-    async def step(self, action: Action) -> Step | tuple[str | Sequence[Message], float, bool]:
-        """The answer to a turn: a `Step`, or (observation, reward, done).
-
-        Other episodes go on while it waits. An exception loses this episode: it is not trained on.
-        """
-
-    def finish(self) -> float:
-        """Where the turns or the tokens are used up before the environment is done. -> a reward for
-        the last turn. May be left out, may be `async`."""
-
-    def close(self) -> None:
-        """When the episode is over, however it ends. May be left out, may be `async`."""
-
-    @classmethod
-    def prepare(cls, **options: Any) -> None:
-        """Once before any episode, in the process from which theirs are forked. May be left out."""

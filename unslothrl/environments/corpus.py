@@ -4,7 +4,6 @@ Rows have their text in a column of `TEXT`. A longer text is cut into passages, 
 search finds is what it shows.
 """
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -12,15 +11,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from unslothrl.data import files
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, expanded, is_file, is_folder, leads_out, read_text
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_text
 from unslothrl.text import plain
 
 TEXT = ("text", "contents", "content", "passage", "body", "document")
 TITLE, ID = "title", ("id", "_id", "docid", "doc_id", "pid")
 TEXTS = (".txt", ".md")
-MOST_TEXT = 64 << 20  # bytes of a text file
 MOST_PASSAGE, MOST_TITLE = 1000, 100  # characters
-MOST_PASSAGES, MOST_FILES = 1_000_000, 100_000
+MOST_PASSAGES = 1_000_000
 ENDS = ("\n\n", "\n", ". ", " ")  # where a passage ends, the best first
 WORD = re.compile(r"\w")
 
@@ -39,7 +37,7 @@ class Corpus:
 
     def __init__(self, name: str):
         self.name, self.path = name, expanded(name)
-        self.dropped, self.columns = 0, ""
+        self.dropped = 0
 
     def __iter__(self) -> Iterator[Passage]:
         self.dropped = count = 0
@@ -52,16 +50,14 @@ class Corpus:
                 if count > MOST_PASSAGES:
                     self.refuse(f"it has more than {MOST_PASSAGES:,} passages: give a part of it")
                 yield passage
-        if not count and not self.columns:
-            self.refuse("there is no text in it: give a file with passages")
         if not count:
-            self.refuse(f"no row has a text{self.columns}: name its column {TEXT[0]}")
+            self.refuse(f"there is no text in it: rows have it in a column {TEXT[0]}")
 
     def documents(self) -> Iterator[Passage]:
         """Every row and text file; its text is "" where it has none."""
         for file in self.files():
             if file.suffix.lower() in TEXTS:
-                yield Passage(self.shown(file), self.text_of(file))
+                yield Passage(self.shown(file), read_text(file))
                 continue
             rows = files.read(file)
             for number in range(len(rows)):
@@ -77,13 +73,7 @@ class Corpus:
             return [self.path]
         if not is_folder(self.path):
             self.refuse("no such file or folder: check the path")
-        found: list[Path] = []
-        for parent, folders, names in os.walk(self.path):
-            folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-            found += [Path(parent, name) for name in sorted(names) if not name.startswith(".")]
-            if len(found) > MOST_FILES:
-                self.refuse(f"it has more than {MOST_FILES:,} files: give a part of it")
-        found = [file for file in found if is_readable(file) and is_file(file)]
+        found = [file for file in files.below(self.path) if is_readable(file) and is_file(file)]
         if not found:
             self.refuse(f"no file with passages in this folder: use {', '.join(TEXTS)} or .jsonl")
         for file in found:
@@ -94,14 +84,7 @@ class Corpus:
     def shown(self, file: Path) -> str:
         return file.name if file == self.path else str(file.relative_to(self.path))
 
-    def text_of(self, file: Path) -> str:
-        try:
-            return read_text(file, MOST_TEXT)
-        except Unreadable as error:
-            self.refuse(f"{error}: fix it, or take it out", file)
-
     def of_row(self, row: Mapping[str, Any], place: str) -> Passage:
-        self.columns = self.columns or f" (its columns: {plain(', '.join(row))})"
         text = next((row[name] for name in TEXT if isinstance(row.get(name), str)), "")
         title = row.get(TITLE)
         title = one_line_of(title) if isinstance(title, str) else ""

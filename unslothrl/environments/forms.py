@@ -15,16 +15,16 @@ import inspect
 import math
 import os
 import sys
-import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from unslothrl.environments.base import Action, Message, Step, Task
+from unslothrl.environments.base import Action, Message, Step, Task, ToolCall
 from unslothrl.environments.tool_calls import InvalidEnvironment, Tools, awaited
 
 MOST_REWARD, ROUNDING = 1e12, 1e-6  # as in `records`, whose NumPy another Python may lack
 HERE = os.path.dirname(os.path.abspath(__file__))
 RL2_PARAMETERS = ("state", "action", "extra_info")
+OBSERVED = ("user", "tool", "system")  # roles
 MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
 Answer = dict[str, Any]
 OVER: Answer = {"observation": "", "reward": 0.0, "done": True, "score": None}
@@ -32,6 +32,8 @@ OVER: Answer = {"observation": "", "reward": 0.0, "done": True, "score": None}
 
 class EnvironmentForm:
     """An episode's environment as the server calls it. `environment` is the user's object."""
+
+    FINISH = "finish"
 
     def __init__(self, environment: Any, tools: Sequence[Callable] = (), most_calls: int = 0):
         self.environment = environment
@@ -50,31 +52,26 @@ class EnvironmentForm:
             )
         return most
 
-    def reset(self, task: Task, seed: int) -> Answer:
+    def reset(self, task: Answer, seed: int) -> Answer:
         """-> {"prompt": None for the task's own, a text (a user's turn) or messages; or "more": a
         text behind the task's prompt; "tools": their JSON schemas, "max_turns": or None}."""
-        prompt = self.prompt(task, seed)
+        prompt = self.prompt(Task(**task), seed)
         return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
 
     def prompt(self, task: Task, seed: int) -> Answer:
-        """Ours: `reset` may take the seed by its place, by its name or not at all."""
+        """Ours: `reset` may leave the seed out. Gymnasium's has no task, and may give a dict beside
+        the first observation."""
         reset = self.environment.reset
-        parameters = inspect.signature(reset).parameters
-        kinds = [each.kind for each in parameters.values()]
-        places = kinds.count(inspect.Parameter.POSITIONAL_ONLY)
-        places += kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        if places > 1 or inspect.Parameter.VAR_POSITIONAL in kinds:
-            said = reset(task, seed)
-        elif "seed" in parameters or inspect.Parameter.VAR_KEYWORD in kinds:
-            said = reset(task, seed=seed)
-        else:
-            said = reset(task)
-        said = awaited(said)
-        return {"prompt": None if said is None else conversation(said)}
+        given = (task,) if takes_task(reset) else ()
+        said = awaited(reset(*given, **taken(reset, {"seed": seed})))
+        if not given and isinstance(said, tuple) and len(said) == 2:
+            said = said[0]
+        return {"prompt": None if given and said is None else opening(said)}
 
-    def step(self, action: Action) -> Answer:
+    def step(self, text: str, content: str, reasoning: str | None, calls: list[Answer]) -> Answer:
         """-> {"observation": a text (a user's turn) or messages, "reward", "done", "score", "calls"
         and "errors": of tools}; "raw" in the observation's place: {"text", "continues"}."""
+        action = Action.of(text, content, reasoning, [ToolCall(**call) for call in calls])
         if self.tools.functions and action.calls:
             return self.tools.answer(action)
         return self.answered(action)
@@ -83,37 +80,24 @@ class EnvironmentForm:
         """To a turn without calls."""
         return answer(awaited(self.environment.step(action)))
 
-    def finish(self) -> float:
-        """-> the reward of an episode that has ended before the environment ended it."""
-        finish = getattr(self.environment, "finish", None)
-        return number(awaited(finish()), "finish") if callable(finish) else 0.0
+    def finish(self) -> Answer:
+        """-> {"reward"} of an episode that has ended before the environment ended it."""
+        finish = getattr(self.environment, self.FINISH, None)
+        return {"reward": number(awaited(finish()), self.FINISH) if callable(finish) else 0.0}
 
-    def close(self) -> None:
+    def close(self) -> Answer:
         close = getattr(self.environment, "close", None)
+        self.environment = None  # once
         if callable(close):
             awaited(close())
-
-
-class GymnasiumForm(EnvironmentForm):
-    """`reset(seed=...)` gives the first observation, or that and a dict; `step` five values: the
-    observation, the reward, whether the episode has ended, whether it is cut off, and a dict."""
-
-    def prompt(self, task: Task, seed: int) -> Answer:
-        reset = self.environment.reset
-        takes_seed = "seed" in inspect.signature(reset).parameters
-        first = awaited(reset(seed=seed) if takes_seed else reset())
-        if isinstance(first, tuple) and len(first) == 2:
-            first = first[0]
-        return {"prompt": conversation(first)}
-
-    def answered(self, action: Action) -> Answer:
-        return answer(awaited(self.environment.step(str(action))))
+        return {}
 
 
 class TrlForm(EnvironmentForm):
     """Its public methods are tools; a turn without a call ends the episode."""
 
-    NOT_TOOLS = ("reset", "get_reward", "close")
+    FINISH = "get_reward"
+    NOT_TOOLS = ("reset", FINISH, "close")
 
     def own_tools(self) -> list[Callable]:
         methods = self.methods(type(self.environment))
@@ -133,20 +117,13 @@ class TrlForm(EnvironmentForm):
         row = {"problem": task.problem, "answer": task.answer, **task.read, "prompt": task.messages}
         row |= task.extra
         reset = self.environment.reset
-        parameters = inspect.signature(reset).parameters.values()
-        if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
-            row = {each.name: row[each.name] for each in parameters if each.name in row}
-        more = awaited(reset(**row))
+        more = awaited(reset(**taken(reset, row)))
         if more is not None and not isinstance(more, str):
             raise InvalidEnvironment(f"reset returned {kind(more)}: return None or a text")
         return {"more": more or ""}
 
     def answered(self, action: Action) -> Answer:
-        return {**OVER, "reward": self.finish()}
-
-    def finish(self) -> float:
-        get_reward = getattr(self.environment, "get_reward", None)
-        return 0.0 if get_reward is None else number(awaited(get_reward()), "get_reward")
+        return {**OVER, **self.finish()}
 
 
 class NoEnvironment:
@@ -158,12 +135,12 @@ class NoEnvironment:
 class Rl2Form(EnvironmentForm):
     """A function over texts: what the policy has read so far, and what it wrote."""
 
-    def reset(self, task: Task, seed: int) -> Answer:
+    def prompt(self, task: Task, seed: int) -> Answer:
         self.state = task.prompt
         own = task.extra.get("extra_info")  # RL2's column
         row = {"answer": task.answer, "problem": task.problem, **task.extra}
         self.extra_info = {**row, **own} if isinstance(own, Mapping) else row
-        return {"prompt": None, "tools": [], "max_turns": None, "wants_text": True}
+        return {"prompt": None}
 
     def answered(self, action: Action) -> Answer:
         said = awaited(self.environment(self.state, str(action), self.extra_info))
@@ -205,7 +182,7 @@ def load(setup: Mapping[str, Any]) -> Make:
             )
         return lambda: Rl2Form(found)
     if inspect.isclass(found) and form_of(found) is TrlForm:  # raises now if it is none
-        Tools([bound(found, method) for method in TrlForm.methods(found)])
+        Tools(TrlForm.methods(found))
     if isinstance(inspect.getattr_static(found, "prepare", None), classmethod):
         getattr(found, "prepare")(**options)  # noqa: B009
 
@@ -252,15 +229,23 @@ def form_of(found: type) -> type[EnvironmentForm]:
     parameters = list(inspect.signature(reset).parameters.values())[1:]
     names = [each.name for each in parameters if each.kind is not inspect.Parameter.VAR_KEYWORD]
     takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
-    if hasattr(found, "get_reward") or takes_row or not callable(step):
-        return TrlForm
-    return GymnasiumForm if not names or names[0] in ("seed", "options") else EnvironmentForm
+    is_trls = hasattr(found, "get_reward") or takes_row or not callable(step)
+    return TrlForm if is_trls else EnvironmentForm
 
 
-def bound(found: type, method: Callable) -> Callable:
-    """A method without the parameter that an object of the class fills; a static one has none."""
-    is_static = isinstance(inspect.getattr_static(found, method.__name__, None), staticmethod)
-    return method if is_static else types.MethodType(method, found)
+def takes_task(reset: Callable) -> bool:
+    """Unlike Gymnasium's, of a method."""
+    kinds = {each.name: each.kind for each in inspect.signature(reset).parameters.values()}
+    first = next(iter(kinds), "seed")
+    return first not in ("seed", "options") and kinds[first] is not inspect.Parameter.VAR_KEYWORD
+
+
+def taken(function: Callable, named: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that a function takes, all of them where it has `**`."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return named
+    return {each.name: named[each.name] for each in parameters if each.name in named}
 
 
 def answer(said: Any) -> Answer:
@@ -280,22 +265,28 @@ def answer(said: Any) -> Answer:
         raise InvalidEnvironment(
             f"step returned {kind(said)}: return (observation, reward, done) or a Step"
         )
-    if observation is None or (done and isinstance(observation, list | tuple) and not observation):
-        observation = ""  # what nobody reads may be missing
     if score is not None:
         score = number(score, "score")
         if not -ROUNDING <= score <= 1 + ROUNDING:
             raise InvalidEnvironment(f"its score is {score:g}: give 0 to 1")
         score = min(1.0, max(0.0, score))
     return {
-        "observation": conversation(observation),
+        "observation": "" if done or observation is None else conversation(observation),
         "reward": number(0.0 if reward is None else reward, "reward"),
         "done": bool(done),
         "score": score,
     }
 
 
-def conversation(value: Any) -> str | list[Message]:
+def opening(value: Any) -> str | list[Message]:
+    """A prompt, in which examples may come before the question."""
+    said = conversation(value, (*OBSERVED, "assistant"))
+    if not isinstance(said, str) and said[-1]["role"] == "assistant":
+        raise InvalidEnvironment("its prompt ends with a turn of the assistant: leave it out")
+    return said
+
+
+def conversation(value: Any, roles: Sequence[str] = OBSERVED) -> str | list[Message]:
     """A text, or messages that are well formed."""
     if isinstance(value, str):
         return str(value)
@@ -303,10 +294,10 @@ def conversation(value: Any) -> str | list[Message]:
         value = [value]
     if not isinstance(value, Sequence) or isinstance(value, bytes) or not value:
         raise InvalidEnvironment(f"an observation is {kind(value)}: give a text, or messages")
-    return [message(each) for each in value]
+    return [message(each, roles) for each in value]
 
 
-def message(given: Any) -> Message:
+def message(given: Any, roles: Sequence[str]) -> Message:
     """What a template may see of a message: with a call in it, it would write a turn of the
     policy's whatever the role."""
     if not isinstance(given, Mapping) or "role" not in given or "content" not in given:
@@ -317,15 +308,16 @@ def message(given: Any) -> Message:
     for key, value in found.items():
         if not isinstance(value, str) and (value is not None or key in ("role", "content")):
             raise InvalidEnvironment(f"a message's {key} is {kind(value)}: give a text")
+    if found["role"] not in roles:
+        raise InvalidEnvironment(
+            f"a message of role {found['role']!r}: choose one of {', '.join(roles)}"
+        )
     return {key: str(value) for key, value in found.items() if value is not None}
 
 
 def number(value: Any, name: str) -> float:
     """A finite one that sums can hold."""
-    try:
-        found = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        found = math.nan
+    found = math.nan if isinstance(value, str | bytes) else float(value)
     if not abs(found) < MOST_REWARD:
         shown = f"{found:g}" if isinstance(value, int | float) else f"{value!r:.40}"
         said = f"its {name} is {shown}: give a finite number below {MOST_REWARD:g}"

@@ -24,7 +24,6 @@ import json
 import os
 import random
 import resource
-import select
 import signal
 import socket
 import struct
@@ -32,7 +31,6 @@ import sys
 import traceback
 from typing import Any
 
-from unslothrl.environments.base import Action, Task, ToolCall
 from unslothrl.environments.forms import EnvironmentForm, Make, load
 from unslothrl.environments.tool_calls import InvalidEnvironment, awaited
 from unslothrl.errors import UserError
@@ -71,53 +69,32 @@ def receive(connection: socket.socket) -> Any:
     return json.loads(line) if line.endswith(b"\n") else None
 
 
-class HostedEpisode:
-    """The calls of one episode, as methods."""
-
-    def __init__(self, make: Make):
-        self.make = make
-        self.form: EnvironmentForm | None = None
-
-    def run(self, connection: socket.socket) -> None:
-        """Until the socket ends; the environment is closed in any case."""
-        reader, writer = awaited(asyncio.open_connection(sock=connection, limit=2 * MOST))
-        try:
-            while (call := awaited(read(reader))) is not None:
-                writer.write(self.answer(call))
-                awaited(writer.drain())
-        finally:
-            self.close()
-
-    def answer(self, call: dict[str, Any]) -> bytes:
-        """With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair."""
-        try:
-            return packed(getattr(self, call.pop("call"))(**call), errors="replace")
-        except BaseException as error:  # the user's code: it must not end the answer
-            return packed({"error": reason(error)}, errors="replace")
-
-    def reset(self, task: dict[str, Any], seed: int) -> dict[str, Any]:
-        random.seed(seed)
-        if (numpy := sys.modules.get("numpy")) is not None:
-            numpy.random.seed(seed % 2**32)
-        self.form = self.make()
-        return self.form.reset(Task(**task), seed)
-
-    def step(
-        self, text: str, content: str, reasoning: str | None, calls: list[dict[str, Any]]
-    ) -> dict[str, Any]:
-        assert self.form is not None
-        made = [ToolCall(**call) for call in calls]
-        return self.form.step(Action.of(text, content, reasoning, made))
-
-    def finish(self) -> dict[str, Any]:
-        assert self.form is not None
-        return {"reward": self.form.finish()}
-
-    def close(self) -> dict[str, Any]:
-        form, self.form = self.form, None
+def play(connection: socket.socket, make: Make) -> None:
+    """Answers an episode's calls by methods of its environment, which is closed in any case."""
+    reader, writer = awaited(asyncio.open_connection(sock=connection, limit=2 * MOST))
+    form: EnvironmentForm | None = None
+    try:
+        while (call := awaited(read(reader))) is not None:
+            name = call.pop("call")
+            try:
+                if name == "reset":
+                    seed_all(call["seed"])
+                    form = make()
+                # With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair.
+                said = packed(getattr(form, name)(**call), errors="replace")
+            except BaseException as error:  # the user's code: it must not end the answer
+                said = packed({"error": reason(error)}, errors="replace")
+            writer.write(said)
+            awaited(writer.drain())
+    finally:
         if form is not None:
             form.close()
-        return {}
+
+
+def seed_all(seed: int) -> None:
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed % 2**32)
 
 
 def reason(error: BaseException) -> str:
@@ -144,31 +121,21 @@ class Server:
         self.control, self.make, self.memory_mb = control, make, memory_mb
         self.episodes: dict[int, int] = {}
 
-    def serve(self, wakeup: socket.socket) -> None:
-        """Until the control socket ends. `wakeup` is written to when a process has ended."""
+    def serve(self) -> None:
+        """Until the control socket ends."""
         try:
             while True:
-                ready, _, _ = select.select([self.control, wakeup], [], [])
-                if wakeup in ready:
-                    wakeup.recv(4096)
-                    self.reap()
-                if self.control in ready and not self.obey():
+                data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND.size, 1)
+                if len(data) < COMMAND.size:
                     return
+                command, number = COMMAND.unpack(data)
+                if command == b"o":
+                    self.open(number, descriptors[0])
+                else:
+                    self.end(number)
         finally:
             for number in list(self.episodes):
                 self.end(number)
-
-    def obey(self) -> bool:
-        """Does the next command; False at the end."""
-        data, descriptors, _, _ = socket.recv_fds(self.control, COMMAND.size, 1)
-        if len(data) < COMMAND.size:
-            return False
-        command, number = COMMAND.unpack(data)
-        if command == b"o":
-            self.open(number, descriptors[0])
-        else:
-            self.end(number)
-        return True
 
     def open(self, number: int, descriptor: int) -> None:
         try:
@@ -180,33 +147,23 @@ class Server:
             try:
                 os.setsid()
                 ask_kernel(PR_SET_PDEATHSIG, signal.SIGKILL)
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                 self.control.close()
                 limit(self.memory_mb)
-                HostedEpisode(self.make).run(socket.socket(fileno=descriptor))
+                play(socket.socket(fileno=descriptor), self.make)
             finally:
                 os._exit(0)
         os.close(descriptor)
         self.episodes[number] = pid
 
     def end(self, number: int) -> None:
-        pid = self.episodes.pop(number, None)
-        if pid is not None:
-            kill(pid)
-            os.waitpid(pid, 0)
-            self.reap()
-
-    def reap(self) -> None:
-        """Takes note of what has ended, and ends what an ended episode has left."""
-        numbers = {pid: number for number, pid in self.episodes.items()}
-        with contextlib.suppress(ChildProcessError):
-            while (pid := os.waitpid(-1, os.WNOHANG)[0]) > 0:
-                if pid in numbers:
-                    kill(pid)  # the others of its group
-                    del self.episodes[numbers[pid]]
-        for pid in children() - set(self.episodes.values()):
-            kill(pid)
+        """Ends an episode's process and those that it has started: what loses its parent becomes
+        this process's own."""
+        left = {self.episodes.pop(number)} if number in self.episodes else set()
+        while left:
+            for pid in left:
+                kill(pid)
+                os.waitpid(pid, 0)
+            left = children() - set(self.episodes.values())
 
 
 def kill(pid: int) -> None:
@@ -256,8 +213,4 @@ def main(descriptor: int) -> None:
     control.sendall(packed({"ready": True}))
     gc.collect()
     gc.freeze()  # else each episode's collections would copy what was imported here
-    listening, waking = socket.socketpair()
-    waking.setblocking(False)
-    signal.set_wakeup_fd(waking.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    Server(control, make, int(setup["memory_mb"])).serve(listening)
+    Server(control, make, int(setup["memory_mb"])).serve()

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from unslothrl.environments.base import Action, ToolCall, ToolError
@@ -18,17 +18,6 @@ TOOL = (
     "give it types and a docstring that describes each argument, or, if it is no tool, a name that "
     "begins with _"
 )
-BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not checked
-    "string": str,
-    "integer": int,
-    "number": (int, float),
-    "boolean": bool,
-    "array": list,
-    "object": (dict, list),  # also what a bare `list` and unknown classes are called
-    "null": type(None),
-}
-_schemas: dict[Any, dict[str, Any]] = {}  # function -> its own, of all that were ever asked for
 
 
 class InvalidEnvironment(Exception):
@@ -99,11 +88,8 @@ class Tools:
         if self.most_calls and self.made >= self.most_calls:
             return f"error: no more calls: {self.most_calls} were made", True
         self.made += 1
-        arguments = call.arguments or {}
-        if why := misfit(function, arguments):
-            return f"error: {call.name}: {why}"[:MOST_ERROR], True
         try:
-            return text(awaited(function(**arguments))), False
+            return text(awaited(function(**(call.arguments or {})))), False
         except Exception as error:
             if isinstance(error, ToolError):
                 return str(error)[:MOST_TOOL_ERROR], True
@@ -112,81 +98,21 @@ class Tools:
 
 
 def schema(function: Callable) -> dict[str, Any]:
-    """The JSON schema of a function or a method. Raises InvalidEnvironment for
-    a function that no call could be made of."""
-    plain = getattr(function, "__func__", function)
-    if plain in _schemas:
-        return _schemas[plain]
+    """The JSON schema of a function or a method. Raises InvalidEnvironment where it has none."""
     from transformers.utils import chat_template_utils
 
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.kind not in BY_NAME:
-            raise InvalidEnvironment(
-                f"the tool {function.__name__} has the parameter {str(parameter).partition(':')[0]}"
-                ", which no call can fill: arguments are given by name, make it an ordinary "
-                "parameter"
-            )
     try:
         # It would import torch, 3 s in each process, for tools that take a tensor.
         chat_template_utils.is_torch_available = lambda: False
-        _schemas[plain] = dict(chat_template_utils.get_json_schema(function))
+        return dict(chat_template_utils.get_json_schema(function))
     except Exception as error:  # of many kinds, some with several arguments
         why = " ".join(" ".join(map(str, error.args)).split()).rstrip("!. ")
         raise InvalidEnvironment(
             f"the tool {function.__name__} has no schema ({why:.200}): {TOOL}"
         ) from None
-    return _schemas[plain]
-
-
-def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:
-    """What is wrong with the arguments of a call, "" where nothing is."""
-    signature = inspect.signature(function)
-    try:
-        signature.bind(**arguments)
-    except TypeError as error:
-        return str(error)
-    kinds = schema(function)["function"]["parameters"]["properties"]
-    for name, value in arguments.items():
-        parameter = signature.parameters.get(name)
-        is_default = value is None and parameter is not None and parameter.default is None
-        if not is_default and (why := unlike(name, value, kinds.get(name, {}))):
-            return why
-    return ""
-
-
-def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
-    """How a value differs from a JSON schema as transformers writes it, "" where it does not. What
-    is in a list or an object is the function's to check."""
-    kinds = kind.get("anyOf", [kind])
-    types = [each for one in kinds for each in listed(one.get("type", []))]
-    if value is None and kind.get("nullable"):
-        return ""
-    if types and not any(is_of(value, each) for each in types):
-        return f"{name} must be of type {' or '.join(types)}, got {shown(value)}"
-    choices = kind.get("enum", [])
-    if choices and value not in choices:
-        return f"{name} must be one of {shown(choices)}, got {shown(value)}"
-    return ""
-
-
-def listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
-def is_of(value: Any, name: str) -> bool:
-    if isinstance(value, bool) and name in ("integer", "number"):
-        return False
-    return name not in TYPES or isinstance(value, TYPES[name])
-
-
-def shown(value: Any) -> str:
-    return f"{json.dumps(value, ensure_ascii=False, default=str):.80}"
 
 
 def text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    try:
-        return json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        return str(value)
+    """As the policy reads it."""
+    is_text = isinstance(value, str)
+    return value if is_text else json.dumps(value, ensure_ascii=False, default=str)

@@ -7,6 +7,7 @@ halves of a head; that of Qwen is as it is here.
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from unslothrl.errors import UserError
-from unslothrl.export.gguf_tokenizer import INSTEAD, GgufTokenizer
+from unslothrl.files import read_object
 
 F16, Q8_0 = "f16", "q8_0"
 TYPES = {
@@ -31,6 +32,20 @@ NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is calle
 ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
+TOKENIZER = "tokenizer.json"
+NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types
+INSTEAD = "export it with --to merged"
+
+CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+WORDS, REST = r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# llama.cpp knows how a text is split before its parts are merged by a name alone: a tokenizer that
+# splits by an unknown pattern cannot be exported.
+SPLITS = {  # by what splits a text, in order: the name in llama.cpp
+    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}|{REST}",), False): "qwen2",
+    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False): "llama-bpe",
+    (("digits",), True): "smollm",
+    ((), True): "gpt-2",
+}
 
 
 def check(config: Any) -> None:
@@ -69,27 +84,94 @@ def rope_settings(config: Any) -> dict[str, Any]:
     return settings
 
 
-def write(
-    model: Any,
-    tokenizer: GgufTokenizer,
-    path: Path,
-    kind: str,
-    *,
-    name: str,
-    special: dict[str, int],
-    adds_bos: bool,
-    chat_template: str | None,
-) -> None:
-    """Writes a causal model of transformers whose weights lie on the host.
+@dataclass(frozen=True)
+class GgufTokenizer:
+    """A byte-level BPE tokenizer as GGUF has it, under tokenizer.ggml."""
 
-    `special`: ids by "bos", "eos", "pad", "eot". One tensor at a time is held a second time.
-    """
+    pre: str  # how a text is split
+    tokens: list[str]  # [vocabulary]
+    types: list[int]  # [vocabulary]
+    merges: list[str]
+    special: dict[str, int] = field(default_factory=dict)  # ids by "bos", "eos", "pad", "eot"
+    adds_bos: bool = False
+    chat_template: str | None = None
+
+
+def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
+    """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
+    content = read_object(base / TOKENIZER)
+    model = content["model"]
+    if model.get("type") != "BPE" or model.get("byte_fallback"):
+        raise no_tokenizer("it is not byte-level BPE")
+    normalizer = content.get("normalizer")
+    if normalizer is not None and normalizer.get("type") != "NFC":
+        # llama.cpp has none. NFC leaves nearly every text as it is; without it, accents that are
+        # characters of their own get other tokens.
+        raise no_tokenizer(f"it rewrites the text first, by {normalizer.get('type')}")
+    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
+    pre = splitting(content.get("pre_tokenizer"), has_merges=bool(merges))
+    tokens, types = vocabulary_of(model["vocab"], content.get("added_tokens") or [], vocabulary)
+    return GgufTokenizer(pre, tokens, types, merges)
+
+
+def no_tokenizer(why: str) -> UserError:
+    return UserError(f"to gguf: the tokenizer cannot be converted ({why}): {INSTEAD}")
+
+
+def splitting(pre_tokenizer: Any, has_merges: bool) -> str:
+    """llama.cpp's name of how a text is split. Where nothing is merged it makes no difference."""
+    parts = [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer])
+    by: list[str] = []
+    by_words = is_byte_level = False
+    for part in parts:
+        kind = part["type"]
+        if kind == "ByteLevel":
+            is_byte_level, by_words = True, part.get("use_regex", True)
+            if part.get("add_prefix_space"):
+                raise no_tokenizer("it puts a space before every text")
+        elif kind == "Split" and part["behavior"] == "Isolated" and not part.get("invert"):
+            by.append(part["pattern"].get("Regex", ""))
+        elif kind == "Digits" and part.get("individual_digits"):
+            by.append("digits")
+        else:
+            raise no_tokenizer(f"it splits texts by {kind}")
+    if not is_byte_level:
+        raise no_tokenizer("its tokens are not bytes")
+    if not has_merges:
+        return "gpt-2"
+    name = SPLITS.get((tuple(by), by_words))
+    if name is None:
+        raise no_tokenizer(
+            f"it splits texts by a pattern that is not known here: {' '.join(by):.100}"
+        )
+    return name
+
+
+def vocabulary_of(
+    vocab: dict[str, int], added: list[dict[str, Any]], size: int
+) -> tuple[list[str], list[int]]:
+    """-> (token, type) by id, as many as the embedding has rows."""
+    tokens, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
+    entries = [(index, token, NORMAL) for token, index in vocab.items()]
+    for each in added:
+        kind = CONTROL if each.get("special") else USER_DEFINED
+        entries.append((each["id"], each["content"], kind))
+    for index, token, kind in entries:
+        if not 0 <= index < size:
+            raise no_tokenizer(f"token {index} has no row in the embedding, which has {size}")
+        tokens[index], types[index] = token, kind
+    return tokens, types
+
+
+def write(model: Any, tokenizer: GgufTokenizer, path: Path, kind: str, name: str) -> None:
+    """Writes a causal model of transformers whose weights lie on the host. One tensor at a time is
+    held a second time."""
     config = model.config
     check(config)
     writer = gguf.GGUFWriter(path, config.model_type)
     try:
         add_settings(writer, config, kind, name)
-        add_tokenizer(writer, tokenizer, special, adds_bos, chat_template)
+        add_tokenizer(writer, tokenizer)
         for tensor, values, stored in tensors(model, kind):
             block, block_bytes = gguf.GGML_QUANT_SIZES[stored]
             size = values.numel() // block * block_bytes
@@ -136,29 +218,17 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
         writer.add_rope_scaling_orig_ctx_len(original)
 
 
-def add_tokenizer(
-    writer: Any,
-    tokenizer: GgufTokenizer,
-    special: dict[str, int],
-    adds_bos: bool,
-    chat_template: str | None,
-) -> None:
+def add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(tokenizer.pre)
     writer.add_token_list(tokenizer.tokens)
     writer.add_token_types(tokenizer.types)
     writer.add_token_merges(tokenizer.merges or NEVER_MERGED)
-    add_id = {
-        "bos": writer.add_bos_token_id,
-        "eos": writer.add_eos_token_id,
-        "pad": writer.add_pad_token_id,
-        "eot": writer.add_eot_token_id,
-    }
-    for which, token in special.items():
-        add_id[which](token)
-    writer.add_add_bos_token(adds_bos)
-    if chat_template:
-        writer.add_chat_template(chat_template)
+    for which, token in tokenizer.special.items():
+        getattr(writer, f"add_{which}_token_id")(token)
+    writer.add_add_bos_token(tokenizer.adds_bos)
+    if tokenizer.chat_template:
+        writer.add_chat_template(tokenizer.chat_template)
 
 
 def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:

@@ -7,8 +7,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.hardware import vllm_rank
-from unslothrl.data import prompts
+from unslothrl.config.parts import vllm_rank
+from unslothrl.data import rendering
 from unslothrl.errors import UserError
 from unslothrl.tracking import calling
 from unslothrl.weights.adapter_use import Use
@@ -107,8 +107,8 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
     system, user, assistant, again = "Mark-s", "Mark-u", "Mark-a", "Mark-v"
     turns = [("user", user), ("assistant", assistant), ("user", again)]
     try:
-        plain = prompts.render(tokenizer, turns, "")
-        told = prompts.render(tokenizer, turns, system)
+        plain = rendering.render(tokenizer, turns, "")
+        told = rendering.render(tokenizer, turns, system)
         start, _, rest = plain.partition(user)
         before_answer, _, rest = rest.partition(assistant)
         between, _, end = rest.partition(again)
@@ -116,7 +116,8 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
         after_system, _, _ = rest.partition(user)
     except UserError:
         return None
-    opening = common_end(start, between, after_system)
+    ends = [text[::-1] for text in (start, between, after_system)]
+    opening = os.path.commonprefix(ends)[::-1]  # noqa: RUF071  # of texts, which are no paths
     first, closing = start.removesuffix(opening), between.removesuffix(opening)
     after_system = after_system.removesuffix(opening)
     body = f"{opening}{user}{before_answer}{assistant}{closing}{opening}{again}{end}"
@@ -133,10 +134,3 @@ def go_template(tokenizer: Any, adds_bos: bool) -> str | None:
         f'{{{{ .Content }}}}{before_answer}{{{{ else if eq .Role "assistant" }}}}'
         f"{{{{ .Content }}}}{closing}{{{{ end }}}}{{{{ end }}}}"
     )
-
-
-def common_end(*texts: str) -> str:
-    """The longest text that all of them end with."""
-    shortest = min(texts, key=len)
-    starts = range(len(shortest) + 1)
-    return next(shortest[i:] for i in starts if all(text.endswith(shortest[i:]) for text in texts))

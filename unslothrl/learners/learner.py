@@ -10,18 +10,11 @@ import torch
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints import learner_state
+from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
-from unslothrl.learners.passes import Hyperparameters, Passes
-from unslothrl.records import (
-    Assignment,
-    Batch,
-    Collected,
-    Measured,
-    Sample,
-    Update,
-    UpdateStats,
-)
+from unslothrl.learners.passes import Passes
+from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
@@ -33,16 +26,14 @@ if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
 class Learner:
     """Trains on its part of each batch; generates like an actor where it is asked to."""
 
-    def __init__(
-        self, backend: "LoraBackend", objective: Objective, actor: Actor, settings: Hyperparameters
-    ):
-        self.backend, self.actor, self.settings = backend, actor, settings
+    def __init__(self, backend: "LoraBackend", objective: Objective, actor: Actor, config: Config):
+        self.backend, self.actor, self.config = backend, actor, config
         self.optimizers = {"lora": self._optimizer(backend.parameters())}
         if objective.has_critic:
-            backend.add_critic(settings.seed)
+            backend.add_critic(config.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress, self.profiler = actor.progress, actor.profiler
-        self.passes = Passes(backend, objective, settings, self._report)
+        self.passes = Passes(backend, objective, config, self._report)
         self.published: Adapter | None = None  # the newest version, for who finds it damaged
         self.store: Any = None  # where the learners meet, of learner 0
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
@@ -55,15 +46,12 @@ class Learner:
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Its learning rate comes with each step."""
         return self.backend.optimizer(
-            list(parameters.values()), lr=0.0, weight_decay=self.settings.weight_decay
+            list(parameters.values()), lr=0.0, weight_decay=self.config.weight_decay
         )
 
     def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
         """Each optimiser's parameters, by its name."""
-        parameters = {
-            "lora": self.backend.parameters(),
-            "critic": self.backend.critic_parameters(),
-        }
+        parameters = {"lora": self.backend.parameters(), "critic": self.backend.critic_parameters()}
         return {name: parameters[name] for name in self.optimizers}
 
     def collect(
@@ -71,12 +59,11 @@ class Learner:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-        linger_s: float = 0.0,
     ) -> Collected:
         """This learner's share of a rollout; see `Actor.collect`."""
         if assignments:
             self.backend.to_device()
-        return self.actor.collect(least, seconds, assignments, linger_s)
+        return self.actor.collect(least, seconds, assignments)
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
         """The update is over: its engine learns which version the weights are now."""
@@ -84,11 +71,14 @@ class Learner:
         self.make_room()
         return loaded
 
-    def canary(self, shape: AdapterShape) -> None:
-        """See `Engine.canary`."""
-        self.backend.to_device()
-        self.actor.canary(shape)
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+        """See `Actor.check`; the hash is of the base that is trained on."""
+        base_hash = self.backend.fingerprint()
+        if shape is not None:
+            self.backend.to_device()
+        found = self.actor.check(level, shape, base_hash)
         self.make_room()
+        return found
 
     def adapter_shape(self) -> AdapterShape:
         """Of what it publishes."""
@@ -106,12 +96,10 @@ class Learner:
             yield
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """See `Passes.measure`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
     def judge(self, samples: Sequence[Sample]) -> list[float]:
-        """See `Passes.judge`."""
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.judge(samples))
 
@@ -202,7 +190,7 @@ class Learner:
 
     def _clip_gradients(self) -> dict[str, float]:
         """-> the norm of each optimiser's gradient before it was clipped."""
-        limit = self.settings.max_grad_norm or float("inf")
+        limit = self.config.max_grad_norm or float("inf")
         return {
             kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
             for kind, parameters in self._trained().items()
@@ -219,11 +207,7 @@ class Learner:
         return address
 
     def join(
-        self,
-        rank: int,
-        world_size: int,
-        address: str,
-        deadline_s: float = exchange.JOIN_S,
+        self, rank: int, world_size: int, address: str, deadline_s: float = exchange.JOIN_S
     ) -> None:
         """Makes this learner one of `world_size` that update together, at the address that learner
         0's `listen` returned. PeerLost where one does not come within `deadline_s`."""
@@ -257,16 +241,10 @@ class Learner:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
         learner_state.load(self._trained(), self.optimizers, data)
 
-    def fingerprint(self) -> str:
-        return self.backend.fingerprint()
-
     # It generates too, as an actor does.
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
         self.actor.abandon(indices)
-
-    def use_level(self, level: str | None) -> str | None:
-        return self.actor.use_level(level)
 
     def start_profile(self) -> None:
         self.actor.start_profile()

@@ -7,7 +7,6 @@ memory and speed.
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -15,10 +14,10 @@ import torch
 
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.diagnostics import agreement
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
-from unslothrl.records import Batch, Measured, Sample, UpdateStats
+from unslothrl.config.options import Config
+from unslothrl.records import Agreement, Batch, Measured, Sample, UpdateStats
 from unslothrl.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -31,20 +30,6 @@ Progress = Callable[[int, int], None]
 """Called with (samples done, tokens done)."""
 
 
-@dataclass(frozen=True)
-class Hyperparameters:
-    """What an update needs besides the objective."""
-
-    temperature: float  # what the logits are divided by: the sampling temperature
-    max_new_tokens: int
-    micro_batch: int  # sequences a forward, or whole contexts' worth of tokens where it packs
-    context: int = 1  # tokens of the longest prompt and completion
-    max_grad_norm: float = 0.0  # 0: off
-    weight_decay: float = 0.0
-    value_clip: float = 0.0
-    seed: int = 0
-
-
 class Passes:
     """Runs samples through `backend`; gradients accumulate in its parameters."""
 
@@ -52,12 +37,12 @@ class Passes:
         self,
         backend: "LoraBackend",
         objective: Objective,
-        settings: Hyperparameters,
+        config: Config,
         progress: Progress,
     ):
-        self.backend, self.objective, self.settings = backend, objective, settings
+        self.backend, self.objective, self.config = backend, objective, config
         self.progress = progress
-        self.micro_batch, self.context = settings.micro_batch, settings.context
+        self.micro_batch, self.context = config.train_batch_size, config.context
         self.is_smallest = False  # of the last pass: each sample went through by itself
         self.note = ""  # on what was made smaller, for the user
 
@@ -119,7 +104,7 @@ class Passes:
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
         """
         torch.manual_seed(batch.seed)  # dropout's, so that a resumed run draws the same
-        over = Denominators(batch.sequences, batch.tokens, self.settings.max_new_tokens)
+        over = Denominators(batch.sequences, batch.tokens, self.config.max_new_tokens)
         parts = self._micro_batches(batch.samples)
         micro_batches = [[batch.samples[i] for i in part] for part in parts]
         passed = [sample for samples in micro_batches for sample in samples]
@@ -133,11 +118,9 @@ class Passes:
                 self._critic_backward(samples, over, stats)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
-        stats.agreement = agreement(
-            _joined([s.sampler_logprobs for s in passed]),
-            _joined(old),
+        stats.agreement = Agreement(
+            _joined(old).astype(np.float64) - _joined([s.sampler_logprobs for s in passed]),
             [(s.generator, s.policy_version, s.tokens) for s in passed],
-            batch.tokens,
         )
         if self.objective.has_critic:
             stats.values = _joined([s.measured.values for s in passed if s.measured is not None])
@@ -158,9 +141,12 @@ class Passes:
         """Adds to `stats`, and to `olds` the log-probabilities before the update. -> the policy's,
         [tokens], without their gradients."""
         policy, entropies = self.backend.token_logprobs(
-            samples, self.settings.temperature, bool(self.objective.entropy_coefficient)
+            samples, self.config.temperature, bool(self.objective.entropy_coefficient)
         )
-        old = _measured(samples, "logprobs", policy)
+        old, reference = _measured(samples, "logprobs", policy), None
+        if self.objective.kl == "loss":
+            reference = _measured(samples, "reference", policy)
+            reference = self._reference_logprobs(samples) if reference is None else reference
         loss = policy_loss(
             self.objective,
             Tokens(
@@ -170,7 +156,7 @@ class Passes:
                 advantages=_tensor([s.advantages for s in samples], policy),
                 sampler=_tensor([s.sampler_logprobs for s in samples], policy),
                 old=old,
-                reference=self._reference_for(samples, policy),
+                reference=reference,
             ),
             over,
         )
@@ -196,19 +182,13 @@ class Passes:
                 values.detach() if old is None else old,
                 _tensor([s.returns for s in samples], values),
                 over,
-                self.settings.value_clip,
+                self.config.value_clip,
             )
             loss.backward()
         stats.value_loss += loss.item()
 
-    def _reference_for(self, samples: Sequence[Sample], like: torch.Tensor) -> torch.Tensor | None:
-        if self.objective.kl != "loss":
-            return None
-        measured = _measured(samples, "reference", like)
-        return self._reference_logprobs(samples) if measured is None else measured
-
     def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
-        return self.backend.token_logprobs(samples, self.settings.temperature)[0]
+        return self.backend.token_logprobs(samples, self.config.temperature)[0]
 
     @torch.no_grad()
     def _reference_logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
@@ -225,7 +205,6 @@ class Passes:
         return divergence.k3(difference.double()).cpu().numpy()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
-        """Indices."""
         parts = self.backend.micro_batches(samples, self.micro_batch, self.context)
         self.is_smallest = all(len(part) == 1 for part in parts)
         return parts

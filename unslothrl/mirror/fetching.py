@@ -7,7 +7,6 @@ files, names that lead elsewhere and Python files, which a config could name, ar
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from unslothrl.checkpoints.store import SUMS
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, flush_tree, remove, write_whole
+from unslothrl.files import exists, expanded, staged, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
@@ -99,9 +98,6 @@ class Target:
             fs, root = fsspec.core.url_to_fs(url)
         return cls(fs, root, url)
 
-    def below(self, name: str) -> "Target":
-        return Target(self.fs, f"{self.root}/{name}", f"{self.url}/{name}")
-
     def sizes(self) -> dict[str, int]:
         """Every file of a run, its name -> bytes; {} where there is no such folder."""
         self.fs.invalidate_cache()
@@ -169,27 +165,15 @@ def fetch(url: str, output_dir: str, note: Callable[[str], None] = print) -> Pat
             f"resume {url}: {folder} is there already: continue that with --resume {folder}, or "
             "set another --output_dir"
         )
-    temporary = folder.with_name(f".{name}.fetched")
-    remove(temporary)  # of a process that was killed
-    temporary.mkdir(parents=True)
-    total, free = sum(files.values()), shutil.disk_usage(temporary).free
-    try:
-        if total > free:
-            raise UserError(
-                f"resume {url} has {total / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free in "
-                f"{folder.parent}: set --output_dir to another disk"
-            )
-        note(for_terminal(f"fetching {url}: {len(files)} files, {total / 1e6:,.1f} MB"))
+    megabytes = sum(files.values()) / 1e6
+    note(for_terminal(f"fetching {url}: {len(files)} files, {megabytes:,.1f} MB"))
+    with staged(folder) as temporary:
         for each in files:
             (temporary / each).parent.mkdir(parents=True, exist_ok=True)
             with reaching("resume", url):
                 target.fs.get_file(f"{target.root}/{each}", str(temporary / each))
         sent = (each for each in files if not each.startswith(f"{CHECKPOINTS}/"))
         write_state(temporary, url, {each: stat_of(temporary / each) for each in sent})
-        flush_tree(temporary)
-        temporary.rename(folder)
-    finally:
-        remove(temporary)
     return folder
 
 

@@ -40,7 +40,7 @@ class Sender:
 
     def __init__(self, folder: Path, target: Target):
         self.folder, self.target = folder, target
-        self.sent: dict[str, list[int]] = {}  # by this process or the one before: size, mtime
+        self.sent: dict[str, list[int]] = {}  # by earlier passes: size, mtime
         state = folder / OWN / STATE
         if state.exists():
             found = json.loads(state.read_text())
@@ -130,74 +130,62 @@ def order(name: str) -> tuple[bool, bool, str]:
 
 
 class Mirror:
-    """Of one run; without a target it does nothing."""
+    """Of one run."""
 
-    def __init__(
-        self,
-        target: Target | None = None,
-        folder: Path = Path(),
-        note: Callable[[str], None] = lambda line: None,
-    ):
+    def __init__(self, target: Target, folder: Path, note: Callable[[str], None]):
         """`note` gets a line when the target fails, and when it works again."""
         self.folder, self.note, self.target = folder, note, target
-        self.changed = threading.Condition()
-        self.wanted, self.finished = 0, 0  # passes asked for, and those that have ended
         self.failure: str | None = None  # of the last pass
-        self.is_closed = target is None
-        self.thread: threading.Thread | None = None
+        self.is_closed = False
+        self.thread = threading.Thread()  # the latest pass
 
     def update(self) -> None:
-        """The folder has something new. Returns at once."""
-        if self.target is None or self.is_closed:
-            return
-        with self.changed:
-            self.wanted += 1
-            self.changed.notify_all()
-        if self.thread is None:  # a daemon: one that hangs does not hold the process
-            sender = Sender(self.folder, self.target)
-            self.thread = threading.Thread(target=self._work, args=[sender], daemon=True)
+        """The folder has something new. Returns at once; a pass that is under way leaves what it
+        does not see any more to the next."""
+        if not self.is_closed and not self.thread.is_alive():
+            # A daemon: one that hangs does not hold the process.
+            self.thread = threading.Thread(target=self._send, daemon=True)
             self.thread.start()
 
-    def _work(self, sender: Sender) -> None:
-        while True:
-            with self.changed:
-                self.changed.wait_for(lambda: self.wanted > self.finished)
-                asked, before = self.wanted, self.failure
-            try:
-                sender.send()
-                self.failure = None
-            except Exception as error:  # of any library
-                self.failure = fetching.said(error)
-            if self.failure and not before:
-                self._say(f"{self.failure}: the run continues, and what is missing there is sent "
-                          "after the next checkpoint")  # fmt: skip
-            elif before and not self.failure:
-                self._say("it is complete again")
-            with self.changed:
-                self.finished = asked
-                self.changed.notify_all()
+    def _send(self) -> None:
+        before = self.failure
+        try:
+            Sender(self.folder, self.target).send()
+            self.failure = None
+        except Exception as error:  # of any library
+            self.failure = fetching.said(error)
+        if self.failure and not before:
+            self._say(
+                f"{self.failure}: the run continues, and what is missing there is sent after the "
+                "next checkpoint"
+            )
+        elif before and not self.failure:
+            self._say("it is complete again")
 
     def _say(self, line: str) -> None:
-        if self.target is not None and not self.is_closed:
+        if not self.is_closed:
             self.note(f"mirror {self.target.url}: {line}")
 
     def close(self, within_s: float = FINISHED_S) -> bool:
         """Sends what is left, within that time. -> whether all is there; else a `note`."""
         if self.is_closed:
             return True
-        self.update()
         end = time.monotonic() + within_s
-        with contextlib.suppress(KeyboardInterrupt), self.changed:  # not worth the user's time
-            while self.finished != self.wanted and time.monotonic() < end:
-                if stopping.is_urgent():
-                    break
-                self.changed.wait(WAKE_S)
-        is_done = self.finished == self.wanted
+        with contextlib.suppress(KeyboardInterrupt):  # not worth the user's time
+            self._wait(end)
+            self.update()
+            self._wait(end)
+        is_done = not self.thread.is_alive()
         if not is_done or self.failure:
             why = self.failure or f"not done within {within_s:.0f} s"
             self._say(f"not all of the run is there ({why}): --resume {self.folder} sends the rest")
         self.is_closed = True
         return is_done and not self.failure
+
+    def _wait(self, end: float) -> None:
+        """For the pass that is under way."""
+        while self.thread.is_alive() and time.monotonic() < end and not stopping.is_urgent():
+            self.thread.join(WAKE_S)
 
 
 def of_run(config: Any) -> Target | None:
@@ -208,7 +196,7 @@ def of_run(config: Any) -> Target | None:
     folder = Path(config.output_dir) / (config.run_name or "run")
     check_place(config.mirror, folder)
     target = Target.opened("mirror", config.mirror)
-    run = target.below(folder.name)
+    run = Target.opened("mirror", f"{config.mirror}/{folder.name}")
     with fetching.reaching("mirror", config.mirror):
         with tempfile.NamedTemporaryFile(prefix=".write-test-") as trial:
             path = Path(trial.name)

@@ -160,10 +160,7 @@ def named(row: Mapping, columns: ExampleColumns) -> Mapping:
     for each in fields(columns):
         name = getattr(columns, each.name)
         if name is not None and value_of(both, name) is None:
-            if name in both:
-                raise UnusableRow(f"column {name} is empty")
-            near = formats.instead(name, each.name, both)
-            raise UnusableRow(f"no column {name}; it has {names_of(row)}: set {near}")
+            raise formats.missing(both, (name,), each.name)
     return both
 
 

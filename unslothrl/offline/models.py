@@ -14,11 +14,11 @@ from transformers import AutoModelForSequenceClassification
 
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
+from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
-PEFT, UNSLOTH = "peft", "unsloth"
 SCORE = "score"  # transformers' name of the head of a sequence classifier
 ROWS = 4_096  # tokens whose logits are there at the same time, in a forward without gradients
 LEAST_STD = 1e-6  # of scores: below it all are equal
@@ -34,7 +34,6 @@ class Shape:
     dropout: float
     seed: int
     start: Path | None  # an adapter to go on from
-    name: str  # what published adapters call their base
     backend: str = PEFT
     context: int = 0  # tokens of the longest row, which Unsloth is told
 
@@ -49,7 +48,7 @@ def policy(base: Path, shape: Shape) -> Any:
     """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
     if shape.backend == UNSLOTH:
         return unsloth_model(base, shape, start=shape.start)
-    backend = peft.load(base, **shape.options, start=shape.start, name=shape.name, packs=False)
+    backend = peft.load(base, **shape.options, start=shape.start, packs=False)
     if shape.start is not None:  # a stage's reference is its trainer's
         backend.model.delete_adapter(REFERENCE)
     return backend.model
@@ -121,10 +120,9 @@ def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
     `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
     """
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
-    found = [tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight")]
-    if not found:
+    heads = (tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight"))
+    if (weight := next(heads, None)) is None:
         return None
-    (weight,) = found
     scores = scores_of(model, [row[key] for row in pairs for key in ("chosen_ids", "rejected_ids")])
     deviation = scores.std(correction=0) if len(scores) else torch.ones(())
     tensors = {

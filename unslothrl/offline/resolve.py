@@ -20,6 +20,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.planning import fit, stages
+from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.rewards import model as judge
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import (
@@ -31,24 +32,23 @@ from unslothrl.runs.resolve import (
     named,
     shape_of,
 )
-from unslothrl.system.machine import Machine, installed, requirements_of, unmet
+from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
 
 Stage = Resolved
-AUTO, UNSLOTH, PEFT = "auto", "unsloth", "peft"
-RELATED = ("unsloth", "unsloth-zoo", "trl", "peft", "transformers", "torch", "torchao")
+AUTO = "auto"
 OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/rl.py, PatchFastRL)
 
 
 def resolve(
     command: str,
     flags: Mapping[str, Any],
-    fetch: resume.Fetch | None = None,
     machine: Machine | None = None,
+    fetches: bool = False,
 ) -> Stage:
-    """`fetch`: see `runs.resume.found`. `machine`: this one by default. Raises UserError."""
+    """See `runs.resolve.resolve`. Raises UserError."""
     table = TABLES[command]
-    layers = layers_of(table, flags, fetch)
+    layers = layers_of(table, flags, fetches)
     user, notes = layers.user, layers.notes
     if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
         user.setdefault("model", EMBEDDED)
@@ -137,10 +137,6 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
-    found = {name: version for name, version in installed().items() if name in RELATED}
-    wanted = {name: requirements_of(name) for name in RELATED[:2] if name in found}
-    for what, remedy in unmet(found, wanted):
-        return f"{what}: {remedy}"
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
     from unslothrl.backends.patches import KINDS

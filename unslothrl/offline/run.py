@@ -24,19 +24,15 @@ from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
-from unslothrl.tracking.step_lines import Column, Layout
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
-MOST_PRINTS = 1 << 20  # bytes
 PAIRS_OF_HEAD = 200  # whose scores say what is usual
 OF_A_DISK = ("os error 28", "PytorchStreamWriter", "inline_container.cc", "iostream error")
-ENDS = (
-    Column("seconds", "timing/step_s", lambda value: f"{value:.1f}"),
-    Column("norm", "train/grad_norm"),
-)
-OF_PAIRS = (Column("right", "train/accuracy"), Column("margin", "train/margin"), *ENDS)
-COLUMNS = {  # what the terminal shows of a step, after its loss
-    "sft": (Column("right", "train/token_accuracy"), *ENDS),
+LOSS = ("loss", "train/loss", "")
+ENDS = (("seconds", "timing/step_s", ".1f"), ("norm", "train/grad_norm", ""))
+OF_PAIRS = (LOSS, ("right", "train/accuracy", ""), ("margin", "train/margin", ""), *ENDS)
+COLUMNS = {
+    "sft": (LOSS, ("right", "train/token_accuracy", ""), *ENDS),
     "dpo": OF_PAIRS,
     "rm": OF_PAIRS,
 }
@@ -44,7 +40,6 @@ COLUMNS = {  # what the terminal shows of a step, after its loss
 # Of a checkpoint as transformers' Trainer writes it: adapter, optimiser, schedule, random numbers,
 # position
 STATE = "trainer_state.json"
-MOST_STATE = 64 << 20  # bytes
 TRAINING_ARGS = "training_args.bin"  # a pickle of the Trainer's, which nothing reads
 PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads .pt and .pth safely
 WRITING = ".writing"  # the Trainer's output folder
@@ -90,7 +85,7 @@ class StageCheckpoints(CheckpointStore):
                 raise Damaged(f"{name} is not listed in {SUMS}")
             if path.suffix in PICKLES and name != TRAINING_ARGS:
                 raise Damaged(f"{name} is a pickle, which is not loaded")
-        if read_object(folder / STATE, MOST_STATE).get("global_step") != step:
+        if read_object(folder / STATE).get("global_step") != step:
             raise Damaged(f"{STATE} is of another step")
         return StageCheckpoint(folder, step)
 
@@ -111,9 +106,7 @@ class StageRun(Run):
     skipped_in_a_row = 0
 
     def __init__(self, stage: Stage):
-        self.layout = Layout(
-            (Column("loss", "train/loss"), *COLUMNS[stage.command]), ("loss", "train/loss")
-        )
+        self.columns = COLUMNS[stage.command]
         super().__init__(stage)
 
     def prepare(self) -> None:
@@ -145,7 +138,7 @@ class StageRun(Run):
         else:
             folder, self.step = self.earlier.folder, self.earlier.step
             notes += self.earlier.notes
-            before = read_object(folder.path / DATA_FILE, MOST_PRINTS)
+            before = read_object(folder.path / DATA_FILE)
             notes += check_fingerprints(before, prints, options.dataset)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind

@@ -13,7 +13,7 @@ the token that ends a text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from unslothrl.dialogue import calls
 from unslothrl.dialogue.template import TemplateDialogue
@@ -42,8 +42,7 @@ class Written:
         return cls(tuple(ids), (True,) * len(ids))
 
 
-@dataclass(frozen=True)
-class PairIds:
+class PairIds(NamedTuple):
     """A prompt's tokens, and what follows it in the better answer and in the worse."""
 
     prompt: tuple[int, ...]
@@ -58,11 +57,9 @@ class Writer:
     def __init__(self, tokenizer, only_replies: bool = True):
         self.tokenizer, self.only_replies = tokenizer, only_replies
         self.template = TemplateDialogue(tokenizer)
+        self.tokens = self.template.tokens
         self.has_template = bool(tokenizer.chat_template)
         self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}
-
-    def tokens(self, text: str) -> tuple[int, ...]:
-        return self.template.tokens(text)
 
     def joined(self, parts: Sequence[tuple[str, bool]]) -> Written:
         """Of (text, whether it is learnt) in order, each tokenised by itself."""
@@ -176,8 +173,7 @@ class Writer:
         return same, text[len(same) :]
 
     def note_on(self, prompt: str, same: str) -> None:
-        rest = prompt[len(same) :]
-        if rest:
+        if rest := prompt[len(same) :]:
             self.notes[
                 f"the chat template ends a prompt with {rest[-40:]!r}, and writes a reply without "
                 "it: what is learnt begins where the two part"

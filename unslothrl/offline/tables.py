@@ -12,7 +12,7 @@ cut.
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ import numpy as np
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources
 from unslothrl.data.columns import UnusableRow, attempt
+from unslothrl.data.files import Rows
 from unslothrl.data.rendering import Skipped, check_usable, numbered
-from unslothrl.data.rows import Rows
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
@@ -94,10 +94,10 @@ def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
 def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     """-> (training rows, evaluation rows, the name of the evaluation set)."""
     train: Rows
+    held_out: Rows
     if options.dataset == EMBEDDED:
-        endless = embedded_pairs("train", seed_of(options.seed, "train"))
-        train = list(itertools.islice(endless, EMBEDDED_ROWS))
-        held_out: Rows = embedded_eval()
+        train = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
+        held_out = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
@@ -106,14 +106,9 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
     if text == EMBEDDED:
-        return train, embedded_eval(), name
+        return train, embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS), name
     by_split = sources.load_splits(sources.parse(text or options.dataset))
     return train, by_split[sources.test_of(by_split) or sources.train_of(by_split)], name
-
-
-def embedded_eval() -> list[TableRow]:
-    """The same in every run."""
-    return list(itertools.islice(embedded_pairs("test", 0), EMBEDDED_EVAL_ROWS))
 
 
 def table(
@@ -190,9 +185,8 @@ def sft_rows(writer: Writer, example: Example) -> list[TableRow]:
 
 
 def dpo_rows(writer: Writer, pair: Pair) -> list[TableRow]:
-    pair_ids = writer.pair(pair)
-    row: TableRow = {"prompt_ids": list(pair_ids.prompt)}
-    answers = (pair_ids.chosen, pair_ids.rejected)
+    prompt, *answers = writer.pair(pair)
+    row: TableRow = {"prompt_ids": list(prompt)}
     for (name, learnt), answer in zip(LEARNT.items(), answers, strict=True):
         row[name] = list(answer.ids)
         if not all(answer.learnt):
@@ -201,24 +195,24 @@ def dpo_rows(writer: Writer, pair: Pair) -> list[TableRow]:
 
 
 def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
-    ids = writer.pair(pair)
-    row: TableRow = {
-        "chosen_ids": [*ids.prompt, *ids.chosen.ids],
-        "rejected_ids": [*ids.prompt, *ids.rejected.ids],
-    }
+    prompt, chosen, rejected = writer.pair(pair)
+    row: TableRow = {"chosen_ids": [*prompt, *chosen.ids], "rejected_ids": [*prompt, *rejected.ids]}
     return [row if pair.margin is None else {**row, "margin": pair.margin}]
 
 
-def embedded_pairs(split: str, seed: int) -> Iterator[TableRow]:
+def embedded_pairs(split: str, seed: int, count: int) -> list[TableRow]:
     """Problems with a right answer in the form that the rewards ask for, and a guess."""
     draw = random.Random(f"pairs {split} {seed}")
-    while True:
+    found: list[TableRow] = []
+    while len(found) < count:
         a, sign, b = arithmetic.draw_operands(draw)
         if arithmetic.is_held_out(a, sign, b) != (split == "test"):
             continue
         chosen = arithmetic.careful_answer(a, sign, b)
         rejected = arithmetic.careless_answer(a, sign, b, draw)
-        yield {"prompt": arithmetic.text(a, sign, b), "chosen": chosen, "rejected": rejected}
+        prompt = arithmetic.text(a, sign, b)
+        found.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
+    return found
 
 
 SFT = Form(examples.example, sft_rows)

@@ -1,13 +1,11 @@
 """TRL's config and trainer for a stage, and its loop."""
 
-import contextlib
 import dataclasses
 import json
 import logging
 import os
 import time
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,8 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from unslothrl.config.hardware import half_precision
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
-from unslothrl.embedded import EMBEDDED
+from unslothrl.config.parts import half_precision
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
 from unslothrl.offline.trainers import (
@@ -36,7 +33,7 @@ from unslothrl.planning import stages
 from unslothrl.system import stopping
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
-from unslothrl.weights import adapter_use, starting_adapter
+from unslothrl.weights import starting_adapter
 
 TRAINERS: dict[type, Any] = {SftOptions: SftTrainer, DpoOptions: DpoTrainer, RmOptions: RmTrainer}
 CONFIGS = {SftOptions: trl.SFTConfig, DpoOptions: trl.DPOConfig, RmOptions: trl.RewardConfig}
@@ -114,19 +111,7 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch
             "precompute_ref_batch_size": micro,
             "remove_unused_columns": False,  # `LearntOnly` reads more of them than TRL's
         }
-    with refused(options):
-        return CONFIGS[type(options)](**{**ours, **given_fields(options)})
-
-
-@contextlib.contextmanager
-def refused(options: OfflineOptions) -> Iterator[None]:
-    """Inside it what TRL, transformers or torch raise of the user's `--trl` is a UserError."""
-    try:
-        yield
-    except (ValueError, TypeError, ImportError, NotImplementedError) as error:
-        if not options.trl:
-            raise
-        raise UserError(f"trl {', '.join(options.trl)}: {error}: leave it out") from None
+    return CONFIGS[type(options)](**{**ours, **given_fields(options)})
 
 
 def given_fields(options: OfflineOptions) -> dict[str, Any]:
@@ -166,14 +151,13 @@ class Recorder(TrainerCallback):
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args, state, control, **_):
-        step, last = state.global_step, state.global_step >= state.max_steps
+        step, options = state.global_step, self.run.options
         is_asked = stopping.is_asked()
+        ends = is_asked or step >= state.max_steps
         control.should_log = True
-        options = self.run.options
-        due = is_due(step, state.max_steps, options.eval_every)
-        control.should_evaluate = due and not is_asked
-        control.should_save = last or is_asked or step % options.checkpoint_every == 0
-        control.should_training_stop = last or is_asked
+        control.should_evaluate = not is_asked and is_due(step, state.max_steps, options.eval_every)
+        control.should_save = ends or step % options.checkpoint_every == 0
+        control.should_training_stop = ends
         return control
 
     def on_log(self, args, state, control, logs=None, **_):
@@ -193,14 +177,14 @@ class Recorder(TrainerCallback):
 
     def on_evaluate(self, args, state, control, metrics=None, **_):
         name = self.run.tables.evaluation_name
-        found = {
-            f"eval/{name}/{ours}": metrics[f"eval_{key}"]
-            for key, ours in FIGURES.items()
-            if metrics and f"eval_{key}" in metrics
-        }
+        self.row = {"step": state.global_step, **self.row}
         if metrics:
-            found["timing/eval_s"] = metrics["eval_runtime"]
-        self.row = {"step": state.global_step, **self.row, **found}
+            self.row |= {
+                f"eval/{name}/{ours}": metrics[f"eval_{key}"]
+                for key, ours in FIGURES.items()
+                if f"eval_{key}" in metrics
+            }
+            self.row["timing/eval_s"] = metrics["eval_runtime"]
         self._finish(state)
 
     def _finish(self, state) -> None:
@@ -221,8 +205,7 @@ def trainer_of(run: Any) -> Any:
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
-    name = EMBEDDED if run.use.base == EMBEDDED else adapter_use.base_name(run.use.base, run.base)
-    shape = shape_of(options, name, run.folder.path)
+    shape = shape_of(options, run.folder.path)
     make = models.reward_model if isinstance(options, RmOptions) else models.policy
     model = make(run.base, shape)
     config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
@@ -232,17 +215,20 @@ def trainer_of(run: Any) -> Any:
         pad = run.tokenizer.pad_token_id
         pad = run.tokenizer.eos_token_id if pad is None else pad
         more["data_collator"] = LearntOnly(pad, pad_to_multiple_of=config.pad_to_multiple_of)
-    with kept_in_float32(model), refused(options):
-        trainer = TRAINERS[type(options)](
-            model=model,
-            args=config,
-            train_dataset=Dataset.from_list(tables.train),
-            eval_dataset=Dataset.from_list(tables.evaluation),
-            processing_class=run.tokenizer,
-            callbacks=[Recorder(run)],
-            run=run,
-            **more,
-        )
+    trained = [p for p in model.parameters() if p.requires_grad]
+    before = [p.detach().clone() for p in trained]
+    trainer = TRAINERS[type(options)](
+        model=model,
+        args=config,
+        train_dataset=Dataset.from_list(tables.train),
+        eval_dataset=Dataset.from_list(tables.evaluation),
+        processing_class=run.tokenizer,
+        callbacks=[Recorder(run)],
+        run=run,
+        **more,
+    )
+    for parameter, value in zip(trained, before, strict=True):
+        parameter.data = value  # over 4 bits TRL makes it bfloat16
     trainer.remove_callback(transformers.PrinterCallback)
     # Its default asks the hub about the base in every checkpoint.
     trainer.model.save_pretrained = partial(
@@ -265,19 +251,6 @@ def check_trainers() -> None:
             raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
 
 
-@contextlib.contextmanager
-def kept_in_float32(model: torch.nn.Module) -> Iterator[None]:
-    """Keeps what is trained as it is while a trainer is made: over 4 bits TRL makes it bfloat16."""
-    before = {
-        name: parameter.detach().clone()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad
-    }
-    yield
-    for name, value in before.items():
-        model.get_parameter(name).data = value
-
-
 def silence() -> None:
     """The terminal is the run's."""
     transformers.utils.logging.set_verbosity_error()
@@ -288,10 +261,9 @@ def silence() -> None:
     os.environ["TQDM_DISABLE"] = "1"
 
 
-def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
-    """What is put on the base, which published adapters call `name`, in a run's folder."""
+def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
+    """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
-    start = start or starting_adapter.folder(options)  # of an earlier version, which kept none
     dtype = options.dtype
     if dtype == "auto":
         has_card = torch.cuda.is_available()
@@ -303,7 +275,6 @@ def shape_of(options: OfflineOptions, name: str, run: Path) -> models.Shape:
         dropout=options.lora_dropout,
         seed=options.seed,
         start=Path(start) if start else None,
-        name=name,
         backend=options.backend,
         context=options.max_length,
     )
@@ -315,15 +286,11 @@ def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
         return not (run.checkpoint / REFERENCE_IS_COPY).exists()
     if options.reference != "auto":
         return options.reference == "cached"
-    reference = reference_of(options, model, run.tables)
+    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    sizes = (len(run.tables.train), len(run.tables.evaluation))
+    reference = stages.Reference.of(options, trained, *sizes)
     run.view.note(reference.line())
     return reference.is_cached
-
-
-def reference_of(options: DpoOptions, model: Any, tables: Any) -> stages.Reference:
-    """What a copy of the adapter takes, and its log-probabilities of the run's pairs."""
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    return stages.Reference.of(options, trained, len(tables.train), len(tables.evaluation))
 
 
 def train(trainer: Any, run: Any) -> None:

@@ -10,14 +10,13 @@ from collections.abc import Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.hardware import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.config.options import Config
+from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import EngineLimits, usable_mb, usable_share
-from unslothrl.planning.footprint import KEPT_FREE, MB, gb
-from unslothrl.planning.place import cards_of, check_overlap, place
+from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
+from unslothrl.planning.place import cards_of, place
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
     LEAST_NEW_TOKENS,
@@ -162,12 +161,9 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     config = changes.config
     asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
-    if gpus == 1:
-        check_overlap(config)
-    if gpus and asked:
-        _check_enough_gpus(config, gpus)
+    each, learners = config.actor_tensor_parallel, config.number_of_learners
     if gpus:
-        free = max(0, gpus - config.number_of_learners) // config.actor_tensor_parallel
+        free = max(0, gpus - learners) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:
@@ -181,24 +177,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
         share = int(min(config.actor_gpu_usage, left) * 100) / 100
         if share > 0:
             changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
-    holds_two = config.engine == "vllm" and config.number_of_actors and config.learner_has_engine
-    if gpus and config.cluster == "local" and holds_two:
-        raise UserError(
-            f"number_of_actors {config.number_of_actors}: with --cluster local one process holds "
-            "one vLLM, and the learner generates with its own: set --learner_chunk_size 0, "
-            "--number_of_actors 0, or --cluster ray"
-        )
-
-
-def _check_enough_gpus(config: Config, gpus: int) -> None:
-    """Raises UserError where an actor's GPUs would not be its alone."""
-    each, learners = config.actor_tensor_parallel, config.number_of_learners
-    if each > 1 and gpus < learners + each:
-        raise UserError(
-            f"actor_tensor_parallel {each}: an actor shares none of its GPUs, and "
-            f"{_counted(gpus, 'GPU')} leave {max(0, gpus - learners)} beside "
-            f"{_counted(learners, 'learner')}: leave it out, or add GPUs"
-        )
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:

@@ -2,23 +2,33 @@
 
 Pure functions of a config, a `Shape` and a GPU. docs/plan.md has the formulas in words. What is
 counted exactly (weights, LoRA, optimiser, KV cache, activations that autograd keeps) is tested
-against the real thing on a CPU. What only a GPU can say is in `engine_memory.ON_A_CARD`: guesses,
-not measured yet.
+against the real thing on a CPU. What only a GPU can say is in `ON_A_CARD`: guesses, not measured
+yet.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.algorithms import objectives
-from unslothrl.config.hardware import versions_in_flight, vllm_rank
 from unslothrl.config.options import Config
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineMemory, prefill_tokens, usable_mb
+from unslothrl.config.parts import versions_in_flight, vllm_rank
 from unslothrl.rewards import model
 from unslothrl.system.machine import Gpu
 from unslothrl.weights.shapes import HALF, Shape
 
 MB = 2**20
 LEAST_SEQS = 8
+
+ON_A_CARD = {  # MB, not measured yet
+    "context": 600,  # CUDA context, cuBLAS workspaces, compiled kernels of one process
+    "graphs": 1_000,  # CUDA graphs of a vLLM
+}
+USABLE = 0.95  # of a GPU; the rest is lost to fragments
+CHECK_ONLY = 0.01  # a utilisation that passes the check, where the KV cache's size is fixed
+PREFILL_TOKENS = 8192  # of vLLM's largest batch
+LARGE_PREFILL_TOKENS = 16_384
+LARGE_CARD_MB = 70 * 1024
 
 TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two moments
     "cuda": 4 + 4 + 2 * (1 + 4 / 256),  # 8 bits each and a float32 scale for 256
@@ -43,6 +53,70 @@ KEPT_FREE = "kept free by Unsloth"
 NCCL_MB = 300.0  # buffers of a process that sums with others over NCCL; not measured yet
 
 Parts = dict[str, float]  # name -> MB
+
+
+@dataclass(frozen=True)
+class EngineMemory:
+    """What vLLM is given. `utilisation` is a fraction of the GPU's whole memory.
+
+    vLLM 0.26 refuses to start unless that share is free, also where the size of the KV cache is
+    fixed and the share means nothing else (v1/worker/gpu_worker.py:389, v1/worker/utils.py:425). By
+    then its CUDA context is there; the CUDA graphs come last and are not in its profile
+    (v1/worker/gpu/model_runner.py:705). Both come on top of it.
+    """
+
+    kv_cache_mb: int | None = None  # None: what `utilisation` leaves
+    utilisation: float = 0.9
+    prefill_tokens: int = PREFILL_TOKENS
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """What the options allow a vLLM, on whatever GPU it will be."""
+
+    usage: float  # the most that it may take, as a fraction of the GPU's memory
+    kv_cache_mb: int | None = None  # a fixed size of its KV cache
+
+    def on(self, gpu: Gpu | None, share: float, free_mb: float | None = None) -> EngineMemory:
+        """What it is given on a GPU of whose memory `share` is the process's, CUDA context and
+        graphs included; without a GPU its KV cache alone counts.
+
+        `free_mb` is what is free once the process's CUDA context is there: where somebody else has
+        taken memory since the placement was made, the engine gets less.
+        """
+        if gpu is None:
+            return EngineMemory(self.kv_cache_mb)
+        if self.kv_cache_mb is not None:
+            return EngineMemory(self.kv_cache_mb, CHECK_ONLY, prefill_tokens(gpu))
+        most = share * gpu.memory_mb - ON_A_CARD["context"]
+        if free_mb is not None:
+            most = min(most, free_mb)
+        most = min(self.usage * gpu.memory_mb, most - ON_A_CARD["graphs"])
+        return EngineMemory(None, fraction(most, gpu), prefill_tokens(gpu))
+
+
+def usable_mb(gpu: Gpu) -> float:
+    """What our processes may take of a GPU together."""
+    return min(gpu.free_mb, USABLE * gpu.memory_mb)
+
+
+def usable_share(gpu: Gpu | None) -> float:
+    """The same as a fraction of the GPU's memory; of a GPU that nobody has looked at yet, what
+    there is of an idle one."""
+    return USABLE if gpu is None else usable_mb(gpu) / gpu.memory_mb
+
+
+def prefill_tokens(gpu: Gpu | None) -> int:
+    """Tokens of an actor's largest batch: what vLLM chooses for a GPU of the size that we may use
+    (engine/arg_utils.py:2460)."""
+    if gpu is None or gpu.memory_mb < LARGE_CARD_MB or "a100" in gpu.name.lower():
+        return PREFILL_TOKENS
+    return LARGE_PREFILL_TOKENS
+
+
+def fraction(mb: float, gpu: Gpu) -> float:
+    """As a fraction of the GPU's whole memory, rounded down."""
+    return max(CHECK_ONLY, math.floor(1000 * mb / gpu.physical_mb + 1e-6) / 1000)
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""What a run takes of the GPUs, of the host's memory, of /dev/shm and of the disk, and how long a
-step takes: an estimate in a range, from what GPUs of their size move and compute.
+"""What a run takes of the GPUs, of the host's memory and of the disk, and how long a step takes: an
+estimate in a range, from what GPUs of their size move and compute.
 
     generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
                  + what an engine adds), n sequences at once; rounds = completions / n
@@ -17,7 +17,6 @@ completions of full length, the slowest, and of episodes with an environment, in
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.config.hardware import versions_in_flight
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import Config
 from unslothrl.environments.base import DEFAULT_TURNS
@@ -47,26 +46,19 @@ SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest
 )
 
 Rates = tuple[float, float]  # bytes/s, operations/s
-Seconds = tuple[float, float, float]  # of generating, judging, updating
 
 
 @dataclass(frozen=True)
 class Store:
-    """Host memory, /dev/shm or the disk; `has_mb` is None where that is not known, `instead` what
-    takes its place where there is too little."""
+    """Host memory or the disk; `has_mb` is None where that is not known."""
 
     name: str
     needed_mb: float
     has_mb: float | None
-    instead: str | None = None
-
-    @property
-    def holds(self) -> bool:
-        return self.has_mb is None or self.needed_mb <= self.has_mb
 
     @property
     def fits(self) -> bool:
-        return self.holds or self.instead is not None
+        return self.has_mb is None or self.needed_mb <= self.has_mb
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -87,10 +79,6 @@ class Forecast:
         on_cards = all(card.fits for card in self.placement.cards)
         return on_cards and all(store.fits for store in self.stores)
 
-    @property
-    def without_card(self) -> tuple[ProcessPlan, ...]:
-        return tuple(process for process in self.placement.processes if process.card is None)
-
     def to_json(self) -> dict[str, Any]:
         return {
             "fits": self.fits,
@@ -104,7 +92,9 @@ class Forecast:
                 }
                 for card in self.placement.cards
             ],
-            "processes_without_a_card": [of_process(process) for process in self.without_card],
+            "processes_without_a_card": [
+                of_process(process) for process in self.placement.processes if process.card is None
+            ],
             "stores": [store.to_json() for store in self.stores],
         }
 
@@ -115,7 +105,6 @@ def of_process(process: ProcessPlan) -> dict[str, Any]:
     return {
         "name": process.name,
         "cards": len(process.cards),
-        "peak_mb": round(needs.peak_mb()),
         **needs.to_json(),
     }
 
@@ -128,15 +117,8 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     host = sum(sum(needs.host.values()) for needs in everyone) + DRIVER_MB
     if not placed.cards:
         host += sum(needs.peak_mb() for needs in everyone)
-    adapter = shape.lora_weights(config.max_lora_rank) * HALF / MB
-    # of each process and of the driver two, and every further version that a vLLM actor draws under
-    copies = 2 * (1 + len(placed.processes))
-    copies += (versions_in_flight(config) - 1) * sum(
-        each.limits is not None for each in placed.actors
-    )
     stores = (
         Store("host memory", host, machine.ram_mb or None),
-        Store("/dev/shm", adapter * copies, machine.shm_mb, "the disk"),
         Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
     )
     return Forecast(placed, stores)
@@ -171,30 +153,16 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def step_seconds(config: Config, shape: Shape, placement: Placement) -> tuple[float, float] | None:
-    """-> (low, high) of a step on the placement's smallest GPU; None without a GPU."""
-    found = _low_and_high(config, shape, placement)
-    return found and (sum(found[0]), sum(found[1]))
-
-
-def judging_seconds(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[float, float] | None:
-    """-> (low, high) of what the reward model takes of a step; None without one or without GPUs."""
-    found = _low_and_high(config, shape, placement)
-    return found and (found[0][1], found[1][1]) if footprint.has_reward_model(config) else None
-
-
-def _low_and_high(
-    config: Config, shape: Shape, placement: Placement
-) -> tuple[Seconds, Seconds] | None:
+def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
+    """(low, high) of a step on the placement's smallest GPU; None without GPUs."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
-        return None
+        return {"step_seconds": None}
     slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
-    turns = turns_of(config)
-    return parts(config, shape, fast, low_s, SHORT), parts(config, shape, slow, high_s, 1.0, turns)
+    low = step_s(config, shape, fast, low_s, SHORT)
+    high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
+    return {"step_seconds": (low, high)}
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
@@ -214,10 +182,10 @@ def turns_of(config: Config) -> int:
     return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
 
 
-def parts(
+def step_s(
     config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
-) -> Seconds:
-    """Of a step, one after the other; `turns` that are waited for."""
+) -> float:
+    """Generating, judging and updating, one after the other; `turns` that are waited for."""
     bandwidth, flops = speed
     length, parameters = share * config.episode_tokens, shape.parameters()
     learners = config.number_of_learners
@@ -235,4 +203,4 @@ def parts(
     judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
     chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     trained = chosen * (config.max_prompt_tokens * share + length) / learners
-    return generating, judging, FLOPS * parameters * trained / flops
+    return generating + judging + FLOPS * parameters * trained / flops

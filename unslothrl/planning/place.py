@@ -8,26 +8,19 @@ none                                  CPU processes
 With `actor_tensor_parallel` an actor has that many whole GPUs of a node.
 
 Each process is bound to its GPU (`variables.of_cards`), and on a cluster that was joined to its
-node, so GPUs may differ: see `assign_gpus`. Without GPUs, `assign_nodes` chooses the nodes. A
+node, so GPUs may differ: see `cards_of`. Without GPUs, `assign_nodes` chooses the nodes. A
 process on a GPU of unknown size plans for a part of it, and learns its size when it is there.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import ON_A_CARD, EngineLimits, usable_mb, usable_share
-from unslothrl.planning.placement import (
-    ACTOR,
-    LEARNER,
-    Node,
-    Placement,
-    ProcessPlan,
-    Resources,
-)
+from unslothrl.planning.footprint import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.placement import ACTOR, LEARNER, Node, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 from unslothrl.weights.shapes import Shape, shape_of
 
@@ -48,8 +41,6 @@ def place(
 
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
-    if not resources.gpus and not resources.nodes and base_mb is not None:
-        _check_host_memory(config, resources, base_mb)
     shape = shape or shape_of(config.model)
     if len(resources.gpus) == 1:
         _check_shared_gpu(config)
@@ -66,6 +57,9 @@ def place(
             else assign_nodes(config, resources.nodes, base_mb)
         )
         bare = [replace(p, node=resources.nodes[at]) for p, at in zip(bare, places, strict=True)]
+    elif not resources.gpus:
+        memory_mb = resources.memory_mb
+        assign_nodes(config, [Node("", "this machine", 1, memory_mb, memory_mb)], base_mb)
     planned = {
         process.name: process
         for card in dict.fromkeys(process.card for process in bare)
@@ -82,38 +76,37 @@ def place_alone(config: Config, process: ProcessPlan, cards: Cards, gpu: Gpu | N
 
 
 def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Sequence[Cards]]:
-    """-> (the GPU of each learner, those of each actor), none where there are no GPUs. Raises
-    UserError where there are too few."""
-    return assign_gpus(
-        resources.gpus,
-        config.number_of_learners,
-        config.number_of_actors,
-        config.actor_tensor_parallel if config.number_of_actors else 1,
-        resources.card_nodes,
-    )
+    """-> (the GPU of each learner, those of each actor), none where there are no GPUs. UserError
+    where there are too few.
 
-
-def assign_gpus(
-    gpus: Sequence[Gpu | None], learners: int, actors: int, each: int = 1, nodes: Sequence[int] = ()
-) -> tuple[list[Cards], list[Cards]]:
-    """-> (the GPU of each learner, the `each` GPUs of each actor). UserError where there are too
-    few. `nodes`: of each GPU; none: all are on one.
-
-    Actors share what is left by learners, unless they have several GPUs of a node `each`. Of the
+    Actors share what is left by learners, unless they have several GPUs of a node each. Of the
     ways that are tried the one whose smallest share of a GPU is largest; where that makes no
-    difference, learners are on as few nodes as can be and get the larger GPUs.
+    difference, learners are on as few nodes as can be and get the larger GPUs, or, where actors
+    have several, what is left over of each node.
     """
+    gpus, learners, actors = resources.gpus, config.number_of_learners, config.number_of_actors
+    each = config.actor_tensor_parallel if actors else 1
     if not gpus:
         return [()] * learners, [()] * actors
     if len(gpus) == learners == each == 1:
         return [(0,)], [(0,)] * actors
-    nodes = nodes or [0] * len(gpus)
+    nodes = resources.card_nodes or [0] * len(gpus)
+    alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
+
+    def order(card: int) -> tuple[float, int, int]:
+        """The larger first; of equal ones those first whose node has most of them."""
+        return -size(gpus[card]), -alike[nodes[card], size(gpus[card])], nodes[card]
+
+    ordered = sorted(range(len(gpus)), key=order)
+    if each > 1:
+        by_node = [[card for card in ordered if nodes[card] == node] for node in sorted({*nodes})]
+        left_over = [card for its in by_node for card in its[: len(its) % each]]
+        ordered = left_over + [card for its in by_node for card in its[len(its) % each :]]
     best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
     most = 0  # groups for actors
-    for own in _for_learners(gpus, learners, each, nodes):
-        groups = groups_of(
-            [card for card in range(len(gpus)) if card not in own], gpus, nodes, each
-        )
+    for first in range(len(gpus) - learners + 1):
+        own = ordered[first : first + learners]
+        groups = groups_of([card for card in ordered if card not in own], gpus, nodes, each)
         most = max(most, len(groups))
         if len(groups) < (actors if each > 1 else actors > 0):
             continue
@@ -124,34 +117,12 @@ def assign_gpus(
         if best is None or score > best[0]:
             best = score, own, dealt
     if best is None:
-        raise _too_few(len(gpus), learners, actors, each, most)
+        raise UserError(
+            f"number_of_learners {learners}: beside a GPU for each learner, {len(gpus)} GPUs hold "
+            f"{most} of {actors} actors with {each} of one machine: lower --number_of_actors, "
+            "--actor_tensor_parallel or --number_of_learners"
+        )
     return [(card,) for card in best[1]], best[2]
-
-
-def _for_learners(
-    gpus: Sequence[Gpu | None], learners: int, each: int, nodes: Sequence[int]
-) -> Iterator[list[int]]:
-    """GPUs for the learners: neighbours in size; where actors have several, also what is left over
-    of each node, which leaves the most groups."""
-    alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
-
-    def order(card: int) -> tuple[float, int, int]:
-        """The larger first; of equal ones those first whose node has most of them."""
-        count = alike[nodes[card], size(gpus[card])] if each == 1 else 0
-        return -size(gpus[card]), -count, nodes[card]
-
-    ordered = sorted(range(len(gpus)), key=order)
-    for first in range(len(gpus) - learners + 1):
-        yield ordered[first : first + learners]
-    if each == 1 or len(gpus) < learners:
-        return
-    for takes_larger in (True, False):
-        left_over, others = [], []
-        for node in dict.fromkeys(nodes[card] for card in ordered):
-            cards = [card for card in ordered if nodes[card] == node][:: 1 if takes_larger else -1]
-            left_over += cards[: len(cards) % each]
-            others += cards[len(cards) % each :]
-        yield [*left_over, *others][:learners]
 
 
 def groups_of(
@@ -191,20 +162,6 @@ def _for_actors(
 def size(gpu: Gpu | None) -> float:
     """MB of a GPU that may be used; GPUs of unknown size are alike."""
     return 1.0 if gpu is None else usable_mb(gpu)
-
-
-def _too_few(gpus: int, learners: int, actors: int, each: int, most: int) -> UserError:
-    if each == 1:
-        return UserError(
-            f"number_of_learners {learners}: the cluster has {gpus} GPUs for {learners} learners "
-            f"and {actors} actors: a learner needs one of its own"
-            f"{' and one is left for the actors' if actors else ''}: lower --number_of_learners"
-        )
-    lower = "--number_of_actors" if most else "--actor_tensor_parallel"
-    return UserError(
-        f"actor_tensor_parallel {each}: beside {learners} learners with a GPU each, {gpus} GPUs "
-        f"hold {most} of {actors} actors with {each} GPUs of one machine: lower {lower}"
-    )
 
 
 def process_mb(base_mb: float, workers: int = 1) -> float:
@@ -267,7 +224,11 @@ def best_node(
 def _check_shared_gpu(config: Config) -> None:
     """Raises UserError where one GPU cannot do what the options name: hold their shares, or
     generate while it updates."""
-    check_overlap(config)
+    if config.max_staleness:
+        raise UserError(
+            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
+            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
+        )
     actors, learner = config.number_of_actors, config.learner_gpu_usage
     actor = config.actor_gpu_usage
     if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
@@ -278,58 +239,27 @@ def _check_shared_gpu(config: Config) -> None:
         )
 
 
-def check_overlap(config: Config) -> None:
-    """Raises UserError where actors are to generate while the learner updates on the only GPU."""
-    if config.max_staleness:
-        raise UserError(
-            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
-            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
-        )
-
-
-def _check_host_memory(config: Config, resources: Resources, base_mb: float) -> None:
-    needed = config.number_of_learners * process_mb(base_mb)
-    needed += config.number_of_actors * process_mb(base_mb, config.actor_tensor_parallel)
-    if needed > resources.memory_mb:
-        raise UserError(
-            f"number_of_actors: {config.number_of_processes} processes need about "
-            f"{needed / 1024:.1f} GB of memory, the cluster has {resources.memory_mb / 1024:.1f} "
-            "GB: lower --number_of_actors"
-        )
-
-
 def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
 ) -> list[ProcessPlan]:
-    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs.
-
-    Where several engines of a GPU sleep, they sleep and wake one at a time, under a lock: vLLM ends
-    its process where less of the GPU is free after it has gone to sleep than before
-    (v1/worker/gpu_worker.py:220), as it is where another one wakes meanwhile.
-    """
-    if processes[0].card is None:
-        actor = limits_of_actor(config)
-        plans = [replace(p, limits=actor if p.kind == ACTOR else None) for p in processes]
-        return [_with_needs(config, shape, process) for process in plans]
-    count = len(processes)
+    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs."""
+    has_card = processes[0].card is not None
     actors = sum(process.kind == ACTOR for process in processes)
-    is_shared = 0 < actors < count  # by a learner and actors
+    is_shared = has_card and 0 < actors < len(processes)  # by a learner and actors
     left, plans = usable_share(processes[0].gpu), []
     for process in processes:
-        if process.kind == ACTOR:
-            limits = limits_of_actor(config)
-            share, takes_turns = left / actors, is_shared and limits is not None
-        else:
-            limits = EngineLimits(config.learner_gpu_usage) if config.learner_has_engine else None
-            share, takes_turns = left, limits is not None
+        limits, share = limits_of_actor(config), left / max(1, actors)
+        if process.kind == LEARNER:
+            has_engine, share = has_card and config.learner_has_engine, left
+            limits = EngineLimits(config.learner_gpu_usage) if has_engine else None
+        takes_turns = limits is not None and (is_shared or process.kind == LEARNER)
         process = replace(process, limits=limits, share=share, takes_turns=takes_turns)
         process = _with_needs(config, shape, process, is_shared)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
             left -= process.share
         plans.append(process)
-    lock = f"card-{processes[0].card}" if sum(plan.takes_turns for plan in plans) > 1 else None
-    return [replace(plan, sleep_lock=lock if plan.takes_turns else None) for plan in plans]
+    return plans
 
 
 def _with_needs(

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unslothrl.config.options import Config
-from unslothrl.planning.engine_memory import USABLE, EngineLimits, EngineMemory, usable_mb
-from unslothrl.planning.footprint import Needs
+from unslothrl.planning.footprint import USABLE, EngineLimits, EngineMemory, Needs, usable_mb
 from unslothrl.system.machine import Gpu, Machine
 
 LEARNER, ACTOR = "learner", "actor"
@@ -69,7 +68,6 @@ class ProcessPlan:
     share: float = USABLE  # of its GPU's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none
     takes_turns: bool = False  # its vLLM sleeps except while it generates
-    sleep_lock: str | None = None  # held while it sleeps or wakes; None: no other sleeps there
     needs: Needs | None = None  # an estimate; None where the model's sizes are not known
 
     @property
@@ -84,15 +82,12 @@ class ProcessPlan:
     def engine(self, here: Gpu | None = None, free_mb: float | None = None) -> EngineMemory | None:
         """What its vLLM is given; None where it has none.
 
-        In the process itself: `here` is the GPU that it finds, `free_mb` what is free of it now.
-        Less is free than planned where somebody else has taken some: then it gets less.
+        In the process itself: `here` is the GPU that it finds, for one whose size was not known,
+        and `free_mb` what is free of it now, which is less where somebody else has taken some.
         """
         if self.limits is None:
             return None
-        gpu = self.gpu
-        if here is not None and (gpu is None or here.uuid != gpu.uuid):
-            gpu = here  # Ray chose it
-        return self.limits.on(gpu, self.share, free_mb)
+        return self.limits.on(self.gpu or here, self.share, free_mb)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.engine_memory import ON_A_CARD, usable_mb
-from unslothrl.planning.footprint import LOGIT, MB, TRAINED, Parts, gb
+from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Parts, gb, usable_mb
 from unslothrl.planning.forecast import Store
 from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.system.machine import Gpu, Machine
@@ -106,10 +105,8 @@ class Fitted:
     refusal: str = ""
 
 
-def needs(
-    options: OfflineOptions, shape: Shape, gpu: Gpu | None, pairs: tuple[int, int] | None = None
-) -> StageNeeds:
-    """`pairs`: those of DPO's data to train and to evaluate on, None where it was not read."""
+def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> StageNeeds:
+    """Before the data is read."""
     on = "cuda" if gpu else "cpu"
     lora = shape.lora_weights(options.max_lora_rank)
     rows, length = rows_of(options), options.max_length
@@ -126,7 +123,7 @@ def needs(
         # whole in so small a tensor, and its input in float32
         card["score head"] = shape.hidden * (HALF + (4 + tokens) * NUMBER) / MB
     if isinstance(options, DpoOptions):
-        reference = Reference.of(options, lora, *(pairs or (MANY_PAIRS, 0)))
+        reference = Reference.of(options, lora, MANY_PAIRS, 0)
         if reference.is_cached if options.reference == "auto" else options.reference == "cached":
             host["reference"] = reference.cached_mb
         else:
@@ -176,15 +173,22 @@ def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine:
 
 
 def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
-    """The options with what was not given fitted to the model's context and to the GPU."""
+    """The options with what was not given fitted to the model's context and to the GPU. UserError
+    where the user wants rows that are over the context."""
     shape = shape_of(options.model)
     if shape is None:
         unknown = f"model {options.model}: its size is not known, so nothing was fitted"
         return Fitted(options, (unknown,) if machine.gpus else ())
-    try:
-        options, notes = in_context(options, given, shape)
-    except UserError as error:
-        return Fitted(options, refusal=str(error))
+    notes: tuple[str, ...] = ()
+    length, context = options.max_length, shape.context
+    if context is not None and length > context:
+        if "max_length" in given:
+            raise UserError(
+                f"max_length {length} is over the context of {options.model} ({context} tokens): "
+                f"set --max_length {context}"
+            )
+        notes = (f"max_length {length} -> {context}: the model's context is {context} tokens",)
+        options = replace(options, max_length=context)
     if not machine.gpus or options.fit == "off":
         return Fitted(options, notes)
     gpu = machine.gpus[0]
@@ -195,23 +199,6 @@ def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
         change = f"train_batch_size {options.train_batch_size} -> {found.train_batch_size}"
         notes = (*notes, f"{change}: fits {gb(gpu.memory_mb)}")
     return Fitted(found, notes)
-
-
-def in_context(
-    options: OfflineOptions, given: Set[str], shape: Shape
-) -> tuple[OfflineOptions, tuple[str, ...]]:
-    """-> (the options with rows that fit the model's context, a note on the change). UserError
-    where the user wants longer ones."""
-    length, context = options.max_length, shape.context
-    if context is None or length <= context:
-        return options, ()
-    if "max_length" in given:
-        raise UserError(
-            f"max_length {length} is over the context of {options.model} ({context} tokens): set "
-            f"--max_length {context}"
-        )
-    note = f"max_length {length} -> {context}: the model's context is {context} tokens"
-    return replace(options, max_length=context), (note,)
 
 
 def fits(options: OfflineOptions, shape: Shape, gpu: Gpu) -> bool:

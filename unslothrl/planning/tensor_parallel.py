@@ -7,19 +7,14 @@ cut, the parts have the 4-bit values of the learner's base.
 """
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.weights import base_model
 from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, shape_of
 
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
-LINEAR = "_proj.weight"  # what the names of quantised weights end in
-DTYPE = "BF16"  # that the learner's base is quantised from
 
 
 def check_model(config: Config) -> None:
@@ -49,22 +44,6 @@ def check_model(config: Config) -> None:
         )
 
 
-def check_source(config: Config) -> None:
-    """Finds or fetches the model. Raises UserError where vLLM cannot split it, or would quantise it
-    otherwise than the learner's base is."""
-    if config.actor_tensor_parallel == 1:
-        return
-    source = base_model.find(config.model)
-    check_model(config)
-    for file, name, dtype in _linears(source):
-        if dtype != DTYPE:
-            raise UserError(
-                f"actor_tensor_parallel {config.actor_tensor_parallel}: {name} of model "
-                f"{config.model} ({file}) is in {dtype}: actors would quantise that, and the "
-                "learner what bfloat16 makes of it: save the model in bfloat16"
-            )
-
-
 def problem(shape: Shape, gpus: int) -> str | None:
     """What of a model cannot be divided by so many GPUs, None where all can.
 
@@ -86,14 +65,3 @@ def problem(shape: Shape, gpus: int) -> str | None:
         f"keys' width of {shape.key} {blocks}": (shape.key * shape.hidden, BLOCK),
     }
     return next((name for name, (size, of) in parts.items() if size % (gpus * of)), None)
-
-
-def _linears(source: Path) -> Iterator[tuple[str, str, str]]:
-    """(file, name, dtype) of the weights that are quantised."""
-    from safetensors import safe_open
-
-    for file in sorted(source.glob("*.safetensors")):
-        with safe_open(file, "pt") as tensors:
-            for name in tensors.keys():  # noqa: SIM118 - it is no dict
-                if name.endswith(LINEAR):
-                    yield file.name, name, tensors.get_slice(name).get_dtype()

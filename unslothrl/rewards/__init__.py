@@ -126,11 +126,5 @@ def _custom(name: str, weight: float) -> Chosen:
             f"reward {plain(name)}: {function} is a figure of every run: rename the function"
         )
     signature = signature_of(path, function)
-    return Chosen(
-        function,
-        weight,
-        f"{path.absolute()}:{function}",
-        IN_PROCESS,
-        signature.takes_answer,
-        signature=signature,
-    )
+    whole = f"{path.absolute()}:{function}"
+    return Chosen(function, weight, whole, IN_PROCESS, signature.takes_answer, None, signature)

@@ -86,10 +86,10 @@ def parsed_python(text: str, column: str) -> ast.Module:
     return tree
 
 
-def python_of(text: str) -> tuple[ast.Module | None, str]:
+def python_of(text: str, file: str = "tests.py") -> tuple[ast.Module | None, str]:
     """-> (a text as Python, None where it is none; why it is none)."""
     try:
-        compile(text, "tests.py", "exec", dont_inherit=True)  # finds more than the parser does
+        compile(text, file, "exec", dont_inherit=True)  # finds more than the parser does
         return ast.parse(text), ""
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return None, str(error)

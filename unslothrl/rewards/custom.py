@@ -4,29 +4,22 @@
     async def reward(completion, answer, row): ...       many at the same time
     def reward(completions, answers, **columns): ...     a list, for all completions at once
 
-The first parameter is the completion; `completions` takes all of them. A second one is the answer.
-By name a function gets `prompt`, `answer`, `row` (a dict of the row's other columns) or any column,
-as lists where it takes all completions; `**` gets every column.
-
-Functions written for TRL's GRPOTrainer run unchanged. One is known by a parameter `completions`,
-`completion_ids`, `prompts` or `trainer_state`, by taking nothing but `**`, or by being imported or
-assigned in its file. As TRL does, it passes lists of messages where the data set's prompts are
-such, and texts where they are text; such a text also reads as its one message (`functions.Text`).
-What a function logs through `log_extra` and `log_metric` is dropped. One that names `answers` or
-`rows`, which TRL has not, gets texts always.
+What each parameter gets, and which functions are called as TRL calls them, is in docs/rewards.md.
+A function that names `answers` or `rows`, which TRL has not, gets texts always.
 """
 
 import ast
-import symtable
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from unslothrl.data.columns import parsed
+from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
-from unslothrl.files import MOST_CODE, read_text
+from unslothrl.files import read_text
 from unslothrl.records import Completion, Task
+from unslothrl.rewards.assertions import python_of
 from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
@@ -64,7 +57,11 @@ class Signature:
         """Whether completion and prompt are lists of messages for it, as TRL has them where the
         data set's prompts are such."""
         is_own = bool({*self.names, self.second} & set(OWN))
-        return self.is_batch and not is_own and any(map(is_conversation, task.read.values()))
+        return (
+            self.is_batch
+            and not is_own
+            and any(is_turns(parsed(each)) for each in task.read.values())
+        )
 
     def values(self, task: Task, done: Completion) -> dict[str, Any]:
         """All that it may ask for about one completion, by name."""
@@ -102,7 +99,7 @@ class Signature:
             if any(name in each for each in values)
         }
         given[ALL] = [
-            as_messages(done.text) if self.has_messages(task) else done.text
+            [{"role": "assistant", "content": done.text}] if self.has_messages(task) else done.text
             for task, done in completed
         ]
         step = max((version for _, done in completed for version in done.versions), default=0)
@@ -112,43 +109,23 @@ class Signature:
 ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=True)
 
 
-def as_messages(text: str) -> list[dict[str, str]]:
-    return [{"role": "assistant", "content": text}]
-
-
-def is_conversation(value: Any) -> bool:
-    turns = parsed(value)
-    return (
-        isinstance(turns, list)
-        and bool(turns)
-        and isinstance(turns[0], dict)
-        and ("role" in turns[0] or "from" in turns[0])
-    )
-
-
 def signature_of(path: Path, name: str) -> Signature:
-    """Raises UserError for a file that is no Python, or that has no such function."""
-    text = read_text(path, MOST_CODE)
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: nesting
-        raise UserError(f"reward {path}: it is not Python ({error!s:.200}): fix it") from None
+    """Raises UserError for a file that is no Python. Whether it has a function of this name is seen
+    when it is loaded, before a run."""
+    text = read_text(path)
+    tree, why = python_of(text, path.name)
+    if tree is None:
+        raise UserError(f"reward {path}: it is not Python ({why:.200}): fix it")
     functions = {each.name: each for each in map(_function, tree.body) if each is not None}
-    if name in functions:
-        signature = _signature(functions[name])
-        if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
-            raise UserError(
-                f"reward {path}: the first parameter of {name} is what gets the completion: put it "
-                "there, as in def reward(completion, answer)"
-            )
-        return signature
-    scope = symtable.symtable(text, str(path), "exec")
-    if any(each.get_name() == name and each.is_local() for each in scope.get_symbols()):
+    if name not in functions:
         return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
-    raise UserError(
-        f"reward {path}: it has no function {name!r}; it has {', '.join(functions) or 'none'}: "
-        "write file.py:function"
-    )
+    signature = _signature(functions[name])
+    if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
+        raise UserError(
+            f"reward {path}: the first parameter of {name} is what gets the completion: put it "
+            "there, as in def reward(completion, answer)"
+        )
+    return signature
 
 
 def _function(node: ast.stmt) -> Function | None:

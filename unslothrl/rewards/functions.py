@@ -1,14 +1,13 @@
 """What reward processes run: reads a call a line from a socket, answers each with a line.
 
-    [token, function, arguments, named arguments]  ->  "imported" where it is new, [value, error]
+    [token, function, arguments, named arguments]  ->  [value, error]
 
 Each reply is sealed with its call's token. So whatever a function writes to any descriptor, none of
-it is taken for a reply: the process is replaced, see `ProcessPool`. The socket moves to a number
-that differs between processes, which a stray write is unlikely to meet.
+it is taken for a reply: the process is replaced, see `ProcessPool`.
 
 Not defended: a function that is hostile rather than wrong. It runs in this interpreter, so it can
-find the token of its own call, and those of calls that wait in the socket, and answer for them.
-Untrusted programs belong in the sandbox.
+find the token of its own call and answer before it returns. Untrusted programs belong in the
+sandbox.
 """
 
 import functools
@@ -33,7 +32,6 @@ LONGEST_INTEGER = 1000  # bits
 LOGS = ("log_extra", "log_metric")  # of TRL
 SEAL = 16  # bytes
 TICK_S = 0.1
-IMPORTED = "imported"  # the reply that reports that a function has been imported
 STATE: dict[str, Any] = {  # of TRL's TrainerState, what is the same in every call
     "epoch": None, "log_history": [], "is_local_process_zero": True, "is_world_process_zero": True,
 }  # fmt: skip
@@ -61,7 +59,7 @@ def check(function: str) -> None:
     load(function)
 
 
-def together(function: str, deadline_s: float, calls: list[list]) -> list[list]:
+def together(function: str, calls: list[list], deadline_s: float) -> list[list]:
     """Calls an async function concurrently. -> [value, error] of each.
 
     Time in which one of them keeps all others waiting, as one that loads a model, does not count.
@@ -192,37 +190,40 @@ async def wait(value: Any) -> Any:
     return await value
 
 
-def serve(connection: socket.socket) -> None:
-    known: set[str] = set()
-    for line in connection.makefile("rb"):
-        token, name, arguments, named = loads(line)
-        try:
-            function = load(name)
-            if name not in known:
-                known.add(name)
-                connection.sendall(sealed(token, IMPORTED))
-            value = function(*arguments, **named)
-            if hasattr(value, "__await__"):
-                import asyncio  # large, and every program's process is a copy of this one
+def answer(name: str, arguments: list, named: dict[str, Any]) -> list:
+    """Makes a call. -> [value, error]."""
+    try:
+        value = load(name)(*arguments, **named)
+        if hasattr(value, "__await__"):
+            import asyncio  # large, and every program's process is a copy of this one
 
-                value = asyncio.run(wait(value))
-            answer = [as_json(value), None]
-        except BaseException as error:  # hostile text, or the user's own code: it must not end us
-            answer = [None, reason(error)]
+            value = asyncio.run(wait(value))
+        return [as_json(value), None]
+    except BaseException as error:  # hostile text, or the user's own code: it must not end us
+        return [None, reason(error)]
+
+
+def each(name: str, calls: list[list]) -> list[list]:
+    """Makes several calls, one after the other. -> [value, error] of each."""
+    return [answer(name, arguments, {}) for arguments in calls]
+
+
+def serve(connection: socket.socket) -> None:
+    for line in connection.makefile("rb"):
+        token, *call = loads(line)
+        reply = answer(*call)
         signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm left behind is no later call's
-        connection.sendall(sealed(token, answer))
+        connection.sendall(sealed(token, reply))
 
 
 def main(given: int, memory_mb: int) -> None:
-    import fcntl  # as resource, of POSIX alone
-    import resource
+    import resource  # of POSIX alone
 
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
-    number = fcntl.fcntl(given, fcntl.F_DUPFD_CLOEXEC, 64 + os.urandom(1)[0] // 2)
-    os.close(given)
+    os.set_inheritable(given, False)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     try:
-        serve(socket.socket(fileno=number))
+        serve(socket.socket(fileno=given))
     finally:  # with what a function's threads are at
         os._exit(1)

@@ -8,34 +8,35 @@ runaway computation fails instead of filling the machine. A thread waits for eac
 
 Every reply is sealed with the token of its call, see `functions.sealed`. A process that ends, or
 that writes anything else to its socket, is replaced, and no call pays for what another has done to
-its process: see `ProcessPool.work`.
+its process: see `ProcessPool.make`.
 """
 
 import collections
 import contextlib
 import json
 import os
+import queue
 import secrets
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from unslothrl.rewards.functions import IMPORTED, opened
+from unslothrl.rewards.functions import opened
 
 MAIN = "import sys; from unslothrl.rewards.functions import main; main(*map(int, sys.argv[1:]))"
+CHECK = "unslothrl.rewards.functions:check"
 DEADLINE_S = 5.0
 START_S = 60.0  # for a process to start and to import a function's module
 LOADING_FACTOR = 12.0  # deadlines that a function gets which has not answered yet and may load
 MOST_SILENT = 4  # late calls of a function that has never answered, before the rest fails uncalled
 MEMORY_MB = 2048
-MAX_QUEUED = 32  # calls that a process may hold, where calls are short
-CHUNK = 1 << 16  # bytes that are read at once, or sent for several calls: a socket holds them
+CHUNK = 1 << 16  # bytes that are read at once
 MOST_REPLIED = 64 << 20  # bytes of a line that is still taken for a reply
 TOO_LONG = "took longer than "
 ENDED = "ended its process"
@@ -81,13 +82,6 @@ class Result:
     seconds: float = 0.0
 
 
-class SentCall(NamedTuple):
-    number: int
-    call: RewardCall
-    token: str
-    line: bytes
-
-
 class RewardProcess:
     """The parent's side of a process that runs `functions.main`."""
 
@@ -104,29 +98,29 @@ class RewardProcess:
             )  # fmt: skip
         self.imported: set[str] = set()  # functions
         self.answered: set[str] = set()  # functions that have answered at least once
-        self.lines: collections.deque[bytes] = collections.deque()  # that have arrived
-        self.partial_line = bytearray()
+        self.received = bytearray()  # and not read
 
-    def exchange(self, data: bytes, ends: float) -> bytes:
-        """Sends data -> the next line that arrives. Late at the time `ends`, Lost where the process
-        has ended."""
+    def exchange(self, call: RewardCall, seconds: float, to: str = "") -> tuple[Any, str | None]:
+        """Makes a call -> its value and its error. Late after `seconds`, which are `to` do what;
+        Lost where the process has ended or writes anything but the reply."""
+        token, ends, data = secrets.token_hex(16), time.monotonic() + seconds, bytes(self.received)
+        request = json.dumps([token, call.function, call.arguments, call.named]).encode() + b"\n"
         try:
-            self.socket.settimeout(max(0.0, ends - time.monotonic()))
-            if data:  # sending nothing fails too where an ended process has left replies to read
-                self.socket.sendall(data)
-            while not self.lines:
+            self.socket.settimeout(seconds)
+            self.socket.sendall(request)
+            while b"\n" not in data and len(self.received) <= MOST_REPLIED:
                 self.socket.settimeout(max(0.0, ends - time.monotonic()))
                 if not (data := self.socket.recv(CHUNK)):
                     raise ConnectionError
-                self.partial_line += data
-                if b"\n" in data or len(self.partial_line) > MOST_REPLIED:
-                    *lines, rest = bytes(self.partial_line).split(b"\n")
-                    self.lines.extend(lines or [rest])
-                    self.partial_line = bytearray(rest)
+                self.received += data
         except OSError as error:  # what an ended process has started may hold its socket
             is_late = not isinstance(error, ConnectionError) and self.child.poll() is None
-            raise (Late() if is_late else Lost(ENDED)) from None
-        return self.lines.popleft()
+            raise (Late(f"{TOO_LONG}{seconds:g} s{to}") if is_late else Lost(ENDED)) from None
+        line, _, self.received = self.received.partition(b"\n")
+        reply = opened(token, bytes(line))
+        if reply is None:
+            raise Lost(STRAY)
+        return reply
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -134,7 +128,7 @@ class RewardProcess:
         self.child.wait()
 
 
-class ProcessPool:
+class ProcessPool(contextlib.AbstractContextManager):
     """`count` processes that calls are made in, one for each core where it is 0. They start with
     the first call."""
 
@@ -150,122 +144,77 @@ class ProcessPool:
         self.processes: list[RewardProcess] = []
         self.first_calls: dict[str, float] = {}  # function -> seconds of its slowest first call
         self.late: collections.Counter[str] = collections.Counter()  # functions
-        self.waiting: collections.deque[tuple[int, RewardCall]] = collections.deque()
-        self.results: dict[int, Result] = {}  # of the calls that are being made
-        self.failed: set[int | None] = set()  # groups of them
+        self.idle: queue.LifoQueue[int] = queue.LifoQueue()  # places in `processes`
+        self.failed: set[int] = set()  # groups of the calls that are being made
         self.closed = False
         self.calling = threading.Lock()  # `close` may come from another thread
-        self.taking = threading.Lock()
-
-    def __enter__(self) -> "ProcessPool":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def call(self, calls: Sequence[RewardCall], ahead: int = 1) -> list[Result]:
-        """The results in order; every call has a deadline of its own. Raises Closed.
-
-        `ahead`: how many short calls a process may hold, so that it need not wait for the next.
-        """
+    def call(self, calls: Sequence[RewardCall]) -> list[Result]:
+        """The results in order; every call has a deadline of its own. Raises Closed."""
         count = self.count or len(os.sched_getaffinity(0))
         with self.calling, ThreadPoolExecutor(count) as threads:
             if not self.processes and not self.closed:
-                self.processes = [self.started() for _ in range(count)]
+                self.processes = [
+                    RewardProcess(self.memory_mb, self.shows_prints) for _ in range(count)
+                ]
+                for slot in reversed(range(count)):  # a single call is always in the first
+                    self.idle.put(slot)
             if self.closed:
                 self.kill()
                 raise Closed
-            self.waiting.extend(enumerate(calls))
-            self.results, self.failed = {}, set()
-            slots = range(min(len(calls), len(self.processes)))
+            self.failed = set()
             try:
-                list(threads.map(lambda slot: self.work(slot, ahead), slots))
+                return list(threads.map(self.make, calls))
             except BaseException:  # such as Ctrl-C: the threads end with their processes
                 self.kill()
                 raise
-            return [self.results[index] for index in range(len(calls))]
 
-    def work(self, slot: int, ahead: int) -> None:
-        """Makes calls in one of the processes until none waits. Where it is lost, perhaps by what
-        an earlier call has left behind, the first call without a reply is made again in a fresh
-        process, and fails where that is lost as well."""
-        again: SentCall | None = None
-        while sent := self.take(ahead) if again is None else [again]:
-            process, answered, started = self.processes[slot], 0, time.monotonic()
-            try:
-                for result in self.answers(process, sent):
-                    self.results[sent[answered].number] = result
-                    if result.value is False:
-                        self.failed.add(sent[answered].call.group)
-                    answered, started = answered + 1, time.monotonic()
-                again = None
-            except Lost as error:
-                first, *others = sent[answered:]
-                self.replace(slot)
-                with self.taking:
-                    self.waiting.extendleft((each.number, each.call) for each in reversed(others))
-                again = first if first is not again and not isinstance(error, Late) else None
-                if again is None:
-                    self.results[first.number] = Result(
-                        None, str(error), time.monotonic() - started
-                    )
-
-    def take(self, ahead: int) -> list[SentCall]:
-        """The next calls for a process, as many as it may hold; towards the end they are spread
-        evenly. Several fit into its socket: sending them waits for none of them."""
-        taken: list[SentCall] = []
-        with self.taking:
-            most = min(ahead, 1 + len(self.waiting) // (2 * len(self.processes)))
-            room = CHUNK
-            while self.waiting and len(taken) < most and room > 0:
-                index, call = self.waiting.popleft()
-                if call.group is not None and call.group in self.failed:
-                    self.results[index] = Result()
-                    continue
-                if self.is_silent(call):
-                    error = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
-                    self.results[index] = Result(None, error)
-                    continue
-                token = secrets.token_hex(16)
-                line = json.dumps([token, call.function, call.arguments, call.named]).encode()
-                taken.append(SentCall(index, call, token, line + b"\n"))
-                room -= len(line) + 1
-            if room < 0 and len(taken) > 1:
-                last = taken.pop()
-                self.waiting.appendleft((last.number, last.call))
-        return taken
-
-    def answers(self, process: RewardProcess, sent: Sequence[SentCall]) -> Iterator[Result]:
-        """Makes calls in a process -> their results in order. Raises Lost."""
-        unsent = b"".join(each.line for each in sent)
-        for each in sent:
-            call = each.call
-            reply: Any = IMPORTED
-            while reply == IMPORTED:
-                started, seconds = time.monotonic(), self.allowed_s(process, call)
+    def make(self, call: RewardCall) -> Result:
+        """Makes a call in an idle process. Where that is lost, perhaps by what an earlier call has
+        left behind, it is made again in a fresh one, and fails where that is lost as well."""
+        if call.group is not None and call.group in self.failed:
+            return Result()
+        if self.is_silent(call):
+            before = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
+            return Result(None, before)
+        slot, is_again = self.idle.get(), False
+        try:
+            while True:
+                started = time.monotonic()
                 try:
-                    reply = opened(each.token, process.exchange(unsent, started + seconds))
-                except Late:
-                    self.late[call.function] += 1
-                    imports = "" if call.function in process.imported else " to import"
-                    raise Late(f"{TOO_LONG}{seconds:g} s{imports}") from None
-                unsent = b""
-                if reply is None:
-                    raise Lost(STRAY)
-                process.imported.add(call.function)
-            value, error = reply
-            result = Result(value, error, time.monotonic() - started)
-            if call.function not in process.answered:
-                process.answered.add(call.function)
-                slowest = max(result.seconds, self.first_calls.get(call.function, 0.0))
-                self.first_calls[call.function] = slowest
-            yield result
+                    return self.make_in(self.processes[slot], call)
+                except Lost as error:
+                    self.late[call.function] += isinstance(error, Late)
+                    self.replace(slot)
+                    if is_again or isinstance(error, Late):
+                        return Result(None, str(error), time.monotonic() - started)
+                    is_again = True
+        finally:
+            self.idle.put(slot)
+
+    def make_in(self, process: RewardProcess, call: RewardCall) -> Result:
+        """Raises Lost."""
+        if call.function not in process.imported:
+            _, error = process.exchange(RewardCall(CHECK, (call.function,)), START_S, " to import")
+            if error is not None:
+                return Result(None, error)
+            process.imported.add(call.function)
+        started = time.monotonic()
+        value, error = process.exchange(call, self.allowed_s(process, call))
+        seconds = time.monotonic() - started
+        if call.function not in process.answered:
+            process.answered.add(call.function)
+            self.first_calls[call.function] = max(seconds, self.first_calls.get(call.function, 0.0))
+        if value is False and call.group is not None:
+            self.failed.add(call.group)
+        return Result(value, error, seconds)
 
     def allowed_s(self, process: RewardProcess, call: RewardCall) -> float:
         """The seconds that a process has for a call: for its first of a function that may load
         something, what loading has taken elsewhere is added. Until that is known they are many."""
-        if call.function not in process.imported:
-            return START_S
         own = call.deadline_s or self.deadline_s
         if not call.may_load or call.function in process.answered:
             return own
@@ -278,15 +227,12 @@ class ProcessPool:
         has_answered = call.function in self.first_calls
         return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
 
-    def started(self) -> RewardProcess:
-        return RewardProcess(self.memory_mb, self.shows_prints)
-
     def replace(self, slot: int) -> None:
         """Kills a process; a new one takes its place. Raises Closed."""
         self.processes[slot].kill()
         if not self.closed:
             self.processes[slot].socket.close()
-            self.processes[slot] = self.started()
+            self.processes[slot] = RewardProcess(self.memory_mb, self.shows_prints)
         if self.closed:
             self.processes[slot].kill()
             raise Closed

@@ -58,16 +58,11 @@ class Reward:
         """The columns that `grade` needs. Raises UnusableRow where the row lacks one."""
         if self.read is not None:
             return self.read(row)
-        return {name: needed(row, name) for name in self.columns}
-
-
-def needed(row: Mapping, name: str) -> Any:
-    """The value of a column that a reward cannot do without. Raises UnusableRow."""
-    value = value_of(row, name)
-    if value is None:
-        reason = "is empty" if name in row else f"is missing; the row has {names_of(row)}"
-        raise UnusableRow(f"column {name} {reason}: the reward needs it")
-    return plain_value(value)
+        read = {name: plain_value(value_of(row, name)) for name in self.columns}
+        if lacking := [name for name, value in read.items() if value is None]:
+            reason = "is empty" if lacking[0] in row else f"is missing; the row has {names_of(row)}"
+            raise UnusableRow(f"column {lacking[0]} {reason}: the reward needs it")
+        return read
 
 
 def missing(what: str, columns: tuple[str, ...]) -> UnusableRow:

@@ -12,8 +12,8 @@ from unslothrl.rewards import Chosen
 from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
+    CHECK,
     DEADLINE_S,
-    MAX_QUEUED,
     START_S,
     TOO_LONG,
     ProcessPool,
@@ -30,15 +30,14 @@ from unslothrl.rewards.reward import (
     Overlong,
     Reward,
 )
-from unslothrl.sandbox import program
-from unslothrl.sandbox.levels import LEVELS
+from unslothrl.sandbox import levels
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-TRIALS_S = len(LEVELS) * program.START_S + GRACE_S  # to choose a level
+TRIALS_S = len(levels.LEVELS) * levels.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
-CONCURRENT = 64  # calls of an async function in a process
-CHECK, TOGETHER = "unslothrl.rewards.functions:check", "unslothrl.rewards.functions:together"
+AT_ONCE = 64  # calls of an async function, or short ones, that a process is given
+EACH, TOGETHER = "unslothrl.rewards.functions:each", "unslothrl.rewards.functions:together"
 
 
 @dataclass
@@ -139,9 +138,18 @@ class Scorer:
         if chosen.runs == IN_PLACE:
             return [in_place(chosen.reward, values) for values in given]
         if chosen.runs == IN_PROCESS:
-            calls = [RewardCall(chosen.function, values) for values in given]
-            return self.processes.call(calls, MAX_QUEUED)
+            return self._short(chosen.function, given)
         return self._programs(chosen.reward, given)
+
+    def _short(self, function: str, given: Sequence[tuple]) -> list[Result]:
+        """Calls that take little time; one that has failed, perhaps by another's fault, is made
+        again by itself."""
+        results = together(self.processes, EACH, function, given, self.deadline_s)
+        failed = [i for i, result in enumerate(results) if result.error is not None]
+        again = self.processes.call([RewardCall(function, given[i]) for i in failed])
+        for i, result in zip(failed, again, strict=True):
+            results[i] = result
+        return results
 
     def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
         """Each trial of each completion is a call; the first failure of a completion ends its
@@ -149,7 +157,7 @@ class Scorer:
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
         limits = (self.deadline_s, self.level)
-        deadline_s = WALL_OF_CPU * self.deadline_s + program.START_S + GRACE_S
+        deadline_s = WALL_OF_CPU * self.deadline_s + levels.START_S + GRACE_S
         calls = [
             RewardCall(reward.function, (*trial, *limits), {}, group, deadline_s)
             for group, values in enumerate(given)
@@ -167,7 +175,10 @@ class Scorer:
             return self._for_all(chosen, completed)
         pairs = [(done.text, signature.named(task, done)) for task, done in completed]
         if signature.is_async:
-            return self._together(chosen.function, pairs)
+            pool, deadline_s = self.custom_processes, self.deadline_s
+            return together(
+                pool, TOGETHER, chosen.function, pairs, deadline_s + START_S, deadline_s
+            )
         return self.custom_processes.call(
             [RewardCall(chosen.function, (text,), named, may_load=True) for text, named in pairs]
         )
@@ -187,20 +198,6 @@ class Scorer:
             return [Result(None, error, share) for _ in completed]
         # None, as in TRL: this function does not judge that completion
         return [Result(0.0 if value is None else value, None, share) for value in values]
-
-    def _together(self, function: str, pairs: Sequence[tuple[str, dict]]) -> list[Result]:
-        """Async calls, `CONCURRENT` of them in a process at the same time."""
-        parts = [pairs[i : i + CONCURRENT] for i in range(0, len(pairs), CONCURRENT)]
-        deadline_s = self.deadline_s + START_S
-        calls = [
-            RewardCall(TOGETHER, (function, self.deadline_s, part), deadline_s=deadline_s)
-            for part in parts
-        ]
-        results: list[Result] = []
-        for part, result in zip(parts, self.custom_processes.call(calls), strict=True):
-            each = result.value or [[None, result.error]] * len(part)
-            results += [Result(value, error, result.seconds / len(part)) for value, error in each]
-        return results
 
     def close(self) -> None:
         """Ends the processes, for good; `score` in another thread raises Closed."""
@@ -227,6 +224,19 @@ def in_place(reward: Reward, values: tuple) -> Result:
     except Exception as raised:  # on a text that its author has not thought of
         value, error = None, reason(raised)
     return Result(value, error, time.perf_counter() - started)
+
+
+def together(
+    pool: ProcessPool, how: str, function: str, given: Sequence, deadline_s: float, *limits: float
+) -> list[Result]:
+    """`AT_ONCE` calls of a function in one, which `how` makes in a process."""
+    parts = [given[i : i + AT_ONCE] for i in range(0, len(given), AT_ONCE)]
+    calls = [RewardCall(how, (function, part, *limits), deadline_s=deadline_s) for part in parts]
+    results: list[Result] = []
+    for part, result in zip(parts, pool.call(calls), strict=True):
+        each = result.value or [[None, result.error]] * len(part)
+        results += [Result(value, error, result.seconds / len(part)) for value, error in each]
+    return results
 
 
 def joined(results: Sequence[Result]) -> Result:

@@ -15,7 +15,7 @@ what follows from other options is filled in (`following`).
 
 import datetime
 import re
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -38,11 +38,10 @@ from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CONFIG, free_name
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, free_name
 from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
-ADAPTERS = "adapters"  # in a run's folder
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
 FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
 
@@ -80,14 +79,19 @@ class Layers:
 
 
 def resolve(
-    flags: Mapping[str, Any], machine: Machine | None = None, fetch: resume.Fetch | None = None
+    flags: Mapping[str, Any], machine: Machine | None = None, fetches: bool = False
 ) -> Resolved:
     """The config of a run from its flags (name -> value, as text or typed), on this machine unless
-    one is given. `fetch` gets a run that is to go on from a mirror. Raises UserError."""
-    layers = layers_of(RUN, flags, fetch)
+    one is given. `fetches`: also a run that is resumed from a mirror. Raises UserError."""
+    layers = layers_of(RUN, flags, fetches)
     given, notes = layers.given, layers.notes
     asked = replace(Config(), **layers.user)
-    notes += check_named(asked)
+    check_files(asked)
+    objectives.load(asked.learner)
+    rewards.choose(asked.reward)
+    environments.check(asked.environment)
+    environments.options_of(asked.environment_options)
+    notes += environments.check_tools(asked.tools)
     lora = lora_of(asked)
     machine = machine or Machine.detect()
     if fit.needs_hub(given, machine):
@@ -101,21 +105,16 @@ def resolve(
     notes += changes
     config = following(config, layers)
     rules.check(config)
-    if config.resume is not None:
-        before = read_toml(expanded(config.resume) / CONFIG)
-        changed = resume.changed(before, config, RUN)
-        notes += [f"{line}: changed in this resume" for line in changed]
-    facts = rules.Facts(config, machine, lora)
-    notes += rules.notes(layers.requested, facts)
+    notes += rules.notes(layers.requested, config, machine, lora)
     recipe = resume.recipe_of(RUN, layers.asked)
     return Resolved(config, given, tuple(dict.fromkeys(notes)), recipe)
 
 
-def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None) -> Layers:
+def layers_of(table: Table, flags: Mapping[str, Any], fetches: bool) -> Layers:
     """Recipe and flags over the run that is resumed, with whole paths. Raises UserError."""
     notes: list[str] = []
     flags = {name: read_value(name, value, table=table) for name, value in flags.items()}
-    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table)
+    recipe = {} if flags.get("recipe") is None else read_recipe(flags["recipe"], table, notes)
     own = {} if flags.get("recipe") in RECIPES else without_parts_of(recipe)
     usual = {name: entry.default for name, entry in table.options.items()}
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
@@ -123,67 +122,69 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetch: resume.Fetch | None
         recipe = without_parts_of(recipe)
     asked = in_full({**recipe, **flags})
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
-    user = {**asked, **resume.found(table, asked, output_dir, notes, fetch)}
+    user = {**asked, **resume.found(table, asked, output_dir, notes, fetches)}
     for name in ("output_dir", "resume"):
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
     if user.get("adapter") is not None:
-        user["adapter"] = newest_of_run(user["adapter"])
+        newest = newest_numbered(expanded(user["adapter"]) / ADAPTERS, "v")  # of a run's folder
+        user["adapter"] = user["adapter"] if newest is None else str(newest)
     if user.get("resume") is not None:
-        user = over_resumed(table, user, asked)
+        user = over_resumed(table, user, asked, notes)
     if "reward" in user:
-        user["reward"] = tuple(map(newest_reward, user["reward"]))
+        user["reward"] = tuple(
+            reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
+            for text in user["reward"]
+        )
     user = starting_adapter.with_base(user, notes)
     return Layers(asked, requested, user, notes)
 
 
-def over_resumed(table: Table, user: Mapping[str, Any], asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for over the options of the run that is resumed, which keeps its folder."""
-    folder = expanded(user["resume"])
+def over_resumed(
+    table: Table, user: Mapping[str, Any], asked: Mapping[str, Any], notes: list[str]
+) -> dict[str, Any]:
+    """What was asked for over the options of the run that is resumed, which keeps its folder, and
+    what is fixed. UserError where that is to change."""
+    folder, user = expanded(user["resume"]), {**user}
     if not is_file(folder / CONFIG):
         raise UserError(
             f"resume must be a run's folder, got {folder} (it has no {CONFIG}): "
             "set --resume runs/<run_name>"
         )
-    before = read_toml(folder / CONFIG, table)
+    before = read_toml(folder / CONFIG, table, notes)
+    begun, now = origin.read(folder).recipe, resume.recipe_of(table, asked)
+    begun = begun if isinstance(begun, dict) else {}  # nobody knows
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
-    same = resume.as_begun(table, folder, asked) & fixed
-    user = {name: value for name, value in user.items() if name not in same}
+    for name in sorted(fixed & user.keys()):
+        was = in_full({name: before.get(name, table.options[name].default)})[name]
+        if name in begun and now.get(name) == begun[name] and not is_hidden(begun[name]):
+            del user[name]  # it says what it said then: what the run made of it counts
+        elif name == "model" and origin.read(folder).base:
+            continue  # a copy of it may lie elsewhere: its content is compared
+        elif redacted_values(user[name]) != was:
+            raise UserError(
+                f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"
+                f": leave --{name} out, or start a new run from its adapter with --adapter"
+            )
     for name in sorted(before.keys() - user.keys()):
         if is_hidden(before[name]):
             raise UserError(
                 f"{name} {before[name]}: the folder of the run that is resumed keeps no secrets: "
                 f"set --{name} again"
             )
-    check_unchanged(table, before, user, fixed)
     if user.get("reward"):
-        begun = resume.recipe_at(folder).get("reward")
-        user["reward"] = reward_model.kept(user["reward"], begun, before.get("reward", ()))
-    if user.get("learner", before.get("learner")) != before.get("learner"):
-        before = without_parts_of(before)
-    place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
-    return {**before, **user, **place}
-
-
-def check_unchanged(
-    table: Table, before: Mapping[str, Any], user: Mapping[str, Any], fixed: Set[str]
-) -> None:
-    full = in_full(before)
-    for name in sorted(fixed & user.keys()):
-        was = full.get(name, table.options[name].default)
-        if name == "model" and origin.read(expanded(user["resume"])).base:
-            continue  # a copy of it may lie elsewhere: its content is compared
-        if redacted_values(user[name]) != was:
-            raise UserError(
-                f"{name} {user[name]}: the run that is resumed has {'none' if was is None else was}"
-                f": leave --{name} out, or start a new run from its adapter with --adapter"
-            )
+        had = before.get("reward", ())
+        user["reward"] = reward_model.kept(user["reward"], begun.get("reward"), had)
     learner, was = user.get("learner"), before.get("learner", Config.learner)
     if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:
         raise UserError(
             f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
             "critic: leave --learner out, or start a new run"
         )
+    if learner not in (None, was):
+        before = without_parts_of(before)
+    place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
+    return {**before, **user, **place}
 
 
 # Paths by their whole names: a run that goes on from another folder finds them, so does one whose
@@ -203,20 +204,16 @@ def whole_function(text: str) -> str:
     return whole_path(file) + separator + rest if is_a_file else text
 
 
-def each(whole: Callable[[str], str]) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
-    return lambda texts: tuple(map(whole, texts))
-
-
 WHOLE: dict[str, Callable[[Any], Any]] = {
     "adapter": whole_path,
     "lora_save_path": whole_path,
     "model": lambda text: whole_path(text) if is_path(text) else text,
     "dataset": sources.absolute,
-    "eval_dataset": each(sources.absolute_eval),
+    "eval_dataset": lambda texts: tuple(map(sources.absolute_eval, texts)),
     "learner": whole_function,
     "environment": whole_function,
-    "reward": each(whole_function),
-    "tools": each(environments.absolute_tool),
+    "reward": lambda texts: tuple(map(whole_function, texts)),
+    "tools": lambda texts: tuple(map(environments.absolute_tool, texts)),
     "environment_python": lambda text: whole_path(text) if "/" in text else text,
 }
 
@@ -230,17 +227,6 @@ def in_full(layer: Mapping[str, Any]) -> dict[str, Any]:
 
 def is_path(name: str) -> bool:
     return name.startswith((".", "/", "~"))
-
-
-def newest_of_run(adapter: str) -> str:
-    """The newest adapter where a run's folder is given, else what is given."""
-    newest = newest_numbered(expanded(adapter) / ADAPTERS, "v")
-    return adapter if newest is None else str(newest)
-
-
-def newest_reward(text: str) -> str:
-    """The newest reward model where a run's folder is given, else what is given."""
-    return reward_model.in_full(text) if text.startswith(reward_model.PREFIX) else text
 
 
 # What follows from other options
@@ -261,7 +247,7 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
 def lora_of(options: Options) -> Lora | None:
     """The settings of the adapter that training begins with. UserError."""
     folder = starting_adapter.folder(options)
-    return None if folder is None else adapter_check.check_format(folder)
+    return None if folder is None else adapter_check.check_settings(folder)
 
 
 def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
@@ -310,16 +296,6 @@ def named(options: AnyOptions, kind: str, notes: list[str]) -> AnyOptions:
 # Checks that need neither the machine nor a model
 
 
-def check_named(config: Config) -> list[str]:
-    """-> notes. UserError for a file or a name that is not there, or not what it must be."""
-    check_files(config)
-    objectives.load(config.learner)
-    rewards.choose(config.reward)
-    environments.check(config.environment)
-    environments.options_of(config.environment_options)
-    return environments.check_tools(config.tools)
-
-
 def check_files(options: Options) -> None:
     """UserError for a model, data set, adapter or folder that is not what it must be."""
     if is_path(options.model) and not exists(options.model):
@@ -335,8 +311,6 @@ def check_files(options: Options) -> None:
             starting_adapter.check(options, origin.read(expanded(options.resume)).start)
         if not isinstance(options, RmOptions):
             adapter_use.check_policy(expanded(folder))
-    if exists(options.output_dir) and not Path(options.output_dir).is_dir():
-        raise UserError(f"output_dir {options.output_dir} is a file: set --output_dir to a folder")
     if options.lora_save_path is not None:
         adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there

@@ -3,7 +3,7 @@
 import json
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,10 @@ from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.mirror import fetching
-from unslothrl.text import is_hidden, plain, redacted_values
+from unslothrl.text import plain, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
 from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
-
-Fetch = Callable[[str, str], Path]
 
 AUTO = "auto"
 COMMANDS: dict[str, Table] = {RUN.command: RUN, **TABLES}
@@ -72,14 +70,9 @@ def is_of_another(folder: Path, parent: os.stat_result, user: int) -> bool:
 
 
 def found(
-    table: Table,
-    user: Mapping[str, Any],
-    output_dir: str,
-    notes: list[str],
-    fetch: Fetch | None = None,
+    table: Table, user: Mapping[str, Any], output_dir: str, notes: list[str], fetches: bool
 ) -> dict[str, Any]:
-    """`resume` and `mirror` of the run that `user` means, fetched if it is away by `fetch`, which
-    gets a URL and the folder for it."""
+    """`resume` and `mirror` of the run that `user` means, which is fetched if it is away."""
     layer: dict[str, Any] = {}
     chosen, asked = user.get("resume"), user.get("mirror")
     if asked is not None:
@@ -88,37 +81,21 @@ def found(
     if chosen == AUTO:
         here = newest(table, user, output_dir, notes)
         chosen = None if here is None else str(here)
-        if here is None and mirror is not None and fetch is not None:
+        if here is None and mirror is not None and fetches:
             chosen = fetching.newest(mirror, user.get("run_name"), recipe_of(table, user))
         none = f"no run with these options in {output_dir} yet: a new one"
         notes.append(f"resume auto: {chosen or none}")
-    if chosen is not None and asked is None:
-        mirror = holding(Path(chosen))
+    if chosen is not None and asked is None and is_file(Path(chosen) / CONFIG):
+        own = entries(Path(chosen) / CONFIG).get("mirror")  # in which it may lie itself
+        mirror = own if isinstance(own, str) else None
     if chosen is not None and (fetching.is_url(chosen) or is_in(chosen, mirror)):
         chosen = fetching.canonical("resume", chosen)
-        if fetch is None:
+        if not fetches:
             raise UserError(f"resume {chosen} has to be fetched, which only training does: set "
                             "--resume to a folder")  # fmt: skip
         layer.setdefault("mirror", chosen.rpartition("/")[0])
-        chosen = str(fetch(chosen, output_dir))
+        chosen = str(fetching.fetch(chosen, output_dir))
     return layer if chosen is None and user.get("resume") is None else {**layer, "resume": chosen}
-
-
-def as_begun(table: Table, folder: Path, asked: Mapping[str, Any]) -> set[str]:
-    """The options that say what they said when the run in `folder` began, by whole paths: what the
-    run made of them counts. Not those of which it keeps no secrets."""
-    recipe, now = recipe_at(folder), recipe_of(table, asked)
-    return {
-        name
-        for name, is_now in now.items()
-        if name in recipe and is_now == recipe[name] and not is_hidden(is_now)
-    }
-
-
-def recipe_at(folder: Path) -> dict[str, Any]:
-    """What the user set when the run in `folder` began, {} where nobody knows."""
-    recipe = origin.read(folder).recipe
-    return recipe if isinstance(recipe, dict) else {}
 
 
 def changed(before: Mapping[str, Any], after: Any, table: Table) -> list[str]:
@@ -166,12 +143,6 @@ def base_parts_of(
             notes.append(f"adapter {adapter} was trained on another base than {model}, by its "
                          f"{changed}")  # fmt: skip
     return now
-
-
-def holding(folder: Path) -> str | None:
-    """The mirror that a folder lies in, being the copy of a run; None for any other folder."""
-    mirror = entries(folder / CONFIG).get("mirror") if is_file(folder / CONFIG) else None
-    return mirror if isinstance(mirror, str) and is_in(str(folder), mirror) else None
 
 
 def is_in(chosen: str, mirror: str | None) -> bool:

@@ -63,7 +63,11 @@ class RlRun(Run):
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
         notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
-        check_machine(config, self.machine, self.base)
+        if config.ray_address is None:
+            resources = Resources.of_machine(config, self.machine)
+            place(config, resources, base_mb=base_model.size_mb(self.base))  # may refuse
+        if config.lora_save_path is not None:
+            expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
         self.prints = tasks.fingerprints_of(data)
         if self.earlier is not None:  # before models are loaded
             changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
@@ -193,22 +197,12 @@ def check_without_data(config: Config, view: Any) -> None:
     for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
         # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
-    tensor_parallel.check_source(config)
     if config.ray_address is not None and config.cluster == "ray":
         view.stage(f"looking for the cluster at {config.ray_address}")
         joining.check(config.ray_address)
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
-    with view.suspended() if on_hub else contextlib.nullcontext():  # it has bars of its own
-        base_model.find(config.model)
-
-
-def check_machine(config: Config, machine: Machine, base: Path) -> None:
-    """UserError where the run does not fit this machine, or its last adapter cannot be written."""
-    if config.ray_address is None:
-        resources = Resources.of_machine(config, machine)
-        place(config, resources, base_mb=base_model.size_mb(base))  # may refuse
-    if config.lora_save_path is not None:
-        expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
+    base_model.find(config.model)
+    tensor_parallel.check_model(config)
 
 
 def total_steps(config: Config, data: Data) -> int:
@@ -226,14 +220,11 @@ def total_steps(config: Config, data: Data) -> int:
 def check_rewards(config: Config, task: Task | None = None) -> str | None:
     """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
     too. -> the level of the sandbox; None where no programs are run."""
-    scorer = scorer_of(config)
-    try:
+    with contextlib.closing(scorer_of(config)) as scorer:
         scorer.check()
         if task is not None:
             trial.try_rewards(scorer, task)
         return scorer.level
-    finally:
-        scorer.close()
 
 
 def judges_of(config: Config) -> list[str]:

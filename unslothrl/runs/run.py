@@ -14,7 +14,7 @@ from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
 from unslothrl.cluster.base import counted
 from unslothrl.config.toml_files import read_toml, to_toml
-from unslothrl.config.values import RUN, Table
+from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
 from unslothrl.mirror import mirror as mirrors
@@ -26,21 +26,18 @@ from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import Layout, found_at, is_whole
+from unslothrl.tracking.step_lines import COLUMNS, Column
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
 INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
-WAYS_ON = (("resume", "resume"), ("continues", "goes_on"))  # label, key of the summary
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
-OUT_OF_MEMORY = "OutOfMemoryError"
-
 LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
 
 
@@ -50,7 +47,6 @@ class EarlierRun:
 
     folder: RunFolder
     checkpoint: Any  # to go on from, as its store reads it; None: from its start
-    table: Table
     changes: tuple[str, ...]  # of its options
     notes: tuple[str, ...]
 
@@ -63,14 +59,17 @@ class EarlierRun:
         folder = RunFolder.reopen(options.resume or "")
         at_end.callback(folder.close)
         folder.checkpoints = store(folder.path, options.keep_checkpoints)
-        damaged = damaged_metrics(folder)
+        damaged: list[str] = []
+        folder.read_metrics(damaged.append)
         notes: list[str] = []
         checkpoint = newest_recorded(folder, notes)
         if checkpoint is None and folder.checkpoints.steps():
             raise UserError(f"resume {options.resume}: {notes[0]}")
-        notes += damaged
+        # which costs no step
+        notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
-        return cls(folder, checkpoint, table, tuple(changes), tuple(notes))
+        notes += [f"{line}: changed in this resume" for line in changes]
+        return cls(folder, checkpoint, tuple(changes), tuple(notes))
 
     @property
     def step(self) -> int:
@@ -81,16 +80,21 @@ class EarlierRun:
         """The last step whose metrics are kept; -1: none."""
         return self.checkpoint.logged if self.checkpoint else -1
 
-    def has_finished(self, options: Any) -> bool:
+    @property
+    def changed(self) -> set[str]:
+        """The options of `changes`."""
+        return {line.partition(" ")[0] for line in self.changes}
+
+    def has_finished(self) -> bool:
         """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
-        summary = self.summary()
-        if summary.get("status") != "finished" or not is_whole(summary):
-            return False
-        before = read_toml(self.folder.path / CONFIG, self.table)
-        is_same = all(before.get(n) == redacted_values(getattr(options, n)) for n in LENGTH)
-        if not is_same and self.checkpoint is None:
-            self.folder.refuse_restart()
-        return is_same
+        has_ended = self.summary().get("status") == "finished"
+        is_longer = not self.changed.isdisjoint(LENGTH)
+        if has_ended and is_longer and self.checkpoint is None:
+            raise UserError(
+                f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
+                f"from: start a new run with --adapter {self.folder.path}"
+            )
+        return has_ended and not is_longer
 
     def summary(self) -> dict[str, Any]:
         """How it ended; {} where that is damaged: a run that goes on needs none of it."""
@@ -105,16 +109,17 @@ class EarlierRun:
         view.note("this run has finished: set --max_steps or --episodes higher to continue")
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
-        view.finish(found_at(self.folder.path, self.summary()))
+        view.finish(self.summary())
 
     @property
     def draws_otherwise(self) -> bool:
         """Whether an option has changed on which rollouts may depend."""
-        return any(line.partition(" ")[0] not in FREE for line in self.changes)
+        return not self.changed <= FREE
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
         """Once the training is as it was: deletes what came after, writes the config."""
-        self.folder.write_config(to_toml(replace(options, resume=None), comments))
+        config = to_toml(replace(options, resume=None), comments)
+        write_whole(self.folder.path / CONFIG, config.encode())
         self.folder.truncate_after(self.step, self.logged)
         origin.record_resume(self.folder.path, self.step, self.changes)
         view.resumed(self.folder.read_metrics())
@@ -138,23 +143,13 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     return before
 
 
-def damaged_metrics(folder: RunFolder) -> list[str]:
-    """A note where lines of metrics.jsonl are damaged, which cost no step. UserError."""
-    damaged: list[str] = []
-    try:
-        folder.read_metrics(damaged.append)
-    except ValueError as error:
-        raise UserError(f"resume {folder.path}: {error}: remove the file") from None
-    more = f", and {len(damaged) - 1} more" if damaged[1:] else ""
-    return [f"{damaged[0]}{more}: left out of the record of the run"] if damaged else []
-
-
 class Run(abc.ABC):
     """A run; `folder` is there once it has begun."""
 
-    layout: Layout = Layout()
+    columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
+    mirror: Mirror | None = None
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -162,9 +157,9 @@ class Run(abc.ABC):
 
     def __init__(self, resolved: Resolved):
         self.resolved, self.options = resolved, resolved.options
-        self.view = Terminal(self.options.eval_every, layout=self.layout)
+        self.view = Terminal(columns=self.columns)
         self.at_end = contextlib.ExitStack()
-        self.trackers, self.mirror = Trackers(), Mirror()
+        self.trackers = Trackers()
 
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
@@ -231,11 +226,12 @@ class Run(abc.ABC):
     def _has_finished(self) -> bool:
         """Opens the run that is resumed, and shows it where no step is left."""
         earlier = EarlierRun.reopen(self.resolved, self.store, self.at_end)
-        if not earlier.has_finished(self.options):
+        if not earlier.has_finished():
             self.earlier = earlier
             return False
         earlier.show(self.view)
-        Mirror(self.target, earlier.folder.path, self.view.note).close()
+        if self.target is not None:
+            Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
     def new_folder(
@@ -265,8 +261,9 @@ class Run(abc.ABC):
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
-        self.mirror = Mirror(self.target, folder.path, self.view.note)
-        folder.saved = self.mirror.update
+        if self.target is not None:
+            self.mirror = Mirror(self.target, folder.path, self.view.note)
+            folder.saved = self.mirror.update
         command, dataset = self.resolved.command, self.options.dataset
         own = origin.described(command, dataset, folder.path.name, learner)
         self.use = replace(use, stages=starting_adapter.stages(self.options, own))
@@ -312,17 +309,17 @@ class Run(abc.ABC):
         except OSError:
             if error is None:
                 raise
-        if self.options.mirror:
+        if self.mirror is not None:
             self.view.stage("copying to the mirror")
-        self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+            self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
         if error is None:
             self.view.finish(summary)
             return
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)
         message = None if known else f"{counted(steps, 'step')}, {summary['report']}"
-        ways_on = [(label, summary[key]) for label, key in WAYS_ON if summary[key] and may_pass]
-        self.view.failed(message, ways_on)
+        ways_on = (("resume", summary["resume"]), ("continues", summary["goes_on"]))
+        self.view.failed(message, [way for way in ways_on if way[1] and may_pass])
 
     def _ways_on(self, status: str, step: int) -> dict[str, str | None]:
         """How a run that has not finished goes on, and from where: lines for the user."""
@@ -348,7 +345,7 @@ def unexpected(
             f"{UNWRITABLE[error.errno]}, then --resume {folder.path}"
         )
     said = causes.summary_of(error)
-    if type(error).__name__ == OUT_OF_MEMORY:  # torch's, which need not be here
+    if type(error).__name__ == "OutOfMemoryError":  # torch's, which need not be here
         said += (
             f": the GPU is full: lower --train_batch_size, then --{lower_memory}, or see "
             "`unslothrl plan`"

@@ -3,10 +3,9 @@
     result = run(Program("print(int(input()) + 1)", stdin="1"), Limits(), choose())
     result.stdout, result.stopped     "2\\n", None
 
-Each program is a fresh process without network, without this process's environment, with a
-temporary folder of its own, a read-only view of Python and the system's libraries and of nothing
-else, and limits on CPU time, wall time, memory, threads, file size and output. It can start no
-process. When it ends, nothing of it is left. Three levels:
+Each program is a fresh process without network or this process's environment, with a temporary
+folder of its own, a read-only view of Python and the system's libraries, and limits (`Limits`). It
+can start no process. When it ends, nothing of it is left. Three levels:
 
 bubblewrap   `bwrap` makes the namespaces
 namespaces   this package makes them: mount, pid, network, ipc and uts, and a user namespace where
@@ -21,8 +20,7 @@ import os
 import platform
 
 from unslothrl.errors import UserError
-from unslothrl.sandbox.levels import SECURE
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.levels import SECURE, Limits, Program
 from unslothrl.sandbox.runner import run
 
 BUSY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)

@@ -8,14 +8,15 @@ A cell that takes too long ends the interpreter; the next one begins a new one, 
 """
 
 import contextlib
+import inspect
 import json
 import socket
 import time
 from dataclasses import dataclass, replace
 
 from unslothrl.sandbox import cell_server
-from unslothrl.sandbox.program import Limits, Program
-from unslothrl.sandbox.runner import source_of, start_connected, wait_for_begin
+from unslothrl.sandbox.levels import Limits, Program
+from unslothrl.sandbox.runner import start_connected, wait_for_begin
 
 CPU_S = 600.0  # of all cells together
 MOST_ANSWER = 1 << 20  # bytes
@@ -29,7 +30,7 @@ class Cell:
     failed: bool = False  # it raised, which the text says; or the interpreter ended
 
 
-class Interpreter:
+class Interpreter(contextlib.AbstractContextManager):
     """Starts with its first cell. `limits` are those of a program, but for the time: `wall_s` is a
     cell's, and all cells together have `CPU_S`."""
 
@@ -40,9 +41,6 @@ class Interpreter:
         self.limits = replace(limits, cpu_s=CPU_S)
         self.stack = contextlib.ExitStack()
         self.connection: socket.socket | None = None
-
-    def __enter__(self) -> "Interpreter":
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -68,7 +66,7 @@ class Interpreter:
         with contextlib.ExitStack() as stack:
             ours, theirs = map(stack.enter_context, socket.socketpair())
             arguments = (theirs.fileno(), self.most)
-            program = Program(source_of(cell_server), function="serve", arguments=arguments)
+            program = Program(inspect.getsource(cell_server), function="serve", arguments=arguments)
             wait_for_begin(*start_connected(stack, program, self.limits, self.level, theirs))
             theirs.close()  # so that its end is seen here
             self.connection, self.stack = ours, stack.pop_all()

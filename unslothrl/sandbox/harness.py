@@ -42,14 +42,11 @@ def main() -> None:
 def end() -> None:
     """What Python does at a program's end, without taking itself apart, which takes a third of the
     time of a short program."""
-    try:
-        if "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except BaseException:
-        os._exit(120)  # as Python
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(0)
 
 

@@ -1,5 +1,7 @@
-"""The levels of the sandbox, best first, and how a program is started at each."""
+"""A program, its limits and its result; the levels of the sandbox, best first, and how a program is
+started at each."""
 
+import contextlib
 import functools
 import json
 import os
@@ -10,10 +12,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unslothrl.sandbox import seccomp, view
-from unslothrl.sandbox.program import Limits
 
+START_S = 60.0  # for a sandbox to start, which does not count as its program's time
 SECURE = ("bubblewrap", "namespaces")
 LEVELS = (*SECURE, "none")
 CAP_SETGID, CAP_SETUID, CAP_SYS_ADMIN = 6, 7, 21  # linux/capability.h
@@ -21,19 +24,60 @@ LAST_UIDS, UIDS = 2_000_000_000, 1 << 26  # users from there on, which belong to
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Of one program, from its beginning; `wall_s` later all its processes have ended."""
+
+    cpu_s: float = 5.0
+    wall_s: float = 10.0
+    memory_mb: int = 1024  # address space
+    threads: int = 64  # it can start no process at all
+    file_mb: int = 16  # the largest file
+    folder_mb: int = 64  # its folder in all, held in memory
+    files: int = 4096  # files, folders and links in there
+    output_kb: int = 1024  # of stdout, and of a function's result
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's text and what it is given: stdin, or a function to call with arguments.
+
+    `function` may be one of the program's own or a method of its class `Solution`. Arguments and
+    result are JSON values.
+    """
+
+    text: str
+    stdin: str = ""
+    function: str | None = None
+    arguments: tuple = ()
+
+
+@dataclass(frozen=True)
+class ProgramResult:
+    """`stopped` says what ended a program that did not end well: "exit 1", "signal 9", "took longer
+    than 5 s", "wrote more than 1024 KB"; None: it ran to its end."""
+
+    stdout: str = ""
+    stderr: str = ""  # its last lines
+    result: Any = None  # what the function returned
+    has_result: bool = False
+    stopped: str | None = None
+    seconds: float = 0.0  # since it began
+
+
+@dataclass(frozen=True)
 class LevelStart:
     """How to start a program at a level."""
 
     command: list[str]  # what stands before the interpreter
-    inherited: list[int]  # file descriptors, to be closed afterwards
+    inherited: list[int]  # file descriptors
     prepare: Callable[[], None] | None  # runs in the forked child
     harness: str
     uid: int | None  # the user that the harness becomes
     count_files: Callable[[], int] | None = None  # in its folder, where that has no limit
 
 
-def start(level: str, limits: Limits) -> LevelStart:
-    """OSError where this machine lacks what the level needs."""
+def start(stack: contextlib.ExitStack, level: str, limits: Limits) -> LevelStart:
+    """OSError where this machine lacks what the level needs. `stack` closes what it opens."""
     # Imported here: the names of the levels are read on systems that have none of this.
     from unslothrl.sandbox import namespaces
 
@@ -48,13 +92,13 @@ def start(level: str, limits: Limits) -> LevelStart:
         path = shutil.which("bwrap")
         if path is None:
             raise OSError("there is no bwrap")
-        command, inherited = bubblewrap(path, limits.folder_mb, root, threads)
+        command, inherited = bubblewrap(stack, path, limits.folder_mb, root, threads)
         count = functools.partial(files_of_bubblewrap, inherited[-1])
         return LevelStart(command, inherited, None, view.HARNESS, uid, count)
     view.read_only()  # looked up now: in the child it is too late
     view.harness_text()
     seccomp.bpf_filter(threads)
-    enter = functools.partial(namespaces.enter, limits, root, threads)
+    enter = functools.partial(namespaces.enter, limits.folder_mb, limits.files, root, threads)
     return LevelStart([], [], functools.partial(or_report, enter), view.HARNESS, uid)
 
 
@@ -96,13 +140,10 @@ def is_root() -> bool:
 def can_count_threads(uid: int | None) -> bool:
     """Whether the kernel holds a program to its limit of threads, which it counts by user.
 
-    With a user of its own, yes. User 0 has no limit, not even as another inside a user namespace;
-    and before Linux 5.14 all that our own user runs is counted. There a program gets no threads.
+    Not as user 0, which has no limit, not even as another inside a user namespace: there a program
+    gets no threads.
     """
-    if uid is not None or os.geteuid() == 0:
-        return uid is not None
-    release = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2])
-    return release >= (5, 14)
+    return uid is not None or os.geteuid() != 0
 
 
 def files_of_bubblewrap(info_fd: int) -> int:
@@ -117,14 +158,14 @@ def files_of_bubblewrap(info_fd: int) -> int:
 
 
 def bubblewrap(
-    bwrap: str, folder_mb: int, is_root: bool, threads: bool
+    stack: contextlib.ExitStack, bwrap: str, folder_mb: int, is_root: bool, threads: bool
 ) -> tuple[list[str], list[int]]:
     """The command line of `bwrap` (0.8 or newer) that gives a program its view.
 
     -> (what stands before the program's own command, file descriptors it is to inherit: the last
     is where bwrap writes of the sandbox)."""
-    filter_fd, harness_fd = map(view.memory_fd, (seccomp.bpf_filter(threads), view.harness_text()))
-    info_fd = view.memory_fd(b"")
+    contents = (seccomp.bpf_filter(threads), view.harness_text(), b"")
+    filter_fd, harness_fd, info_fd = (view.memory_fd(stack, content) for content in contents)
     paths, links = view.read_only()
     words = [bwrap, "--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"]
     words += ["--unshare-cgroup-try", "--die-with-parent", "--new-session", "--clearenv"]

@@ -218,11 +218,9 @@ MADE: dict[str, Callable] = {  # kind -> what makes a value of its parts
 }
 
 
-def content_of(value: Any, kind: str, pack: Callable) -> Any:
-    """What is in a container: a list of its items, of pairs, or of its bytes in hexadecimal."""
-    if kind == "bytearray":
-        return value.hex()
-    if kind in ("list", "set", "deque"):
+def content_of(value: Any, kind: str, pack: Callable) -> list:
+    """What is in a container: a list of its items, or of pairs."""
+    if kind in ("list", "set", "deque", "bytearray"):
         return [pack(each) for each in value]
     pairs = value.items() if kind == "dict" else attributes_of(value).items()
     return [[pack(key), pack(each)] for key, each in pairs]
@@ -230,9 +228,7 @@ def content_of(value: Any, kind: str, pack: Callable) -> Any:
 
 def fill(container: Any, kind: str, content: Any, unpack: Callable) -> None:
     """Replaces what is in a container."""
-    if kind == "bytearray":
-        container[:] = bytes.fromhex(content)
-    elif kind in ("list", "set", "deque"):
+    if kind in ("list", "set", "deque", "bytearray"):
         values = [unpack(each) for each in content]
         container.clear()
         (container.update if kind == "set" else container.extend)(values)

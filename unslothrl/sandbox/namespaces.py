@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from unslothrl.sandbox import seccomp, view
-from unslothrl.sandbox.program import Limits
 
 # linux/sched.h
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
@@ -44,15 +43,16 @@ def check(result: int, what: str) -> None:
         raise OSError(error, f"{what}: {os.strerror(error)}")
 
 
-def enter(limits: Limits, is_root: bool, threads: bool) -> None:
-    """Makes this process the one that becomes the program. Only in a forked child. OSError."""
+def enter(folder_mb: int, files: int, is_root: bool, threads: bool) -> None:
+    """Makes this process the one that becomes the program, whose folder has these limits. Only in a
+    forked child. OSError."""
     die_with_parent()
     unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, is_root)
     first = os.fork()
     if first:
         wait_for(first)
     die_with_parent()
-    make_view(limits)
+    make_view(folder_mb, files)
     libc.sethostname(b"sandbox", 7)
     program = os.fork()
     if program:
@@ -99,7 +99,7 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, data: str = 
     check(libc.mount(*words, ctypes.c_ulong(flags), data.encode() or None), f"mount {target}")
 
 
-def make_view(limits: Limits) -> None:
+def make_view(folder_mb: int, files: int) -> None:
     """Replaces the root of this mount namespace by `view`, read-only but for the folder."""
     mount("none", "/", flags=MS_REC | MS_PRIVATE)
     mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
@@ -108,7 +108,7 @@ def make_view(limits: Limits) -> None:
     os.mkdir("/new")
     mount("tmpfs", "/new", "tmpfs", MS_NOSUID | MS_NODEV, "mode=755,size=4m")
     os.mkdir("/new" + view.FOLDER)
-    size = f"mode=1777,size={limits.folder_mb}m,nr_inodes={limits.files}"
+    size = f"mode=1777,size={folder_mb}m,nr_inodes={files}"
     mount("tmpfs", "/new" + view.FOLDER, "tmpfs", MS_NOSUID | MS_NODEV, size)
     paths, links = view.read_only()  # known since before the root moved
     for path in paths:

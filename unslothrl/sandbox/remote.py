@@ -59,7 +59,8 @@ class Asking(Link):
     def __init__(self, descriptor: int, names: dict[str, Any], expects: str):
         """`expects`: the tests, which may say that they expect StopIteration."""
         super().__init__(descriptor, classes_of(names))
-        self.errors = errors_of(names)
+        defined = defined_in(names)
+        self.errors = {n: each for n, each in defined.items() if issubclass(each, Exception)}
         self.may_stop = StopIteration.__name__ in expects
         self.calls = 0
         self.remotes: dict[int, RemoteObject] = {}
@@ -271,10 +272,6 @@ def classes_of(names: dict[str, Any]) -> dict[str, type]:
     """The classes that a module defines itself, whose objects are made of their attributes."""
     others = (BaseException, tuple, int, float, str, bytes, enum.Enum)
     return {n: each for n, each in defined_in(names).items() if not issubclass(each, others)}
-
-
-def errors_of(names: dict[str, Any]) -> dict[str, type]:
-    return {n: each for n, each in defined_in(names).items() if issubclass(each, Exception)}
 
 
 def defined_in(names: dict[str, Any]) -> dict[str, type]:

@@ -2,11 +2,11 @@
 
 import contextlib
 import functools
+import inspect
 import json
 import marshal
 import math
 import os
-import secrets
 import selectors
 import signal
 import socket
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.sandbox import levels, link, remote, view
-from unslothrl.sandbox.program import START_S, Limits, Program, ProgramResult
+from unslothrl.sandbox.levels import START_S, Limits, Program, ProgramResult
 
 BOOT = """
 import sys, types
@@ -29,7 +29,7 @@ exec(compile({remote!r}, "remote.py", "exec"), globals())
 """
 ERROR_TAIL = 2000  # bytes of stderr that are kept
 CHUNK = 1 << 16
-CHECK_EVERY_S = 0.05
+CHECK_EVERY_S, TICK_S = 0.05, 0.002
 
 
 def run(program: Program, limits: Limits, level: str) -> ProgramResult:
@@ -39,8 +39,7 @@ def run(program: Program, limits: Limits, level: str) -> ProgramResult:
     start a sandbox in time. To be called in a process with a single thread: it forks.
     """
     with contextlib.ExitStack() as stack:
-        started = start(stack, program, limits, level)
-        return watch(started, limits)
+        return watch(start(stack, program, limits, level), limits)
 
 
 @dataclass
@@ -72,11 +71,9 @@ def start(
 ) -> StartedProgram:
     """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
     closed with `stack`."""
-    how = levels.start(level, limits)
-    for fd in how.inherited:
-        stack.callback(os.close, fd)
-    stdin = memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
-    request = memory_fd(stack, request_of(program, limits, how.uid))
+    how = levels.start(stack, level, limits)
+    stdin = view.memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
+    request = view.memory_fd(stack, request_of(program, limits, how.uid))
     folder = stack.enter_context(temporary_folder()) if level == "none" else None
     ours, theirs = map(stack.enter_context, socket.socketpair())
     process = subprocess.Popen(
@@ -114,13 +111,6 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
     return marshal.dumps(request)
 
 
-def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:
-    """A file to read `content` from: on no disk, and no pipe that could fill."""
-    fd = view.memory_fd(content)
-    stack.callback(os.close, fd)
-    return fd
-
-
 def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
     """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
     has not begun."""
@@ -137,9 +127,9 @@ def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
         while stopped is None and process.returncode is None:
             pause_s = min(CHECK_EVERY_S, max(0.0, ends - time.monotonic()))
             if not selector.get_map():  # it has closed its pipes, as at its end
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(pause_s)
+                if process.poll() is not None:
                     break
+                time.sleep(TICK_S)
                 pause_s = 0.0
             for key, _ in selector.select(pause_s):
                 data = os.read(key.fd, CHUNK)
@@ -202,12 +192,9 @@ def read_result(reply: bytes) -> tuple[object, bool]:
 def boot() -> str:
     """A program with `remote`'s functions `serve` and `verdict`. OSError where a module's file
     cannot be read."""
-    return BOOT.format(name=link.__name__, link=source_of(link), remote=source_of(remote))
-
-
-def source_of(module: Any) -> str:
-    with open(module.__file__, encoding="utf-8") as file:
-        return file.read()
+    return BOOT.format(
+        name=link.__name__, link=inspect.getsource(link), remote=inspect.getsource(remote)
+    )
 
 
 def run_tests(text: str, tests: dict[str, Any], limits: Limits, level: str) -> ProgramResult:
@@ -239,7 +226,7 @@ def start_connected(
     connection: socket.socket,
 ) -> tuple[StartedProgram, int]:
     """Starts a program that talks over a socket and prints nothing. -> (it, its stderr)."""
-    errors = memory_fd(stack, b"")
+    errors = view.memory_fd(stack, b"")
     started = start(
         stack, program, limits, level,
         stdout=subprocess.DEVNULL, stderr=errors, inherited=(connection.fileno(),),
@@ -269,35 +256,16 @@ def temporary_folder() -> Iterator[str]:
     try:
         yield path
     finally:
-        for remove in (lambda: empty(folder), lambda: os.rmdir(path), lambda: os.unlink(path)):
+        os.fchmod(folder, stat.S_IRWXU)
+        within = f"/proc/self/fd/{folder}"
+        delete = ["find", ".", "-mindepth", "1", "-delete"]
+        if subprocess.run(delete, cwd=within, stderr=subprocess.DEVNULL).returncode:
+            # Modes are changed of folders alone: a file may have other names.
+            closed = ["find", ".", "-type", "d", "!", "-perm", "-700"]
+            chmod = [*closed, "-exec", "chmod", "u+rwx", "{}", ";"]
+            subprocess.run(chmod, cwd=within, stderr=subprocess.DEVNULL)
+            subprocess.run(delete, cwd=within, stderr=subprocess.DEVNULL)
+        for remove in (os.rmdir, os.unlink):
             with contextlib.suppress(OSError):  # the last is for a link, and fails for a folder
-                remove()
+                remove(path)
         os.close(folder)
-
-
-def empty(folder: int) -> None:
-    """Deletes what is in a folder, following no link, however deep it is: what is in the folders in
-    there moves up first. Modes are changed of folders alone: a file may have other names."""
-    os.fchmod(folder, stat.S_IRWXU)
-    while names := delete_files(folder):
-        for name in names:
-            os.chmod(name, stat.S_IRWXU, dir_fd=folder)
-            inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-            try:
-                for deeper in delete_files(inner):
-                    os.chmod(deeper, stat.S_IRWXU, dir_fd=inner)  # its entry ".." will change
-                    unique = f".{secrets.token_hex(16)}"
-                    os.rename(deeper, unique, src_dir_fd=inner, dst_dir_fd=folder)
-            finally:
-                os.close(inner)
-            os.rmdir(name, dir_fd=folder)
-
-
-def delete_files(folder: int) -> list[str]:
-    """Deletes a folder's files and links. -> the names of its folders."""
-    with os.scandir(folder) as entries:
-        children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
-    for name, is_folder in children:
-        if not is_folder:
-            os.unlink(name, dir_fd=folder)
-    return [name for name, is_folder in children if is_folder]

@@ -14,7 +14,7 @@ import errno
 import functools
 import platform
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 # Numbers on (x86_64, aarch64); None: not there.
 Numbers = tuple[int | None, int | None]
@@ -81,8 +81,7 @@ ALLOWED: dict[str, Numbers] = {
 NEW = 424
 
 
-@dataclass(frozen=True)
-class Condition:
+class Condition(NamedTuple):
     """`argument & mask` is one of `values`. The kernel reads 32 bits of each of these arguments."""
 
     argument: int
@@ -90,11 +89,10 @@ class Condition:
     mask: int = 0xFFFFFFFF
 
 
-@dataclass(frozen=True)
-class Conditional:
+class Conditional(NamedTuple):
     """A call that is allowed where all conditions hold."""
 
-    numbers: Numbers
+    numbers: tuple[int, int]
     conditions: tuple[Condition, ...]
 
 
@@ -115,40 +113,36 @@ MMAP, MMAP_MASK = (0x22, 0x01, 0x02, 0x03), 0x4202F
 CLONE_THREAD = 0x10000
 AF_UNIX, SOCK_STREAM, SOCK_TYPE_MASK = 1, 1, 0xF
 
-CONDITIONAL: dict[str, Conditional] = {
-    "mmap": Conditional((9, 222), (Condition(3, MMAP, MMAP_MASK),)),
-    "madvise": Conditional((28, 233), (Condition(2, MADVISE),)),
-    "fcntl": Conditional((72, 25), (Condition(1, FCNTL),)),
-    "ioctl": Conditional((16, 29), (Condition(1, IOCTL),)),
-    "prctl": Conditional((157, 167), (Condition(0, PRCTL),)),
-    "prlimit64": Conditional((302, 261), (Condition(0, (0,)),)),  # 0: of the program itself
-    "sched_setaffinity": Conditional((203, 122), (Condition(0, (0,)),)),
-    "socketpair": Conditional(
+CONDITIONAL = (
+    Conditional((9, 222), (Condition(3, MMAP, MMAP_MASK),)),  # mmap
+    Conditional((28, 233), (Condition(2, MADVISE),)),  # madvise
+    Conditional((72, 25), (Condition(1, FCNTL),)),  # fcntl
+    Conditional((16, 29), (Condition(1, IOCTL),)),  # ioctl
+    Conditional((157, 167), (Condition(0, PRCTL),)),  # prctl
+    Conditional((302, 261), (Condition(0, (0,)),)),  # prlimit64; 0: of the program itself
+    Conditional((203, 122), (Condition(0, (0,)),)),  # sched_setaffinity
+    Conditional(  # socketpair
         (53, 199), (Condition(0, (AF_UNIX,)), Condition(1, (SOCK_STREAM,), SOCK_TYPE_MASK))
     ),
-}
-THREADS = Conditional((56, 220), (Condition(0, (CLONE_THREAD,), CLONE_THREAD),))  # clone
-SIGNALS: dict[str, Numbers] = {"kill": (62, 129), "tgkill": (234, 131)}
-MSYNC: Numbers = (26, 227)  # does nothing, as with any file in memory
+)
+CLONE = Conditional((56, 220), (Condition(0, (CLONE_THREAD,), CLONE_THREAD),))
+SIGNALS = ((62, 129), (234, 131))  # kill, tgkill
+MSYNC = (26, 227)  # does nothing, as with any file in memory
 
 
 def conditional(threads: bool, own_pid: int | None) -> list[Conditional]:
     """`threads`: whether the program may start some. `own_pid`: the only process that it may
     signal; None: whichever it can see."""
-    calls = [*CONDITIONAL.values()]
-    if threads:
-        calls.append(THREADS)
-    for numbers in SIGNALS.values():
-        conditions = () if own_pid is None else (Condition(0, (own_pid,)),)
-        calls.append(Conditional(numbers, conditions))
-    return calls
+    own = () if own_pid is None else (Condition(0, (own_pid,)),)
+    signals = [Conditional(numbers, own) for numbers in SIGNALS]
+    return [*CONDITIONAL, *([CLONE] if threads else []), *signals]
 
 
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}
 
 # linux/bpf_common.h and linux/seccomp.h
-LOAD, JUMP_EQUAL, JUMP_AT_LEAST, JUMP_ABOVE = 0x20, 0x15, 0x35, 0x25
+LOAD, JUMP_EQUAL, JUMP_AT_LEAST = 0x20, 0x15, 0x35
 RETURN, AND = 0x06, 0x54
 ALLOW, KILL, ERROR = 0x7FFF0000, 0x80000000, 0x00050000
 NUMBER, ARCH, ARGUMENTS = 0, 4, 16  # offsets in seccomp_data; an argument has 8 bytes
@@ -174,18 +168,12 @@ def bpf_filter(
     ]
     for call in conditional(threads, own_pid):
         lines += rule(call, column)
-    lines += [(JUMP_EQUAL, 0, 1, number_of(MSYNC, column)), refuse(0)]
-    numbers = [numbers[column] for numbers in ALLOWED.values()]
-    refused = [(JUMP_AT_LEAST, 0, 1, NEW), refuse(errno.ENOSYS), refuse(errno.EPERM)]
-    lines += skip(refused, sorted(number for number in numbers if number is not None))
-    lines += [*refused, (RETURN, 0, 0, ALLOW)]
+    lines += [(JUMP_EQUAL, 0, 1, MSYNC[column]), refuse(0)]
+    for numbers in ALLOWED.values():
+        if (number := numbers[column]) is not None:
+            lines += [(JUMP_EQUAL, 0, 1, number), (RETURN, 0, 0, ALLOW)]
+    lines += [(JUMP_AT_LEAST, 0, 1, NEW), refuse(errno.ENOSYS), refuse(errno.EPERM)]
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
-
-
-def number_of(numbers: Numbers, column: int) -> int:
-    number = numbers[column]
-    assert number is not None
-    return number
 
 
 def rule(call: Conditional, column: int) -> list[Line]:
@@ -200,28 +188,7 @@ def rule(call: Conditional, column: int) -> list[Line]:
         test += [(JUMP_EQUAL, count - i, 0, value) for i, value in enumerate(condition.values)]
         tests = [*test, refuse(errno.EPERM), *tests]
     tests.append((RETURN, 0, 0, ALLOW))
-    return [(JUMP_EQUAL, 0, len(tests), number_of(call.numbers, column)), *tests]
-
-
-def skip(refused: list[Line], numbers: list[int]) -> list[Line]:
-    """Tests that jump over what refuses a call if it is one of these numbers, given in order.
-
-    A conditional jump goes 255 lines at most.
-    """
-    ranges: list[list[int]] = []
-    for number in numbers:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    lines: list[Line] = []
-    for first, last in reversed(ranges):
-        beyond = len(lines) + len(refused)
-        if first == last:
-            lines.insert(0, (JUMP_EQUAL, beyond, 0, first))
-        else:
-            lines[:0] = [(JUMP_AT_LEAST, 0, 1, first), (JUMP_ABOVE, 0, beyond, last)]
-    return lines
+    return [(JUMP_EQUAL, 0, len(tests), call.numbers[column]), *tests]
 
 
 def refuse(error: int) -> Line:

@@ -3,6 +3,7 @@
 Homes, the project, /etc, /proc, /sys and every other folder are not there.
 """
 
+import contextlib
 import functools
 import os
 import sys
@@ -36,9 +37,10 @@ def harness_text() -> bytes:
     return harness().read_bytes()
 
 
-def memory_fd(content: bytes) -> int:
-    """A file in memory, to be read from its beginning."""
+def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:
+    """A file to read `content` from: on no disk, and no pipe that could fill. Closed by `stack`."""
     fd = os.memfd_create("sandbox", os.MFD_CLOEXEC)
+    stack.callback(os.close, fd)
     while content:
         content = content[os.write(fd, content) :]
     os.lseek(fd, 0, os.SEEK_SET)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 FOLDER = Path("/usr/local/cuda-13.0/compat")
-LEAST_DRIVER = 580  # Linux branch of CUDA 13
 OLDER = (535, 550, 565, 570, 575)  # NVIDIA_REQUIRE_CUDA of NVIDIA's CUDA 13.0 container images
 DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
 VARIABLE = "LD_LIBRARY_PATH"

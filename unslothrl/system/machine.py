@@ -20,7 +20,6 @@ from pathlib import Path
 import psutil
 from packaging.requirements import Requirement
 
-from unslothrl.errors import UserError
 from unslothrl.files import home
 from unslothrl.system.variables import CARD_LIMIT
 
@@ -65,16 +64,9 @@ class Gpu:
 
 
 def card_limit_mb() -> int | None:
-    """UNSLOTHRL_CARD_MB; None where it is not set. Raises UserError where it is no size."""
+    """UNSLOTHRL_CARD_MB; None where it is not set."""
     text = os.environ.get(CARD_LIMIT, "").strip()
-    if not text:
-        return None
-    if not text.isdecimal() or int(text) == 0:
-        raise UserError(
-            f"{CARD_LIMIT} must be MB that may be used of each GPU, got {text}: set "
-            f"{CARD_LIMIT}=16384, or unset it"
-        )
-    return int(text)
+    return int(text) if text else None
 
 
 @dataclass(frozen=True)
@@ -198,16 +190,6 @@ def this_card() -> tuple[Gpu | None, int]:
     uuid = str(getattr(properties, "uuid", ""))
     capability = (properties.major, properties.minor)
     return Gpu(properties.name, total, total, capability, uuid).limited(), free
-
-
-def smallest_card() -> tuple[Gpu | None, int]:
-    """As `this_card`, of the smallest GPU that this process sees and the least that is free on any
-    of them; torch is asked in a process of its own, so that this one takes nothing of them."""
-    gpus = [gpu.limited() for gpu in find_gpus()[0]]
-    if not gpus:
-        return None, 0
-    gpu = min(gpus, key=lambda gpu: gpu.memory_mb)
-    return replace(gpu, free_mb=gpu.memory_mb), min(gpu.free_mb for gpu in gpus)
 
 
 def usable_packages(on_gpu: bool) -> frozenset[str]:

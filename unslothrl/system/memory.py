@@ -2,21 +2,16 @@
 
 On a GPU the figure is the driver's, with CUDA's context and without what a sleeping engine has
 given back. NVML says it for one process; where it does not (WSL, a container that hides process
-ids), it is the GPU's total minus what is free. Without NVML that is read only when asked.
+ids), it is the GPU's total minus what is free.
 """
 
 import contextlib
-import functools
 import os
 import resource
 import sys
-import threading
-from collections.abc import Callable
-from typing import Any
 
 from unslothrl.system.machine import card_limit_mb
 
-READ_EVERY_S = 0.1
 OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception of their own
     "can't allocate memory",  # PyTorch, of the host's
     "CUDA error: out of memory",  # torch.AcceleratorError: outside of the caching allocator
@@ -49,79 +44,34 @@ def limit_card_memory(unmapped_mb: float = 0.0) -> None:
         torch.cuda.set_per_process_memory_fraction(min(1.0, (limit + unmapped_mb) * 2**20 / total))
 
 
-def prepare_card() -> None:
-    """Limits this process on its GPU and begins to watch it, before its first model is loaded."""
-    limit_card_memory()
-    import torch
-
-    if torch.cuda.is_available():
-        watch_card()
+most_of_card_mb = 0.0  # that this process was seen to have
 
 
 def peak_memory_mb() -> float:
-    """The peak in MB (2**20 bytes): of the GPU if this process uses one, else of the host."""
+    """The peak in MB (2**20 bytes): of the GPU if this process uses one, at the moments when this
+    was asked (PyTorch keeps what it has taken until the end of a step); else of the host."""
+    global most_of_card_mb
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
-        return watch_card().peak_mb()
+        most_of_card_mb = max(most_of_card_mb, card_memory_mb())
+        return most_of_card_mb
     unit = 1 if sys.platform == "darwin" else 1024  # ru_maxrss: bytes on macOS, KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
-class MemoryWatch:
-    """The largest of the values that `read` gives: ten times a second, or only when asked."""
-
-    def __init__(self, read: Callable[[], float], in_background: bool = True):
-        self.read, self.most = read, 0.0
-        self.stopped = threading.Event()
-        self.thread = threading.Thread(target=self._run, name="memory", daemon=True)
-        if in_background:
-            self.thread.start()
-
-    def peak_mb(self) -> float:
-        """Up to now, this moment included."""
-        with contextlib.suppress(Exception):  # one missed reading is no reason to end a run
-            self.most = max(self.most, self.read())
-        return self.most
-
-    def stop(self) -> None:
-        self.stopped.set()
-        self.thread.join()
-
-    def _run(self) -> None:
-        while not self.stopped.wait(READ_EVERY_S):
-            self.peak_mb()
-
-
-@functools.cache
-def watch_card() -> MemoryWatch:
-    """Begins to watch this process's GPU, once. NVML alone is asked in the background: another
-    thread's calls to CUDA could spoil the capture of a CUDA graph."""
+def card_memory_mb() -> float:
+    """What this process has of its GPU; where that is not said, what of the GPU is not free."""
     import torch
 
     device = torch.cuda.current_device()
-    try:
+    with contextlib.suppress(Exception):  # not installed, no driver library, a slice of a GPU
         import pynvml
 
         pynvml.nvmlInit()
         uuid = torch.cuda.get_device_properties(device).uuid
         gpu = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-        nvml_memory_mb(pynvml, gpu)
-    except Exception:  # not installed, no driver library, a slice of a GPU: each has its own
-        return MemoryWatch(functools.partial(not_free_mb, device), in_background=False)
-    return MemoryWatch(functools.partial(nvml_memory_mb, pynvml, gpu))
-
-
-def nvml_memory_mb(nvml: Any, gpu: Any) -> float:
-    """What this process has of the GPU; where that is not said, what of the GPU is not free."""
-    for process in nvml.nvmlDeviceGetComputeRunningProcesses(gpu):
-        if process.pid == os.getpid() and process.usedGpuMemory:
-            return process.usedGpuMemory / 2**20
-    whole = nvml.nvmlDeviceGetMemoryInfo(gpu)
-    return (whole.total - whole.free) / 2**20
-
-
-def not_free_mb(device: int) -> float:
-    import torch
-
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(gpu):
+            if process.pid == os.getpid() and process.usedGpuMemory:
+                return process.usedGpuMemory / 2**20
     free, total = torch.cuda.mem_get_info(device)
     return (total - free) / 2**20

@@ -7,9 +7,7 @@ saved. A signal that is ignored when the process starts (`nohup`, a background j
 
 import contextlib
 import os
-import select
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from types import FrameType
@@ -40,7 +38,7 @@ class Stops:
         self.is_stopping = False
         self.number = signal.SIGINT  # what stops it
         self.is_urgent = False  # it has been asked again while it was stopping
-        self.is_closed = False  # the output, as another thread has seen
+        self.is_closed = False  # the output
         self.waiting: signal.Signals | None = None
 
     def ask(self, number: signal.Signals) -> None:
@@ -70,15 +68,6 @@ def listen() -> None:
             signal.signal(number, _handle)
 
 
-def heed_as_first_process() -> None:
-    """The first process of a container is sent no signal that it does nothing about: without this,
-    SIGTERM would be lost until a run `listen`s, and in commands that are no run."""
-    if os.getpid() == 1:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:
-                signal.signal(number, lambda number, frame: sys.exit(128 + number))
-
-
 def _handle(number: int, frame: FrameType | None) -> None:
     _stops.ask(signal.Signals(number))
 
@@ -102,23 +91,13 @@ def held(may_hang: bool = False) -> Iterator[None]:
 def output_closed() -> None:
     """Nobody reads what this process prints: it goes nowhere from now on, and the run stops."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):
-        if not _is_open(descriptor):
-            os.dup2(nowhere, descriptor)
+    if os.path.sameopenfile(1, 2):
+        os.dup2(nowhere, 2)
+    os.dup2(nowhere, 1)
     os.close(nowhere)
-    if threading.current_thread() is threading.main_thread():
-        _stops.ask(signal.SIGPIPE)
-    elif not _stops.is_stopping:
+    if not _stops.is_stopping:
         _stops.is_closed = True
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
-
-
-def _is_open(descriptor: int) -> bool:
-    """Whether there is still somebody to read what is written there."""
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    gone = select.POLLERR | select.POLLHUP | select.POLLNVAL
-    return not any(events & gone for _, events in poll.poll(0))
 
 
 def cause() -> Stopped:

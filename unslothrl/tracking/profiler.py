@@ -1,4 +1,5 @@
-"""What a process does in a part of a step, recorded by torch's profiler while it is asked to.
+"""`--profile`: what the processes of a run do in a part of a step, recorded by torch's profiler, as
+files in the run's folder and a table.
 
 A recording is of one call of a method, in the thread that runs it, and ends after `MOST_S` seconds:
 a second has some 100,000 events, so its file stays at a few megabytes. torch is imported when one
@@ -6,27 +7,34 @@ begins, and nothing is done here in other steps.
 """
 
 import contextlib
+import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PARTS = ("generation", "measuring", "update")
+from unslothrl.errors import RunError
+from unslothrl.files import write_whole
+from unslothrl.tracking.metrics import PARTS
+from unslothrl.tracking.run_folder import RunFolder, step_name
+from unslothrl.tracking.terminal import Terminal
+
+RECORDED = ("generation", "measuring", "update")
 MOST_S = 2.0  # of a part of a step
-MOST_BYTES = 32 << 20  # of a trace, compressed; a larger one is left out
 MOST_OPERATORS = 20  # of a recording's table
+FOLDER, TABLE = "profile", "table.txt"
+WAIT_S = 120.0  # for the processes to answer
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A part of a step in a process, e.g. ("actor-0", "generation")."""
+    """A part of a step in a process."""
 
-    process: str
-    part: str
+    name: str  # "actor-0-generation"
     seconds: float
-    trace: bytes  # Chrome's trace format, gzip; empty where it was too large
+    trace: bytes  # Chrome's trace format, gzip
     table: str  # torch's, of the operators with the most own time
 
 
@@ -42,7 +50,7 @@ class Profiler:
 
     def arm(self) -> None:
         """Records the next call of every part."""
-        self.armed = set(PARTS)
+        self.armed = set(RECORDED)
 
     def take(self) -> list[Recording]:
         """What has been recorded since `arm`; no more is recorded."""
@@ -81,8 +89,9 @@ class Profiler:
         running.stop()
         if self.ticks:
             self.armed.discard(self.part_name)
-            found = trace_of(running), table_of(running)
-            self.recordings.append(Recording(self.process, self.part_name, seconds, *found))
+            name = f"{self.process}-{self.part_name}"
+            recording = Recording(name, seconds, trace_of(running), table_of(running))
+            self.recordings.append(recording)
 
 
 def trace_of(running: Any) -> bytes:
@@ -90,7 +99,7 @@ def trace_of(running: Any) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json.gz"
         running.export_chrome_trace(str(path))
-        return path.read_bytes() if path.stat().st_size <= MOST_BYTES else b""
+        return path.read_bytes()
 
 
 def table_of(running: Any) -> str:
@@ -99,3 +108,57 @@ def table_of(running: Any) -> str:
     on_device = any(event.self_device_time_total for event in events)
     key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
     return events.table(sort_by=key, row_limit=MOST_OPERATORS)
+
+
+class Profile:
+    """Records `steps` steps of a run in a row. The first step after a start is left out where
+    others follow: it loads and compiles."""
+
+    def __init__(self, steps: int, cluster: Any, folder: RunFolder, view: Terminal):
+        self.steps, self.cluster, self.view = steps, cluster, view
+        self.folder = folder.path / FOLDER
+        self.first, self.last = 0, 0  # that are recorded; 0: no step has begun
+        self.timings: list[Mapping[str, Any]] = []
+        self.tables: list[str] = []  # of all recordings
+
+    def begin(self, step: int, total: int) -> None:
+        if self.steps and not self.first:
+            self.first = min(step + 1, total)
+            self.last = min(self.first + self.steps - 1, total)
+        if self.first <= step <= self.last:
+            self._ask(lambda process: process.start_profile())
+
+    def end(self, step: int, metrics: Mapping[str, Any]) -> None:
+        if not self.first <= step <= self.last:
+            return
+        self.folder.mkdir(exist_ok=True)
+        self.timings.append(metrics)
+        found = self._ask(lambda process: process.end_profile())
+        for recording in itertools.chain.from_iterable(found):
+            name = f"{step_name(step)}-{recording.name}"
+            self.tables.append(f"{name}: {recording.seconds:.2f} s recorded\n{recording.table}")
+            write_whole(self.folder / f"{name}.json.gz", recording.trace)
+        if step == self.last:
+            lines, path = parts(self.first, step, self.timings), self.folder / TABLE
+            write_whole(path, "\n".join([*lines, "", *self.tables]).encode())
+            operators = f"{path} has the operators of each process"
+            self.view.header([*lines, "", f"{operators}; traces open in ui.perfetto.dev"])
+
+    def _ask(self, call: Callable[[Any], Any]) -> list[Any]:
+        try:
+            calls = [call(each) for each in (*self.cluster.learners, *self.cluster.actors)]
+            return self.cluster.gather(calls, deadline_s=WAIT_S)
+        except RunError as error:  # whoever needs that process will say so, and replace it
+            self.view.note(f"a step is not profiled: {error}")
+            return []
+
+
+def parts(first: int, last: int, timings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the steps went: the parts of the loop."""
+    names = ("step", *PARTS, "overhead")
+    mean = {name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings) for name in names}
+    which = f"step {first}" if first == last else f"steps {first} to {last}"
+    lines = [f"profile of {which}: {mean['step']:.3f} s a step"]
+    for name in names[1:]:
+        lines.append(f"{name:<12} {mean[name]:>8.3f} s {mean[name] / mean['step']:>7.1%}")
+    return lines

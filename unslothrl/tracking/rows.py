@@ -5,58 +5,41 @@ A killed process may leave a file without the end of its last line, which is the
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from unslothrl.records import FROM_THE_ENVIRONMENT, Group
 from unslothrl.text import shown
 
-LONGEST_LINE = 64 << 20  # bytes
 
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a file, [] if there is none. ValueError for a line that is no object."""
-    rows = []
-    for number, row in numbered_objects(path):
-        if isinstance(row, str):
-            raise ValueError(f"{path}, line {number} {row}")
-        rows.append(row)
-    return rows
-
-
-def numbered_objects(path: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """(number of the line, its object or what is wrong with it) of all whole lines."""
+def read_jsonl(
+    path: Path, left_out: Callable[[str], None] | None = None, needs_step: bool = False
+) -> list[dict[str, Any]]:
+    """All whole lines of a file, [] if there is none. ValueError for a line that is no object, or
+    lacks the step that it needs; with `left_out`, which gets what is wrong, it is left out."""
+    rows: list[dict[str, Any]] = []
     if not path.is_file():
-        return
+        return rows
     with path.open("rb") as file:
-        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), b""), 1):
-            if len(line) == LONGEST_LINE:
-                raise ValueError(f"{path}, line {number} is over {LONGEST_LINE >> 20} MB long")
+        for number, line in enumerate(file, 1):
             if not line.endswith(b"\n"):
-                return
+                break
             try:
                 row = json.loads(line)
+                problem = "" if isinstance(row, dict) else "is no object"
+                if needs_step and not problem and type(row.get("step")) is not int:
+                    problem = "has no step"
             except (ValueError, RecursionError) as error:
-                yield number, f"is not JSON: {shown(str(error), 200)[1:-1]}"
-                continue
-            yield number, row if isinstance(row, dict) else "is no object"
-
-
-def is_terminated(file: IO[bytes]) -> bool:
-    """Whether a file ends with a line feed. Leaves it at its end."""
-    end = file.seek(0, os.SEEK_END)
-    file.seek(max(0, end - 1))
-    return file.read(1) == b"\n"
-
-
-def drop_incomplete_line(file: IO[bytes]) -> None:
-    """Truncates `file`, open for reading and appending, after its last line feed."""
-    if not is_terminated(file):
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+                problem = f"is not JSON: {shown(str(error), 200)[1:-1]}"
+            if not problem:
+                rows.append(row)
+            elif left_out is None:
+                raise ValueError(f"{path}, line {number} {problem}")
+            else:
+                left_out(f"{path}, line {number} {problem}")
+    return rows
 
 
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -68,8 +51,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item) for item in value]
-    if hasattr(value, "item"):  # a NumPy number
-        value = value.item()
+    if hasattr(value, "tolist"):  # NumPy's
+        return plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return str(value) if isinstance(value, Path) else value
@@ -102,15 +85,13 @@ def rollout_rows(
     chosen = [[] for _ in groups] if chosen is None else chosen
     for group, values, picked in zip(groups, advantages, chosen, strict=True):
         for index, completion in enumerate(group.completions):
-            yield {
-                **drawn_by(group, index),
-                "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},
-                "score": group.scores[index],
-                "advantage": values[index],
-                "selected": index in picked,
-                "policy_version": completion.policy_version,
-                **turns_of(group, index),
-            }
+            yield row_of(
+                group,
+                index,
+                advantage=values[index],
+                selected=index in picked,
+                policy_version=completion.policy_version,
+            )
 
 
 def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterator[dict[str, Any]]:
@@ -118,44 +99,31 @@ def evaluation_rows(drawn: Mapping[str, Sequence[Group]], **more: Any) -> Iterat
     for name, groups in drawn.items():
         for group in groups:
             for index, completion in enumerate(group.completions):
-                yield {
-                    **more,
-                    "set": name,
-                    **drawn_by(group, index),
-                    "tokens": sum(completion.version_counts.values()),
-                    "rewards": {key: rewards[index] for key, rewards in group.rewards.items()},
-                    "score": group.scores[index],
-                    **turns_of(group, index),
-                }
+                tokens = sum(completion.version_counts.values())
+                yield {**more, "set": name, **row_of(group, index, tokens=tokens)}
 
 
-def drawn_by(group: Group, index: int) -> dict[str, Any]:
-    """A candidate and its problem; the prompt is what the policy read first: the task's, or what
-    its environment gave."""
-    completion = group.completions[index]
-    given = completion.transcript.prompt if completion.transcript is not None else ""
-    return {
-        "task": group.task.id,
+def row_of(group: Group, index: int, **more: Any) -> dict[str, Any]:
+    """A candidate and its problem, with `more`. The prompt is what the policy read first: the
+    task's, or what its environment gave. Of an episode with an environment also its turns, and why
+    it is lost if it is."""
+    task, completion = group.task, group.completions[index]
+    transcript = completion.transcript
+    row = {
+        "task": task.id,
         "candidate": index,
-        "prompt": given or group.task.prompt,
-        "answer": group.task.answer,
+        "prompt": (transcript.prompt if transcript is not None else "") or task.prompt,
+        "answer": task.answer,
         "completion": completion.text,
         "finish_reason": completion.finish_reason,
+        "rewards": {name: rewards[index] for name, rewards in group.rewards.items()},
+        "score": group.scores[index],
+        **more,
     }
-
-
-def turns_of(group: Group, index: int) -> dict[str, Any]:
-    """The turns of an episode with an environment, and why it is lost if it is; nothing where there
-    is none."""
-    transcript = group.completions[index].transcript
-    if transcript is None:
-        return {}
-    turns = [asdict(turn) for turn in transcript.turns]
-    if not group.completions[index].is_lost:
-        return {"turns": turns}
-    reasons = [
-        failure.reason
-        for failure in group.failures
-        if failure.candidate == index and failure.reward == FROM_THE_ENVIRONMENT
-    ]
-    return {"turns": turns, "lost": reasons[0] if reasons else ""}
+    if transcript is not None:
+        row["turns"] = [asdict(turn) for turn in transcript.turns]
+        if completion.is_lost:
+            of_it = (f for f in group.failures if f.candidate == index)
+            reasons = (f.reason for f in of_it if f.reward == FROM_THE_ENVIRONMENT)
+            row["lost"] = next(reasons, "")
+    return row

@@ -19,21 +19,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unslothrl.checkpoints.store import LATEST, OF_STEP, Checkpoints
+from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import Unreadable, exists, read_object, remove, write_whole
+from unslothrl.files import exists, read_object, remove, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import redacted
-from unslothrl.tracking.rows import (
-    drop_incomplete_line,
-    encoded,
-    is_terminated,
-    json_line,
-    numbered_objects,
-    plain,
-    read_jsonl,
-)
-from unslothrl.weights.adapter import NOTHING, Adapter, write_adapter
+from unslothrl.tracking.rows import encoded, json_line, plain, read_jsonl
+from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
@@ -43,63 +35,38 @@ EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
-RESUMED = {  # what a resumed run reads and writes, where it is there
-    "folder": (ROLLOUTS, EVALS, ADAPTERS, CHECKPOINTS, START),
-    "file": (CONFIG, METRICS, SUMMARY, ORIGIN, "trackers.json", f"{CHECKPOINTS}/{LATEST}"),
-}
-MOST_SUMMARY = 1 << 20
+OF_A_SAMPLE = (
+    "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
+)  # fmt: skip
 
 
-class RunLock:
-    """One process at a time trains into a run's folder: held until `release`, or until that process
-    ends, however it ends. The file says who holds it."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self.lock = FileLock(folder / LOCK, blocking=False, thread_local=False)
-
-    @classmethod
-    def take(cls, folder: Path) -> "RunLock":
-        """UserError where another run trains into the folder; OSError where it cannot be
-        written."""
-        taken = cls(folder)
-        try:
-            taken.lock.acquire()
-        except Timeout:
-            by = lock_holder(folder)
-            raise UserError(
-                f"{folder} is in use by process {by.get('pid', '?')} on host {by.get('host', '?')}:"
-                " wait until that run has ended, or end it"
-            ) from None
-        named = {"pid": os.getpid(), "host": platform.node()}
-        (folder / LOCK).write_text(json.dumps(named))
-        return taken
-
-    @classmethod
-    def is_free(cls, folder: Path) -> bool:
-        """Whether a run could train into the folder."""
-        try:
-            with cls(folder).lock:
-                return True
-        except (Timeout, OSError):
-            return False
-
-    def release(self) -> None:
-        """The folder is free for other processes."""
-        self.lock.release()
-
-    def discard(self) -> None:
-        """`release`, for a run that is refused before it begins: the file goes too."""
-        (self.folder / LOCK).unlink(missing_ok=True)
-        self.release()
+def lock_of(folder: Path) -> FileLock:
+    """One process at a time trains into a run's folder: it holds this until it ends, however it
+    ends. The file says who holds it."""
+    return FileLock(folder / LOCK, blocking=False, thread_local=False)
 
 
-def lock_holder(folder: Path) -> dict[str, Any]:
-    """The process that took a folder's lock last, by "pid" and "host"; {} if nothing says so."""
+def locked(folder: Path) -> FileLock:
+    """UserError where another run trains into the folder; OSError where it cannot be written."""
+    lock = lock_of(folder)
     try:
-        return read_object(folder / LOCK, MOST_SUMMARY)
-    except Unreadable:
-        return {}
+        lock.acquire()
+    except Timeout:
+        raise UserError(
+            f"{folder} is in use by {(folder / LOCK).read_text()}: wait until that run has ended, "
+            "or end it"
+        ) from None
+    (folder / LOCK).write_text(f"process {os.getpid()} on host {platform.node()}")
+    return lock
+
+
+def is_free(folder: Path) -> bool:
+    """Whether a run could train into a folder that has a lock."""
+    try:
+        with lock_of(folder):
+            return True
+    except (Timeout, OSError):
+        return False
 
 
 class RunFolder:
@@ -107,10 +74,10 @@ class RunFolder:
 
     def __init__(self, path: Path | str):
         self.path = Path(path)
-        self.beside_adapters = NOTHING
+        self.beside_adapters = Beside()
         self.last_adapter: Path | None = None  # that this process has written
         self.checkpoints: Any = Checkpoints(self.path)  # or a stage's
-        self.lock: RunLock | None = None
+        self.lock = lock_of(self.path)
         self.saved: Callable[[], None] = lambda: None  # called when there is more to copy away
 
     @classmethod
@@ -124,9 +91,9 @@ class RunFolder:
         folder, is_new = cls(Path(output_dir) / run_name), False
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
-            folder.lock = RunLock.take(folder.path)
+            folder.lock = locked(folder.path)
             if any((folder.path / name).exists() for name in OF_A_RUN):
-                folder.lock.release()
+                folder.close()
                 raise UserError(
                     f"run_name {run_name}: {folder.path} already holds a run: set another "
                     f"--run_name, or continue it with --resume {folder.path}"
@@ -156,27 +123,14 @@ class RunFolder:
                 f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
                 "set --resume runs/<run_name>"
             )
-        for kind, names in RESUMED.items():
-            for path in (folder.path / name for name in names):
-                is_one = path.is_dir() if kind == "folder" else path.is_file()
-                if os.path.lexists(path) and not is_one:  # such as a pipe, which is waited for
-                    raise UserError(f"resume {path} is no {kind}: remove it")
-        folder.lock = RunLock.take(folder.path)
+        folder.lock = locked(folder.path)
         return folder
-
-    def refuse_restart(self) -> None:
-        """UserError where the run has finished: begun again, it would replace its own record."""
-        if self.read_summary().get("status") == "finished":
-            raise UserError(
-                f"resume {self.path}: it has finished and has no checkpoint to continue from: "
-                f"start a new run with --adapter {self.path}"
-            )
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""
         self._remove_beginning()
-        if self.lock is not None:
-            self.lock.discard()
+        (self.path / LOCK).unlink(missing_ok=True)
+        self.close()
         if not any(self.path.iterdir()):  # what others have put there stays
             self.path.rmdir()
 
@@ -186,11 +140,7 @@ class RunFolder:
 
     def close(self) -> None:
         """Other processes may train into it."""
-        if self.lock is not None:
-            self.lock.release()
-
-    def write_config(self, config_toml: str) -> None:
-        write_whole(self.path / CONFIG, config_toml.encode())
+        self.lock.release()
 
     def truncate_after(self, step: int, logged: int | None = None) -> None:
         """Deletes the record of later steps, so that a resumed run does not record them twice; of
@@ -210,8 +160,7 @@ class RunFolder:
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Appends a line to metrics.jsonl, on the disk before the checkpoint that goes on after it.
         `metrics` has "step" and numbers by name."""
-        with (self.path / METRICS).open("a+b") as file:
-            drop_incomplete_line(file)
+        with (self.path / METRICS).open("ab") as file:
             file.write(json_line(metrics))
             file.flush()
             os.fsync(file.fileno())
@@ -234,45 +183,20 @@ class RunFolder:
         rows = self.read_metrics(lambda damaged: None) if needs_line else []
         if needs_line and not any(row["step"] == logged for row in rows):
             return metrics.name
-        if rollouts.is_file():
-            with rollouts.open("rb") as file:
-                if not is_terminated(file):
-                    return str(rollouts.relative_to(self.path))
+        if rollouts.is_file() and not rollouts.read_bytes().endswith(b"\n"):
+            return str(rollouts.relative_to(self.path))
         return None
 
     def read_metrics(self, left_out: Callable[[str], None] | None = None) -> list[dict[str, Any]]:
-        """All lines of metrics.jsonl; not-a-number and infinity read as None. ValueError as from
-        `read_jsonl`, and for a line without its step; with `left_out`, which gets what is wrong
-        with such a line, it is left out instead."""
-        path = self.path / METRICS
-        rows = []
-        for number, row in numbered_objects(path):
-            if isinstance(row, dict) and type(row.get("step")) is int:
-                rows.append(row)
-                continue
-            problem = f"{path}, line {number} {'has no step' if isinstance(row, dict) else row}"
-            if left_out is None:
-                raise ValueError(problem)
-            left_out(problem)
-        return rows
+        """All lines of metrics.jsonl, as `read_jsonl` does; what was not finite reads as None."""
+        return read_jsonl(self.path / METRICS, left_out, needs_step=True)
 
-    def write_rollouts(self, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes the rollouts of a step: see `rows.rollout_rows`."""
-        return self.write_rows(self.step_file(ROLLOUTS, step), rows)
-
-    def write_evaluation(self, name: str, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes what an evaluation drew: see `rows.evaluation_rows`."""
-        return self.write_rows(self.path / EVALS / f"{name}.jsonl", rows)
-
-    def write_rows(self, path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
-        """Writes a file of JSON lines, with its folder."""
+    def write_rows(self, folder: str, step: int, rows: Iterable[Mapping[str, Any]]) -> Path:
+        """Writes the rollouts of a step or what the evaluation after it drew: see `rows`."""
+        path = self.step_file(folder, step)
         path.parent.mkdir(exist_ok=True)
         write_whole(path, b"".join(map(json_line, rows)))
         return path
-
-    def read_rollouts(self, step: int) -> list[dict[str, Any]]:
-        """The rows of a step's rollouts, see `rows.rollout_rows`; [] if it has none."""
-        return read_jsonl(self.step_file(ROLLOUTS, step))
 
     def write_error(self, error: BaseException) -> Path:
         """Writes the traceback to error.txt, without secrets."""
@@ -284,16 +208,7 @@ class RunFolder:
     def write_bad_batch(self, step: int, batch: Batch) -> Path:
         """Writes the samples of an update that was not finite, for inspection."""
         path = self.path / f"bad_batch_{step:06d}.jsonl"
-        rows = [
-            {
-                "prompt_ids": sample.prompt_ids,
-                "completion_ids": sample.completion_ids.tolist(),
-                "sampler_logprobs": sample.sampler_logprobs.tolist(),
-                "advantages": sample.advantages.tolist(),
-                "policy_version": sample.policy_version,
-            }
-            for sample in batch.samples
-        ]
+        rows = [{name: getattr(each, name) for name in OF_A_SAMPLE} for each in batch.samples]
         write_whole(path, b"".join(map(json_line, rows)))
         return path
 
@@ -312,7 +227,7 @@ class RunFolder:
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
         path = self.path / SUMMARY
-        return read_object(path, MOST_SUMMARY) if path.exists() else {}
+        return read_object(path) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
         """The steps that have a file in a folder, ascending; a copy of one under another name is
@@ -334,7 +249,7 @@ def free_name(output_dir: str, wanted: str) -> str:
     name, number = wanted, 1
     while exists(str(path := Path(output_dir) / name)):
         has_begun = not (path / LOCK).is_file() or any((path / each).exists() for each in OF_A_RUN)
-        if not has_begun and RunLock.is_free(path):
+        if not has_begun and is_free(path):
             break
         number += 1
         name = f"{wanted}-{number}"

@@ -1,17 +1,17 @@
 """The progress of a run on the terminal.
 
-Every event is a line. On a terminal these scroll above a live area of three more: the reward so
-far, the current phase, and the remaining time. Anywhere else (a pipe, a log file, a notebook cell,
-which cannot move its cursor) what lasts is said again now and then.
+Every event is a line. On a terminal these scroll above a live area of three more, which is there
+once a run has said what it is: the reward so far, the current phase, and the remaining time.
+Anywhere else (a pipe, a log file, a notebook cell, which cannot move its cursor) what lasts is said
+again now and then.
 """
 
-import contextlib
 import errno
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from rich.console import Console, Group
@@ -23,22 +23,20 @@ from unslothrl.system import stopping
 from unslothrl.text import for_terminal
 from unslothrl.tracking.metrics import Row, duration, is_number, short, sparkline
 from unslothrl.tracking.step_lines import (
-    Layout,
-    NeverRight,
+    COLUMNS,
+    Column,
     Phase,
-    Schedule,
-    best_of,
     evaluation_lines,
+    sample_line,
     step_line,
     summary_lines,
 )
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
-TICK_S = 5.0  # between two looks at whether such a line is due
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
-MOST_PLAIN = 400  # characters of a completion in a log
+PATIENCE = (3, 30)  # steps without a right completion after which that is said
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
 
@@ -48,24 +46,21 @@ class Output:
     whatever is written afterwards goes nowhere. What a full disk does not take of a log is lost,
     and no reason to end a run."""
 
-    def __init__(self, stream: TextIO | None = None):
-        self.stream = stream or sys.stdout
-        self.is_gone = False
+    def __init__(self):
+        self.stream = sys.stdout
 
     def write(self, text: str) -> int:
-        self._try(lambda: self.stream.write(text))
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         self._try(self.stream.flush)
 
-    def _try(self, call: Callable[[], Any]) -> None:
+    def _try(self, call: Callable[..., Any], *arguments: str) -> None:
         try:
-            if not self.is_gone:
-                call()
+            call(*arguments)
         except OSError as error:
             if error.errno in GONE:
-                self.is_gone = True
                 stopping.output_closed()
 
     def __getattr__(self, name: str) -> Any:
@@ -78,32 +73,26 @@ class Terminal:
 
     def __init__(
         self,
-        eval_every: int = 0,
         console: Console | None = None,
         live: bool | None = None,
         clock: Callable[[], float] = time.monotonic,
-        layout: Layout | None = None,
+        columns: Sequence[Column] = COLUMNS,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
         self.live_area = can_redraw(self.console) if live is None else live
-        self.arrow = "→" if self.live_area else "->"
         self.clock, self.started = clock, clock()
-        self.schedule = Schedule(eval_every, clock)
-        self.layout = layout or Layout()
+        self.first_began: float | None = None  # the first step that this process has done
+        self.stepped, self.steps, self.step_number, self.total_steps = 0.0, 0, 0, 0
+        self.columns, self.curve = columns, columns[0][1]
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
-        self.tokens_each: dict[str, float] = {}  # of an item, by kind of phase
-        self.never_right = NeverRight()
-        self.sampled_at: float | None = None
-        self.last_plain = clock()
+        self.wrong: int | None = 0  # steps without a right completion; None: there was one
+        self.sampled_at = float("-inf")
         self.live: Live | None = None
         self.has_ended = threading.Event()
 
     def __enter__(self) -> "Terminal":
-        if self.live_area:
-            self._start_live()
-        else:
-            threading.Thread(target=self._tick_on, daemon=True).start()
+        threading.Thread(target=self._tick_on, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -112,46 +101,29 @@ class Terminal:
             self.live.stop()
             self.live = None
 
-    def _start_live(self) -> None:
-        self.live = Live(
-            get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
-        )
-        self.live.start()
-
     def _tick_on(self) -> None:
-        while not self.has_ended.wait(TICK_S):
+        while not self.has_ended.wait(PLAIN_EVERY_S):
             self.tick()
-
-    @contextlib.contextmanager
-    def suspended(self) -> Iterator[None]:
-        """Inside it the terminal belongs to others, such as a download's own bars."""
-        if self.live is None:
-            yield
-            return
-        if self.phase is not None:
-            self.line(f"  {self.phase.kind}", "dim")
-        self.live.stop()
-        self.live = None
-        try:
-            yield
-        finally:
-            self._start_live()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since this display began."""
         return self.clock() - self.started
+
+    def to_end(self) -> float | None:
+        """The seconds that the other steps will take, each as long as one has taken so far with its
+        share of the evaluations; None until a step is done."""
+        if self.first_began is None:
+            return None
+        each = (self.stepped - self.first_began) / self.steps
+        left = each * (self.total_steps - self.step_number)
+        return max(0.0, left - (self.clock() - self.stepped))
 
     def line(self, line: str, style: str = "", is_cut: bool = False) -> None:
         """Prints a line; on a terminal one that `is_cut` ends before the last column, and any other
         is wrapped by the terminal, so that it can be copied."""
-        line = for_terminal(line)
-        if self.live_area:
-            text = Text(line, style)
-            self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
-        else:
-            self.console.file.write(line + "\n")
-            self.console.file.flush()
+        text = Text(for_terminal(line), style if self.live_area else "")
+        is_cut &= self.live_area
+        self.console.print(self._fitting(text) if is_cut else text, soft_wrap=not is_cut)
 
     def _fitting(self, text: Text) -> Text:
         """In the columns that a line may fill: a key's echo must not wrap it."""
@@ -162,25 +134,29 @@ class Terminal:
     # What happens in a run
 
     def header(self, lines: Sequence[str]) -> None:
-        """Prints what the run is: a title and indented lines."""
+        """Prints what the run is: a title and indented lines. From now on there is a live area:
+        until then downloads have bars of their own."""
         self._end_phase()
         for number, line in enumerate(lines):
             self.line(line if number == 0 else f"  {line}", "bold" if number == 0 else "")
         if self.live_area:
             self.line("")
+            self.live = self.live or Live(
+                get_renderable=self.area, console=self.console, refresh_per_second=4, transient=True
+            )
+            self.live.start()
 
     def resumed(self, rows: Sequence[Row]) -> None:
         """Takes over the curve of the steps before, from the rows of metrics.jsonl."""
-        values = [row.get(self.layout.curve[1]) for row in rows]
-        self.values = [float(value) for value in values if is_number(value)]
-        self.never_right.was_right = any(row.get("rollout/score") for row in rows)
+        self.values = [float(row[self.curve]) for row in rows if is_number(row.get(self.curve))]
+        if any(row.get("rollout/score") for row in rows):
+            self.wrong = None
 
     def stage(self, name: str) -> None:
         """Shows that a stage of start-up or shutdown begins, e.g. "starting Ray"."""
         self._end_phase()
         self.phase = Phase(name, self.clock())
-        if not self.live_area:
-            self.last_plain = self.clock()
+        if self.live is None:
             self.line(name)
 
     def progress(self, kind: str, done: int, total: int, tokens: int = 0) -> None:
@@ -191,63 +167,49 @@ class Terminal:
         now = self.clock()
         if self.phase is None or self.phase.kind != kind or done < self.phase.done:
             self._end_phase()
-            expected = round(total * self.tokens_each.get(kind, 0.0))
-            self.phase = Phase(kind, now, tokens, expected)
-            self.last_plain = now
-        phase = self.phase
-        phase.done, phase.total, phase.tokens = done, total, tokens
-        if not self.live_area and now - self.last_plain >= PLAIN_EVERY_S:
-            self.last_plain = now
-            self.line(", ".join(filter(None, [f"{kind}: {done} of {total}", phase.rate(now)])))
+            self.phase = Phase(kind, now, tokens)
+        self.phase.done, self.phase.total, self.phase.tokens = done, total, tokens
 
     def tick(self) -> None:
         """Where there is no live area, says now and then what is still being waited for."""
         phase, now = self.phase, self.clock()
-        if phase is not None and not phase.total and now - self.last_plain >= PLAIN_EVERY_S:
-            self.last_plain = now
-            self.line(f"{phase.kind}: {duration(now - phase.started)} so far")
+        if self.live is None and phase is not None and now - phase.started >= PLAIN_EVERY_S:
+            self.line(f"{phase.kind}: {phase.said(now)}")
 
     def step(self, metrics: Row, step: int, total_steps: int) -> None:
-        """Shows a finished step."""
         self._end_phase()
-        if is_number(value := metrics.get(self.layout.curve[1])):
+        if is_number(value := metrics.get(self.curve)):
             self.values.append(value)
-        self.schedule.stepped(step, total_steps, metrics["timing/step_s"])
-        to_end = None if self.live_area else self.schedule.to_end()
-        line = step_line(metrics, step, total_steps, to_end, self.layout.columns)
+        self.stepped, self.step_number, self.total_steps = self.clock(), step, total_steps
+        self.steps += 1
+        if self.first_began is None:
+            self.first_began = self.stepped - metrics["timing/step_s"]
+        line, end = step_line(metrics, step, total_steps, self.columns), self.to_end()
+        if not self.live_area and end is not None and step < total_steps:
+            line += f", end in {duration(end)}"
         self.line(line, is_cut=True)
-        if (advice := self.never_right.saw(metrics)) is not None:
-            self.note(advice)
+        if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
+            self.wrong = None if score > 0 else self.wrong + 1
+            if self.wrong in PATIENCE:
+                self.note(
+                    f"no completion was ever right, in {self.wrong} steps: read some in rollouts/, "
+                    "try the reward on right answers with `unslothrl score`, or take easier "
+                    "problems or a larger model: without a right one there is little to learn from"
+                )
 
     def sample(self, groups: Sequence[records.Group]) -> None:
         """Shows the best completion of a step, of the first and then now and then. What the model
         or the data wrote reaches the terminal as text alone."""
-        now = self.clock()
-        is_early = self.sampled_at is not None and now - self.sampled_at < SAMPLE_EVERY_S
-        best = None if is_early else best_of(groups)
-        if best is None:
-            return
-        self.sampled_at = now
-        problem, text = (" ".join(part.split()) for part in best[:2])
-        label = f"sample, reward {best[2]:.3g}"
-        if not self.live_area:
-            said = f"{clipped(problem, MOST_PLAIN // 2)} -> {clipped(text, MOST_PLAIN)}"
-            self.line(f"{label}: {said}")
-            return
-        room = max(1, self.console.width - 6)
-        text = clipped(text, 2 * room)
-        for line in (f"{label}: {problem}", f"  {text[:room]}", f"  {text[room:]}"):
-            if line.strip():
-                self.line(line, "dim italic", is_cut=True)
+        if groups and self.clock() - self.sampled_at >= SAMPLE_EVERY_S:
+            self.sampled_at = self.clock()
+            self.line(sample_line(groups), "dim italic")
 
     def note(self, line: str) -> None:
-        """Prints a warning."""
         self.line(line, "yellow")
 
     def evaluation(self, step: int, metrics: Row) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step."""
         self._end_phase()
-        self.schedule.evaluated(step, metrics.get("timing/eval_s"))
         for line in evaluation_lines(step, metrics):
             self.line(line, "bold")
 
@@ -255,8 +217,8 @@ class Terminal:
         """Shows how the run ended: `summary` as in summary.json, with what can be done now."""
         self._end_phase()
         self.__exit__()
-        lines = summary_lines(summary, self.values, self.arrow, self.layout.curve[0])
-        if self.never_right.is_so:
+        lines = summary_lines(summary, self.values, self.columns[0][0])
+        if self.wrong:
             lines.insert(1, ("score", "no completion was ever right"))
         self._labelled(lines)
 
@@ -275,59 +237,44 @@ class Terminal:
 
     def _end_phase(self) -> None:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""
-        phase, now = self.phase, self.clock()
-        self.phase = None
-        if phase is None:
-            return
-        if phase.total and phase.done == phase.total and phase.drawn:
-            self.tokens_each[phase.kind] = phase.drawn / phase.total
-        if self.live_area and not phase.total and now - phase.started >= 1:
-            self.line(f"  {phase.kind}, {duration(now - phase.started)}", "dim")
+        phase, self.phase = self.phase, None
+        lasted = self.clock() - phase.started if phase is not None and not phase.total else 0.0
+        if phase is not None and self.live is not None and lasted >= 1:
+            self.line(f"  {phase.kind}, {duration(lasted)}", "dim")
 
     # The live area
 
     def area(self) -> Group:
         """How the steps' figure has gone so far, the current phase, and the remaining time."""
-        lines = [self._phase_line(), self._time_line()]
+        end = self.to_end()
+        rest = "" if end is None else f", end in {duration(end)}"
+        said = f"{'':>9} {duration(self.elapsed)} so far{rest}"
+        lines = [self._phase_line(), Text(said, "dim")]
         if len(self.values) > 1:
-            ends = f"  {short(self.values[0])} {self.arrow} {short(self.values[-1])}"
+            ends = f"  {short(self.values[0])} -> {short(self.values[-1])}"
             room = self.console.width - 4 - LABEL - len(ends)
-            label, curve = f"{self.layout.curve[0]:>9} ", sparkline(self.values, room)
+            label, curve = f"{self.columns[0][0]:>9} ", sparkline(self.values, room)
             lines.insert(0, Text.assemble((label, "dim"), (curve, "green"), ends))
         return Group("", *map(self._fitting, lines))
 
     def _phase_line(self) -> Text:
         """The bar comes last: it is what a narrow terminal can do without."""
-        schedule, phase, now = self.schedule, self.phase, self.clock()
+        phase, now, total = self.phase, self.clock(), self.total_steps
         running = phase is not None and phase.kind in OF_A_STEP
-        step = f"{min(schedule.step + running, schedule.total)}/{schedule.total}"
-        if not schedule.total:
+        step = f"{min(self.step_number + running, total)}/{total}"
+        if not total:
             step = "step 1" if running else ""
-        line = Text(f"{step:>9} ", "dim")
+        line = Text.assemble((f"{step:>9} ", "dim"))
         if phase is None:
             return line
-        lasted, kind = duration(now - phase.started), for_terminal(phase.kind)
-        if not phase.total:
-            return Text.assemble(line, f"{kind}  {lasted}")
-        filled = round(BAR * phase.share)
-        said = f"{kind} {phase.done}/{phase.total}  {phase.rate(now) or lasted}  "
-        return Text.assemble(line, said, ("━" * filled, "green"), ("─" * (BAR - filled), "dim"))
-
-    def _time_line(self) -> Text:
-        end = self.schedule.to_end()
-        rest = "" if end is None else f", end in {duration(end)}"
-        return Text(f"{'':>9} {duration(self.elapsed)} so far{rest}", "dim")
+        line.append(f"{for_terminal(phase.kind)} {phase.said(now)}  ")
+        if phase.total:
+            filled = round(BAR * min(1.0, phase.done / phase.total))
+            line.append("━" * filled, "green").append("─" * (BAR - filled), "dim")
+        return line
 
 
 def can_redraw(console: Console) -> bool:
     """Whether the output is a terminal that can move its cursor."""
     isatty = getattr(console.file, "isatty", lambda: False)()
     return isatty and not console.is_dumb_terminal and not any(n in os.environ for n in NOTEBOOKS)
-
-
-def clipped(text: str, most: int) -> str:
-    """`text` in at most `most` characters: of a longer one its beginning and its end."""
-    if len(text) <= most:
-        return text
-    half = max(0, most - 3) // 2
-    return f"{text[: most - 3 - half]}...{text[len(text) - half :]}"[:most]

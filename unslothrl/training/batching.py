@@ -50,10 +50,8 @@ class Costs:
 
     def share(self, samples: Sequence[Sample]) -> float:
         """Of samples that one learner gets."""
-        prompts = {sample.prompt_ids: self.prompt(sample) for sample in samples}
-        if self.shares_prompts:
-            return sum(prompts.values()) + sum(map(self.completion, samples))
-        return sum(self.prompt(sample) + self.completion(sample) for sample in samples)
+        prompts = {s.prompt_ids: s for s in samples}.values() if self.shares_prompts else samples
+        return sum(map(self.prompt, prompts)) + sum(map(self.completion, samples))
 
 
 def balanced(samples: Sequence[Sample], learners: int, costs: Costs) -> list[list[int]]:

@@ -25,8 +25,6 @@ from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
 from unslothrl.records import Group, Sample, seed_of
 
-Measure = Callable[[Sequence[Sample]], Sequence[Sample]]  # the same samples, with `measured`
-
 
 @dataclass(frozen=True)
 class Selected:
@@ -63,15 +61,16 @@ def assign(
     select: str,
     topk: int,
     seed: int,
-    measure: Measure,
+    measure: Callable[[Sequence[Sample]], Sequence[Sample]],
     several_updates: bool = False,
     gamma: float = 1.0,
     gae_lambda: float = 0.95,
 ) -> Selected:
     """Chooses `topk` candidates of each group by `select` and gives their tokens advantages.
 
-    `measure` asks the learners, at most once: for all candidates where the KL is in the reward; for
-    the chosen ones that have a gradient where `several_updates` or a critic need it.
+    `measure` gives samples with what the learners say of them, at most once: for all candidates
+    where the KL is in the reward; for the chosen ones that have a gradient where `several_updates`
+    or a critic need it.
     """
     episodes: dict[tuple[int, int], list[Sample]] = {
         (g, i): [Sample.of(*sequence) for sequence in completion.sequences(group.task)]

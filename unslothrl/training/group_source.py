@@ -5,37 +5,37 @@ import abc
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from unslothrl import rewards
 from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config.hardware import evaluation_sampling, training_sampling
 from unslothrl.config.options import Config
+from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.rewards.scorer import FailureReport
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.training import credit
 from unslothrl.training.metrics import Metrics, eval_metrics, rollout_metrics, staleness_metrics
 from unslothrl.training.rollouts import RolloutStream
 
-Judge = Callable[[Sequence[Sample]], Sequence[float]]
-"""Samples -> the reward model's score of each whole sequence."""
 
-
+@dataclass(frozen=True)
 class RewardModel:
-    """Of a run. `is_first`: its sign is what is reported as correct too."""
-
-    def __init__(self, name: str, weight: float, is_first: bool, judge: Judge):
-        self.name, self.weight, self.is_first, self.judge = name, weight, is_first, judge
+    name: str
+    weight: float
+    is_first: bool  # so that its sign is what is reported as correct, too
+    judge: Callable[[Sequence[Sample]], Sequence[float]]  # scores whole sequences
 
     @classmethod
-    def of(cls, config: Config, judge: Judge) -> "RewardModel | None":
+    def of(
+        cls, config: Config, judge: Callable[[Sequence[Sample]], Sequence[float]]
+    ) -> "RewardModel | None":
         """None where no reward is a model."""
         for index, each in enumerate(rewards.choose(config.reward)):
             if each.runs == IN_LEARNER:
@@ -51,15 +51,14 @@ class RewardModel:
             for group in groups
             for completion in group.completions
         ]
-        scores = iter(self.judge(samples))
-        return [self._with(group, [next(scores) for _ in group.completions]) for group in groups]
-
-    def _with(self, group: Group, scores: Sequence[float]) -> Group:
-        rated = set(group.rated)
-        kept = [score if i in rated else 0.0 for i, score in enumerate(scores)]
-        earned = {**group.rewards, self.name: tuple(self.weight * score for score in kept)}
-        right = tuple(float(score > 0) for score in kept) if self.is_first else group.scores
-        return replace(group, rewards=earned, scores=right)
+        scores, judged = iter(self.judge(samples)), []
+        for group in groups:
+            pairs = zip(group.completions, scores, strict=False)  # the rest are other groups'
+            found = [0.0 if each.is_lost else score for each, score in pairs]
+            earned = {**group.rewards, self.name: tuple(self.weight * score for score in found)}
+            right = tuple(float(score > 0) for score in found) if self.is_first else group.scores
+            judged.append(replace(group, rewards=earned, scores=right))
+        return judged
 
 
 class StepGroups(NamedTuple):
@@ -70,24 +69,19 @@ class StepGroups(NamedTuple):
     metrics: Metrics  # of both
 
 
+@dataclass
 class GroupSource(abc.ABC):
     """Draws until the batch is full of groups that the objective keeps, at most `max_resample`
     times more than once."""
 
-    def __init__(
-        self,
-        config: Config,
-        objective: Objective,
-        tasks: FiniteTasks | EndlessTasks,
-        stream: RolloutStream,
-        failures: FailureReport,
-        view: Terminal,
-        total_steps: int,
-        model: RewardModel | None = None,
-    ):
-        self.config, self.objective, self.tasks = config, objective, tasks
-        self.stream, self.failures, self.view = stream, failures, view
-        self.total_steps, self.model = total_steps, model
+    config: Config
+    objective: Objective
+    tasks: FiniteTasks | EndlessTasks
+    stream: RolloutStream
+    failures: FailureReport
+    view: Terminal
+    total_steps: int
+    model: RewardModel | None = None
 
     def draw(self, state: RunState, timer: Timer) -> StepGroups:
         """The groups of the step after `state`, which then says where the data stands."""
@@ -162,30 +156,22 @@ class GroupSource(abc.ABC):
 class SynchronousSource(GroupSource):
     """Every group is drawn under the newest version, and waited for before the update."""
 
-    def _draw_tasks(self, state: RunState, count: int, draw: int) -> list[Task]:
-        """The next tasks of the data; before these what a run with `max_staleness`, which this
-        one goes on from, had drawn ahead."""
-        if draw == 0 and state.batches:
-            size, *state.batches = state.batches
-            ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
-            return [self._task_at(position) for position in ahead]
-        tasks, state.position = self.tasks.draw(state.position, count)
-        return tasks
-
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
         config, step = self.config, state.step + 1
-        tasks = self._draw_tasks(state, count, draw)
+        if draw == 0 and state.batches:  # drawn ahead by the run with max_staleness before this one
+            size, *state.batches = state.batches
+            ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
+            tasks = [self._task_at(position) for position in ahead]
+        else:
+            tasks, state.position = self.tasks.draw(state.position, count)
         total = len(tasks) * config.num_candidates
         with timer("generation"):
+            seed = config.seed, step, draw
             indices = self.stream.send(
-                tasks,
-                config.num_candidates,
-                training_sampling(config),
-                (config.seed, step, draw),
+                tasks, config.num_candidates, training_sampling(config), seed
             )
             groups = self.stream.wait(
-                indices,
-                lambda done, tokens: self.view.progress("generation", done, total, tokens),
+                indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )
         timer.move(self.stream.reward_s, "generation", "reward")
         return groups
@@ -194,21 +180,17 @@ class SynchronousSource(GroupSource):
         return timer.spent["generation"]
 
 
+@dataclass
 class Evaluation:
     """pass@1 and best-of-n on the evaluation sets: the same completions of the same problems every
     time, under the newest version, by the stream that training draws from."""
 
-    def __init__(
-        self,
-        config: Config,
-        sets: Mapping[str, list[Task]],
-        stream: RolloutStream,
-        failures: FailureReport,
-        view: Terminal,
-        model: RewardModel | None = None,
-    ):
-        self.config, self.sets, self.stream = config, sets, stream
-        self.failures, self.view, self.model = failures, view, model
+    config: Config
+    sets: Mapping[str, list[Task]]
+    stream: RolloutStream
+    failures: FailureReport
+    view: Terminal
+    model: RewardModel | None = None
 
     def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
         """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from unslothrl.cluster.handles import Call, GeneratorHandle, LearnerHandle
+from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
 from unslothrl.records import Assignment
 from unslothrl.weights.adapter import Adapter
 
@@ -22,7 +22,7 @@ FIRST_SILENT_S = 30.0  # the same in a first call: what compiles may hold the in
 # Of a call, after which others draw as well what its process has in hand
 LATE_S, LATE_FACTOR = 10.0, 3.0
 LATE_SILENT_S = 2.0  # the same for an answer of its watching thread
-USUAL, MOST_USUAL_S = 2.0, 3.0  # so many times as long as answers take now is allowed beside
+USUAL, MOST_USUAL_S = 2.0, 3.0  # and so many times as long as answers take now, on a busy machine
 ASK_S = 1.0  # that a call takes before its process is asked whether it lives
 
 # Of an actor's speed
@@ -30,8 +30,6 @@ WINDOW_S, LEAST = 3.0, 2  # of an engine's steps, and hand-overs, from which it 
 SLOW = 5.0  # times the median of the others
 HELD_UP_S = 2.0  # that a slow actor may hold the others up before they draw what it has
 SLOW_S = 12.0  # for which an actor must be slow: a busy machine slows one down for some seconds
-
-RECENT = 16  # groups of an actor, by which is judged how much is left of the others
 
 Version = Call[Adapter] | Adapter
 """A policy version that processes load: what a learner will have published, or has."""
@@ -65,12 +63,10 @@ class Speed:
 
     @property
     def step_s(self) -> float:
-        """Seconds a step."""
         return self.seconds / sum(steps for steps, _, _ in self.recent)
 
     @property
     def token_s(self) -> float:
-        """Seconds a token."""
         return self.seconds / max(1, sum(tokens for _, tokens, _ in self.recent))
 
     def slowness(self, others: list["Speed"]) -> float:
@@ -89,7 +85,7 @@ class Speed:
 class Member:
     """A process that draws."""
 
-    handle: GeneratorHandle
+    handle: ActorHandle
     is_ready: bool = True
     is_leaving: bool = False  # gets nothing new
     is_late: bool = False  # its call takes so long that others draw what it has in hand
@@ -97,11 +93,8 @@ class Member:
     began: float = 0.0  # when the first of them began, or the call before it ended
     ended: set[str] = field(default_factory=set)  # kinds of calls
     holds: dict[int, Assignment] = field(default_factory=dict)  # the groups that it draws
-    since: dict[int, float] = field(default_factory=dict)  # when it was given each
     given: dict[int, Assignment] = field(default_factory=dict)  # what goes with its next `collect`
     collecting: int = 0  # `collect` calls that have begun
-    took: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    """Seconds of its last groups"""
     versions: tuple[int, int] = (0, 0)  # loaded and unloaded by its engine
     speed: Speed = field(default_factory=Speed)
     slow_since: float | None = None
@@ -120,49 +113,16 @@ class Member:
         """Whether it may be given work; who is late goes on with what it has."""
         return self.is_ready and not self.is_leaving
 
-    def give(self, assignment: Assignment, now: float) -> None:
-        """It goes with its next `collect`."""
-        index = assignment.index
-        self.holds[index] = self.given[index] = assignment
-        self.since[index] = now
-
     def drop(self) -> list[int]:
         """Takes all from it that it was to draw. -> the groups' indices."""
         indices = list(self.holds)
         self.holds, self.given = {}, {}
         return indices
 
-    def put_off(self, seconds: float) -> None:
-        """Gives it so much more time for all that it is given some for."""
-        self.began += seconds
-        if self.slow_since is not None:
-            self.slow_since += seconds
 
-
-class CallTimes:
-    """The longest call of each kind so far, and what follows from it."""
-
-    def __init__(self) -> None:
-        self.longest: dict[str, float] = {}  # seconds, by kind of call
-
-    def saw(self, kind: str, seconds: float) -> None:
-        """A call of a kind has ended after `seconds`, without those that it was told to take."""
-        self.longest[kind] = max(self.longest.get(kind, 0.0), seconds)
-
-    def allowed_s(self, kind: str, is_first: bool) -> float:
-        """How long a call of a kind may take; `is_first`: its process has ended none before."""
-        if is_first or kind not in self.longest:
-            return FIRST_S
-        return max(FLOOR_S, FACTOR * self.longest[kind])
-
-    def late_s(self, kind: str, is_first: bool) -> float:
-        """After so many seconds of a call its process may hang; which costs nothing to assume."""
-        if is_first or kind not in self.longest:
-            return math.inf
-        return max(LATE_S, LATE_FACTOR * self.longest[kind])
-
-
-def late_silence_s(answer_s: float) -> float:
-    """After so many seconds without an answer of its watching thread a process may hang, where
-    answers of processes take `answer_s` now."""
-    return LATE_SILENT_S + min(USUAL * answer_s, MOST_USUAL_S)
+def limits_s(longest_s: float | None) -> tuple[float, float]:
+    """-> (how long a call may take; after how long its process may hang, which costs nothing to
+    assume), by the longest of its kind so far; None: its process has ended none before."""
+    if longest_s is None:
+        return FIRST_S, math.inf
+    return max(FLOOR_S, FACTOR * longest_s), max(LATE_S, LATE_FACTOR * longest_s)

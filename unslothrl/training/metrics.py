@@ -16,7 +16,7 @@ times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2
 
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from unslothrl.algorithms.advantages import explained_variance
 from unslothrl.records import Agreement, Completion, Group, Update
 
 Metrics = dict[str, float]
+mean = statistics.fmean
 
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
@@ -141,10 +142,6 @@ def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> fl
     return mean(rated) if rated else 0.0
 
 
-def mean(values: Iterable[float]) -> float:
-    return statistics.fmean(values)
-
-
 class Gap(NamedTuple):
     """Of one generator's tokens of one staleness, in one step."""
 
@@ -161,7 +158,7 @@ def gaps_of(parts: Sequence[Agreement], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
-        for (generator, drawn_under), of_source in part.sources.items():
+        for (generator, drawn_under), of_source in diagnostics.by_source(part).items():
             of_key = sums[version - drawn_under, generator]
             for place, value in enumerate(of_source):
                 of_key[place] += value

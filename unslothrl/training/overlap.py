@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.config.hardware import training_sampling
+from unslothrl.config.parts import training_sampling
 from unslothrl.records import Assignment, Group, Task
-from unslothrl.tracking.timer import Timer
+from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
 from unslothrl.training.metrics import Metrics
+from unslothrl.training.rollouts import POLL_S
 
 LOOK_AHEAD = 0.3  # of a batch: how far a step may take groups of later ones
 
@@ -46,9 +47,8 @@ class OverlappedSource(GroupSource):
         self.again: list[Drawn] = []  # of before a restart, to be drawn again
         self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
         self.batches_drawn = 0  # the step whose batch was drawn last
-        self.dropped = self.taken = 0  # groups, in the whole run
+        self.dropped = 0  # groups, in the whole run
         self.step_began = time.perf_counter()
-        self.seconds = 0.0  # since the step before
 
     def refill(self, state: RunState) -> None:
         """Draws the batches that may be drawn under the newest version."""
@@ -64,28 +64,18 @@ class OverlappedSource(GroupSource):
         self._note_outstanding(state)
 
     def _draw(self, state: RunState, count: int) -> list[Drawn]:
-        """Draws tasks and gives them out."""
-        begin = state.position
-        tasks, state.position = self.tasks.draw(begin, count)
-        if state.position - begin == len(tasks):
-            positions = list(range(begin, state.position))
-        else:  # some rows cannot be used
-            positions = [self._position(task, begin, state.position) for task in tasks]
-        drawn = [Drawn(position, task) for position, task in zip(positions, tasks, strict=True)]
+        end = state.position
+        tasks, state.position = self.tasks.draw(end, count)
+        has_gaps = state.position - end > len(tasks)  # rows that cannot be used
+        drawn = []
+        for task in tasks:
+            end = self.tasks.draw(end, 1)[1] if has_gaps else end + 1
+            drawn.append(Drawn(end - 1, task))
         self._send(drawn)
         return drawn
 
-    def _position(self, task: Task, begin: int, end: int) -> int:
-        """Of a task that was drawn between two positions."""
-        while begin < end:
-            (other,), begin = self.tasks.draw(begin, 1)
-            if other.id == task.id:
-                return begin - 1
-        raise AssertionError(f"task {task.id} is not where it was drawn")
-
     def _send(self, drawn: list[Drawn]) -> None:
-        config = self.config
-        first = self.stream.sent
+        config, first = self.config, self.stream.sent
         assignments = [
             Assignment(
                 first + i,
@@ -96,9 +86,7 @@ class OverlappedSource(GroupSource):
             )
             for i, each in enumerate(drawn)
         ]
-        self.outstanding |= {
-            assignment.index: each for assignment, each in zip(assignments, drawn, strict=True)
-        }
+        self.outstanding |= dict(enumerate(drawn, first))
         self.stream.send_assignments(assignments)
 
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
@@ -119,16 +107,19 @@ class OverlappedSource(GroupSource):
             chosen = self.choose(count, version)
             if chosen is not None:
                 break
-            self.stream.pump(self.stream.poll_s)
+            self.stream.pump(POLL_S)
             self.stream.raise_failure()
-            done = sum(index in self.stream.finished for index in self.outstanding)
-            self.view.progress("generation", min(done, count), count, self.stream.tokens)
+            self.view.progress(
+                "generation", min(self._finished(), count), count, self.stream.tokens
+            )
         groups = []
         for index in chosen:
             del self.outstanding[index], self.drawn_under[index]
             groups.append(self.stream.finished.pop(index))
-        self.taken += len(groups)
         return groups
+
+    def _finished(self) -> int:
+        return sum(index in self.stream.finished for index in self.outstanding)
 
     def choose(self, count: int, version: int) -> list[int] | None:
         """The indices to train on, None while they are not all there."""
@@ -172,16 +163,14 @@ class OverlappedSource(GroupSource):
 
     def _seconds(self, timer: Timer) -> float:
         now = time.perf_counter()
-        self.seconds, self.step_began = now - self.step_began, now
-        self.stream.pace(self.seconds)
-        return self.seconds
+        seconds, self.step_began = now - self.step_began, now
+        return seconds
 
     def _more_metrics(self) -> Metrics:
-        finished = sum(index in self.stream.finished for index in self.outstanding)
         loaded, unloaded, held = self.stream.version_counts()
         return {
             "rollout/outstanding_groups": len(self.outstanding),
-            "rollout/finished_groups": finished,
+            "rollout/finished_groups": self._finished(),
             "rollout/dropped_groups": self.dropped,
             "rollout/replaced_actors": self.stream.pool.replaced,
             "rollout/versions_loaded": loaded,

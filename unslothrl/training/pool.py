@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster.base import Checks, Cluster, Progress, counted
+from unslothrl.cluster.base import Checks, Cluster, counted
 from unslothrl.cluster.causes import summary_of
 from unslothrl.cluster.handles import Call
-from unslothrl.cluster.ray_calls import Stalls
+from unslothrl.cluster.ray_calls import Clock
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -22,7 +22,7 @@ from unslothrl.errors import (
     UserError,
 )
 from unslothrl.training import members as limits
-from unslothrl.training.members import CallTimes, Member, Pending, Version
+from unslothrl.training.members import Member, Pending, Version
 from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
@@ -51,20 +51,19 @@ class Pool:
         self.cluster, self.checks, self.note = cluster, checks, note
         self.min_actors = min_actors
         self.draws_with_learners = draws_with_learners
-        self.members: dict[str, Member] = {}
-        for handle in (*cluster.actors, *(cluster.learners if draws_with_learners else ())):
-            self.members[handle.name] = Member(handle)
-        self.times = CallTimes()
-        self.damaged: Counter[Member] = Counter()  # versions that have arrived so
+        self.members = {handle.name: Member(handle) for handle in cluster.actors}
         self.newest: Version | None = None
+        self.renew_learners()
+        self.longest: dict[str, float] = {}  # seconds of a call so far, by its kind
+        self.damaged: Counter[Member] = Counter()  # versions that have arrived so
         self.waiting: set[str] = set()  # actors that there is no room for now
         self.starts: Counter[str] = Counter()  # since an actor last handed something over
         self.slow: set[str] = set()  # that were started again for it
         self.failure: RunError | None = None  # too few actors are left
         self.replaced = 0  # in the whole run
         self.versions_ended = 0  # that were loaded by processes which are gone
+        self.clock = Clock(time.monotonic)
         self.looked = self.looked_at_nodes = time.monotonic()
-        self.stalls = Stalls(time.monotonic)
         self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
@@ -87,19 +86,24 @@ class Pool:
     ) -> None:
         """Hands what comes of a call of `member` to `done`, in some later `poll`."""
         if not member.pending:
-            member.began = time.monotonic()
+            member.began = self.clock.now()
         member.pending.append(Pending(call, kind, done, told_s, version))
 
-    def poll(self, timeout_s: float, progress: Progress | None = None) -> None:
+    def poll(self, timeout_s: float) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
         waiting = {p.call: member for member in self.members.values() for p in member.pending}
         if waiting:
-            for outcome in self.cluster.poll(waiting, timeout_s, progress):
+            for outcome in self.cluster.poll(waiting, timeout_s):
                 member = waiting[outcome.call]
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile
                 pending = next(p for p in member.pending if p.call is outcome.call)
-                self._end(member, pending)
+                member.pending.remove(pending)
+                member.ended.add(pending.kind)
+                member.is_late = False
+                began, member.began = member.began, self.clock.now()
+                seconds = member.began - began - pending.told_s
+                self.longest[pending.kind] = max(0.0, seconds, self.longest.get(pending.kind, 0.0))
                 if outcome.error is None:
                     pending.done(outcome.value)
                 else:
@@ -107,13 +111,6 @@ class Pool:
         else:
             time.sleep(timeout_s)
         self._look_after()
-
-    def _end(self, member: Member, pending: Pending) -> None:
-        member.pending.remove(pending)
-        member.ended.add(pending.kind)
-        member.is_late = False
-        began, member.began = member.began, time.monotonic()
-        self.times.saw(pending.kind, max(0.0, member.began - began - pending.told_s))
 
     def _failed(self, member: Member, pending: Pending, error: Exception) -> None:
         if pending.version is not None and isinstance(error, AdapterDamaged):
@@ -204,21 +201,15 @@ class Pool:
 
     def _check(self, member: Member) -> None:
         """Before a process that has started works: is it like the others?"""
-        results: list[Any] = []
-        calls = self.checks.calls(member.handle)
 
-        def keep(value: Any) -> None:
-            results.append(value)
-            if len(results) < len(calls):
-                return
-            error = self.checks.problem(member.name, results)
+        def checked(found: tuple[str, str]) -> None:
+            error = self.checks.problem(member.name, found)
             if error is None:
                 self._load(member)
             else:
                 self.lose(member, error, elsewhere=True)
 
-        for call in calls:
-            self.call(member, "check", call, keep)
+        self.call(member, "check", self.checks.call(member.handle), checked)
 
     def _load(self, member: Member) -> None:
         """Loads the newest version, and again where a newer one comes meanwhile."""
@@ -244,10 +235,9 @@ class Pool:
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
         loaded: list[Loaded] = []
-        of_learners: list[Loaded] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
-                found = of_learners if member.is_learner else loaded
+                found = [] if member.is_learner else loaded
                 self._call_load(member, adapter, found.append)
         return loaded
 
@@ -263,7 +253,7 @@ class Pool:
         member.speed.saw(steps, tokens, seconds)
 
     def renew_learners(self) -> None:
-        """The learners have been started again, and have published nothing yet."""
+        """The learners have been started, and have published nothing yet."""
         self.newest = None
         if self.draws_with_learners:
             for handle in self.cluster.learners:
@@ -279,13 +269,10 @@ class Pool:
             return
         self.looked = now
         self.cluster.check_learners()
-        if stall_s := self.stalls.look():
-            for member in self.members.values():
-                member.put_off(stall_s)
         for member in list(self.members.values()):
             if member.pending:
-                self._look_at_call(member, now - member.began)
-        self._look_at_speeds(now)
+                self._look_at_call(member, self.clock.now() - member.began)
+        self._look_at_speeds(self.clock.now())
         if now - self.looked_at_nodes > CHANGES_S:
             self.looked_at_nodes = now
             self._look_at_nodes()
@@ -299,7 +286,7 @@ class Pool:
         pending = member.pending[0]
         kind, is_first = pending.kind, pending.kind not in member.ended
         taken_s, silent_s = age_s - pending.told_s, 0.0
-        allowed_s = self.times.allowed_s(kind, is_first)
+        allowed_s, late_s = limits.limits_s(None if is_first else self.longest.get(kind))
         if kind == "start":
             allowed_s = self.cluster.start_allowed_s()
         elif taken_s > limits.ASK_S:
@@ -309,10 +296,10 @@ class Pool:
         ):
             text = f"{member.name} has not answered for {age_s:.0f} s: it hangs"
             self.lose(member, ProcessLost(member.name, text), elsewhere=True)
-        elif taken_s > self.times.late_s(kind, is_first) or (
-            silent_s > limits.late_silence_s(self.cluster.answer_s())
-        ):
-            self._may_hang(member)
+        else:
+            usual_s = min(limits.USUAL * self.cluster.answer_s(), limits.MOST_USUAL_S)
+            if taken_s > late_s or silent_s > limits.LATE_SILENT_S + usual_s:
+                self._may_hang(member)
 
     def _may_hang(self, member: Member) -> None:
         """Before it is known whether it does, those that work draw what it has."""

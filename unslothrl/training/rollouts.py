@@ -7,9 +7,9 @@ function of the run alone (`task_counts`), so that results do not depend on timi
 A group is known by its index: it is given out again until it has come, and counts once.
 """
 
-import math
+import itertools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from unslothrl.cluster.base import Checks, Cluster, Progress
@@ -19,9 +19,7 @@ from unslothrl.training.pool import Pool
 from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
-LEAST_SLICE_S, MOST_SLICE_S = 0.05, 1.0  # of a `collect`
-CALLS_PER_S = 200  # that the driver can well begin
-LEAST_LEFT = 0.1  # of a group that has taken as long as the quickest of those
+SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process listens again
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
@@ -47,10 +45,12 @@ class RolloutStream:
         min_actors: int = 1,
         overlaps: bool = False,
         groups_at_once: int = 2**20,
+        stand_ins: int = 0,
     ):
         """`learner_chunk`: the prompts of a step that each learner draws. `overlaps`: groups are
-        drawn beside updates, at most `groups_at_once` in each actor."""
-        self.cluster, self.learner_chunk = cluster, learner_chunk
+        drawn beside updates, at most `groups_at_once` in each actor. `stand_ins`: actors, the last
+        ones, that are dealt tasks as the learners of a run."""
+        self.cluster, self.learner_chunk, self.stand_ins = cluster, learner_chunk, stand_ins
         self.overlaps, self.groups_at_once = overlaps, groups_at_once
         learners_draw = not overlaps and (learner_chunk > 0 or not cluster.actors)
         self.pool = Pool(
@@ -65,7 +65,6 @@ class RolloutStream:
         self.finished: dict[int, Group] = {}  # that nobody has taken yet
         self.sent = 0
         self.policy_version = 0  # the newest
-        self.slice_s = MOST_SLICE_S
         self.pumped = 0.0  # when, by the monotonic clock
         self.done = self.tokens = 0  # completions and tokens that actors have reported
         self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
@@ -105,7 +104,13 @@ class RolloutStream:
         if self.overlaps:
             self.pump()
         else:
-            self._deal(indices, learner_chunk)
+            members = self.pool.ready()
+            learners = sum(m.is_learner for m in members) or min(self.stand_ins, len(members))
+            actors = len(members) - learners
+            counts = task_counts(len(indices), actors, learners, learner_chunk)
+            rest = iter(indices)
+            for member, count in zip(members, counts, strict=True):
+                self._give(member, itertools.islice(rest, count))
         return indices
 
     def put(self, group: Group) -> int:
@@ -115,81 +120,49 @@ class RolloutStream:
         self.finished[index] = group
         return index
 
-    def _deal(self, indices: Sequence[int], learner_chunk: int) -> None:
-        """Gives each generator its share, in order."""
-        members = self.pool.ready()
-        learners = sum(member.is_learner for member in members)
-        start = 0
-        counts = self._counts(len(indices), learners, learner_chunk)
-        for member, count in zip(members, counts, strict=True):
-            self._give(member, indices[start : start + count])
-            start += count
-
-    def _counts(self, total: int, learners: int, learner_chunk: int) -> Sequence[int]:
-        """How many of `total` tasks each that is ready takes, of whom the last are `learners`."""
-        return task_counts(total, len(self.pool.ready()) - learners, learners, learner_chunk)
-
-    def _give(self, member: Member, indices: Sequence[int]) -> None:
+    def _give(self, member: Member, indices: Iterable[int]) -> None:
         for index in indices:
             flight = self.in_flight[index]
             flight.policy_version = self.policy_version
-            member.give(flight.assignment, time.monotonic())
-
-    @property
-    def poll_s(self) -> float:
-        """Between two looks at what has come: many actors hand over much in each."""
-        return max(POLL_S, len(self.pool.members) / CALLS_PER_S / 10)
+            member.holds[index] = member.given[index] = flight.assignment
 
     def meanwhile(self) -> None:
         """`pump`, while something else is waited for, as often as is needed."""
-        if time.monotonic() - self.pumped >= self.poll_s:
+        if time.monotonic() - self.pumped >= POLL_S:
             self.pump()
 
-    def pump(self, timeout_s: float = 0.0, progress: Progress | None = None) -> None:
+    def pump(self, timeout_s: float = 0.0) -> None:
         """Keeps every process at work, and takes what has come, after at most `timeout_s`."""
         self._give_out()
-        self._keep_collecting()
-        self.pool.poll(timeout_s, progress)
+        self.pool.poll(timeout_s)
         self._give_out()
-        self._keep_collecting()
         self.pumped = time.monotonic()
 
     def _give_out(self) -> None:
-        """What waits in the driver goes to whoever has least to do: a group counts by what is left
-        of it, by the seconds that the quickest took."""
+        self._give_waiting()
+        for member in self.pool.members.values():
+            while member.holds and member.collecting < (AHEAD if self.overlaps else 1):
+                member.collecting += 1
+                self._collect(member)
+
+    def _give_waiting(self) -> None:
+        """What waits in the driver goes to whoever has the fewest groups."""
         holders = self.pool.members.values()
         held = {index for member in holders for index in member.holds}
         waiting = [index for index in self.in_flight if index not in held]
         members = self.pool.ready() if waiting else []
         if self.overlaps and len(members) < self.pool.min_actors:
             return
-        now = time.monotonic()
-        load: dict[Member, float] = {}
-        for member in members:
-            seconds = min(member.took, default=math.inf)
-            begun = (member.since[index] for index in member.holds)
-            load[member] = sum(max(LEAST_LEFT, 1 - (now - since) / seconds) for since in begun)
         for index in sorted(waiting, key=lambda i: (not self.in_flight[i].is_urgent, i)):
-            idlest = min(members, key=load.__getitem__, default=None)
-            if idlest is None or load[idlest] >= self.groups_at_once:
+            idlest = min(members, key=lambda member: len(member.holds), default=None)
+            if idlest is None or len(idlest.holds) >= self.groups_at_once:
                 break
-            load[idlest] += 1
             self._give(idlest, [index])
 
-    def _keep_collecting(self) -> None:
-        for member in self.pool.members.values():
-            while member.holds and member.collecting < (AHEAD if self.overlaps else 1):
-                member.collecting += 1
-                self._collect(member)
-
     def _collect(self, member: Member) -> None:
-        least = 1 if self.overlaps else None
-        between_s = len(self.pool.members) / CALLS_PER_S  # two calls of an actor, on average
-        seconds = max(self.slice_s, between_s)
+        least, seconds = (1, OVERLAPPED_SLICE_S) if self.overlaps else (None, SLICE_S)
         given, member.given = tuple(member.given.values()), {}
-        call = member.handle.collect(
-            least, None if self.cluster.is_local else seconds, given, between_s / 2
-        )
+        call = member.handle.collect(least, seconds, given)
         self.pool.call(
             member, "collect", call, lambda value: self._collected(member, value), told_s=seconds
         )
@@ -202,29 +175,22 @@ class RolloutStream:
         self.memory_mb = max(self.memory_mb, collected.memory_mb)
         member.versions = collected.versions_loaded, collected.versions_unloaded
         self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
-        now = time.monotonic()
         for index, group in collected.groups:
             if self.in_flight.pop(index, None) is None:
                 continue  # it has come before
             self.finished[index] = group
-            member.took.append(max(1e-3, now - member.since.get(index, now)))
             for holder in self.pool.members.values():
                 holder.holds.pop(index, None)
-                holder.since.pop(index, None)
 
     def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
         """The groups of these indices, in their order, as soon as all are there. RunError where too
         few actors are left."""
         self.reward_s = 0.0
         done, tokens = self.done, self.tokens
-
-        def report(more_done: int = 0, more_tokens: int = 0) -> None:
-            if progress is not None:
-                progress(self.done - done + more_done, self.tokens - tokens + more_tokens)
-
         while not all(index in self.finished for index in indices):
-            self.pump(self.poll_s, report)
-            report()
+            self.pump(POLL_S)
+            if progress is not None:
+                progress(self.done - done, self.tokens - tokens)
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
 
@@ -250,11 +216,6 @@ class RolloutStream:
         """RunError where too few actors are left."""
         if self.pool.failure is not None:
             raise self.pool.failure
-
-    def pace(self, step_s: float) -> None:
-        """Lets the processes listen to the driver several times in a step of so many seconds."""
-        if self.overlaps:
-            self.slice_s = min(max(step_s / 10, LEAST_SLICE_S), MOST_SLICE_S)
 
     def reset(self, timeout_s: float = 60.0) -> None:
         """Forgets all that is in flight: it will be drawn again under other indices."""

@@ -18,14 +18,14 @@ from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import noting_errors, write_report
 from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder, step_name
+from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
 
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
 SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
-KEPT = 5  # steps and checkpoints that are remembered
+KEPT = 5  # checkpoints whose seconds are remembered
 
 
 @dataclass(frozen=True)
@@ -57,30 +57,9 @@ def best(evals: list[dict]) -> dict:
     return max(rated, key=lambda one: one[key]) if rated else evals[-1]
 
 
-class Background:
-    """Runs calls in a thread, one after the other, in the order in which they were given.
-
-    What a call raises is raised again by a later `run` or by `wait`.
-    """
-
-    def __init__(self):
-        self.thread = ThreadPoolExecutor(1, thread_name_prefix="background")
-        self.waiting: deque[Future] = deque()
-
-    def run(self, function: Callable, *arguments: Any) -> None:
-        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
-        while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
-            self.waiting.popleft().result()
-        self.waiting.append(self.thread.submit(function, *arguments))
-
-    def wait(self) -> None:
-        """Returns when every call has finished."""
-        while self.waiting:
-            self.waiting.popleft().result()
-
-
 class Saving:
-    """Writes in the order in which it was asked to. An error comes out of a later call."""
+    """Writes in a thread, in the order in which it was asked to. An error comes out of a later
+    call, or of `wait`."""
 
     def __init__(
         self,
@@ -92,52 +71,48 @@ class Saving:
     ):
         """`note` gets a line where the report cannot be written, which is no reason to stop.
         `keep_rollouts`: of the newest steps; None: of all."""
-        self.folder, self.background = folder, Background()
-        self.keep_rollouts = keep_rollouts
+        self.thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
+        self.waiting: deque[Future] = deque()
+        self.folder, self.keep_rollouts = folder, keep_rollouts
         self.pieces, self.note = pieces, note
-        self.schedule = CheckpointSchedule(checkpoint_every, note)
+        self.schedule = CheckpointSchedule(checkpoint_every)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
     def rollouts(
-        self,
-        step: int,
-        selected: Selected,
-        left_out: Sequence[Group],
-        trace: Trace | None = None,
+        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None = None
     ) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.background.run(self._write_rollouts, step, selected, left_out, trace)
+        self.run(self._write_rollouts, step, selected, left_out, trace)
 
     def _write_rollouts(
         self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None
     ) -> None:
         trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
         rows = [*trained, *rollout_rows(left_out)]
-        self.folder.write_rollouts(step, rows)
+        self.folder.write_rows(ROLLOUTS, step, rows)
         if trace and self.pieces:
             with noting_errors(self.note):
                 write_tokens(self.folder, step, trace.tokens(self.pieces))
 
     def report(self) -> None:
-        """The page of the run so far."""
 
         def write() -> None:
             with noting_errors(self.note):
                 write_report(self.folder)
 
-        self.background.run(write)
+        self.run(write)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""
-        self.background.run(self.folder.write_evaluation, step_name(step), evaluation_rows(drawn))
-        self.background.run(self.folder.saved)
+        self.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
+        self.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:
-        self.background.run(self.folder.save_adapter, adapter)
-        self.background.run(self.folder.saved)
+        self.run(self.folder.save_adapter, adapter)
+        self.run(self.folder.saved)
 
     def checkpoint(self, boundary: Boundary) -> None:
-        self.background.run(self._write_checkpoint, boundary)
+        self.run(self._write_checkpoint, boundary)
 
     def _write_checkpoint(self, boundary: Boundary) -> None:
         try:
@@ -152,50 +127,39 @@ class Saving:
             delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
 
+    def run(self, function: Callable, *arguments: Any) -> None:
+        """Queues a call. Waits for the oldest one while `MOST_WAITING` are unfinished."""
+        while self.waiting and (self.waiting[0].done() or len(self.waiting) >= MOST_WAITING):
+            self.waiting.popleft().result()
+        self.waiting.append(self.thread.submit(function, *arguments))
+
     def wait(self) -> None:
-        """Returns when everything is written."""
-        self.background.wait()
+        while self.waiting:
+            self.waiting.popleft().result()
 
 
 class CheckpointSchedule:
-    """Every `every` steps, and after the last; where that is None, as often as `SHARE` allows in
-    powers of two, and after each step to begin with. Seconds may be told by another thread."""
+    """Every `every` steps, and after the last; where that is None, as often as takes at most
+    `SHARE` of the time. Seconds may be told by another thread."""
 
-    def __init__(self, every: int | None, note: Callable[[str], None] = lambda line: None):
-        """`note` gets a line whenever more steps may be lost than the last one said."""
-        self.every, self.is_derived, self.note = every or 1, every is None, note
-        self.steps_s: deque[float] = deque(maxlen=KEPT)
+    def __init__(self, every: int | None):
+        self.every = every
         self.saves_s: deque[float] = deque(maxlen=KEPT)
-        self.last = self.noted = 1
+        self.last = -math.inf  # when, by the monotonic clock
 
     def saved(self, seconds: float) -> None:
-        """That one has taken."""
         self.saves_s.append(seconds)
-
-    def stepped(self, seconds: float) -> None:
-        """That a step has taken."""
-        self.steps_s.append(seconds)
-        if not self.is_derived or not self.saves_s:
-            return
-        save_s, step_s = statistics.median(self.saves_s), statistics.median(self.steps_s)
-        self.every = 1 << max(0, math.ceil(math.log2(save_s / (SHARE * step_s))))
-        if self.every > self.noted:
-            self.noted = self.every
-            self.note(
-                f"a checkpoint takes {save_s:.2g} s and a step {step_s:.2g} s, so one is written "
-                f"every {self.every} steps: kill -9 or a power cut loses up to {self.every} steps; "
-                "--checkpoint_every 1 lowers that"
-            )
 
     def is_due(self, step: int, total: int) -> bool:
         """Whether one is written after this step of `total`."""
-        if self.is_derived:
-            due = step - self.last >= self.every or step == 1
+        if self.every is None:
+            save_s = statistics.median(self.saves_s or [0.0])
+            due = time.monotonic() - self.last >= save_s / SHARE
         else:
             due = step % self.every == 0
-        return self.write(step) if due or step == total else False
+        return self.write() if due or step == total else False
 
-    def write(self, step: int) -> bool:
-        """One is written after this step. -> True"""
-        self.last = step
+    def write(self) -> bool:
+        """One is written now. -> True"""
+        self.last = time.monotonic()
         return True

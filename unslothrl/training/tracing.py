@@ -1,6 +1,6 @@
 """The single tokens that the report shows: of some completions, in some steps.
 
-A learner hands over sums of its distance from the sampler (`records.Agreement`). Of the completions
+A learner hands over its distance from the sampler (`records.Agreement`). Of the completions
 that a step's page shows it also hands over its log-probabilities, which it has computed anyway; so
 neither what is computed nor how long it takes depends on whether a step is traced.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unslothrl.records import Completion, Group, Sample, UpdateStats
-from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, Tokens, chosen_groups
+from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, chosen_groups
 from unslothrl.training.credit import Selected
 
 MOST_STEPS = 200  # of a run that are traced, about
@@ -60,36 +60,28 @@ class Trace:
         for part in parts:
             self.logprobs |= part.traced
 
-    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, Tokens]:
-        """-> by row, the tokens to be shown. `pieces` gives the text of each of some tokens."""
+    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, dict[str, Any]]:
+        """-> by row, the tokens to be shown, as `write_tokens` takes them. `pieces` gives the text
+        of each of some tokens."""
         most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
-        return {
-            row: self._of(row, completion, most, pieces)
-            for row, completion in self.completions.items()
-        }
-
-    def _of(
-        self,
-        row: int,
-        completion: Completion,
-        most: int,
-        pieces: Callable[[Sequence[int]], list[str]],
-    ) -> Tokens:
-        sampled = completion.sampled[:most]
-        logprobs = completion.logprobs[:most][sampled]
-        gaps = advantages = None
-        if (known := self.logprobs.get(row)) is not None:
-            gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
-        values = self.samples[row].advantages if row in self.samples else np.zeros(0)
-        if len(values) and (values != values[0]).any():  # a critic's
-            advantages = by_token(values, sampled)
-        return Tokens(
-            pieces(completion.token_ids[:most].tolist()),
-            by_token(logprobs, sampled),
-            gaps,
-            advantages,
-            left_out=max(0, len(completion.token_ids) - most),
-        )
+        found = {}
+        for row, completion in self.completions.items():
+            sampled = completion.sampled[:most]
+            logprobs = completion.logprobs[:most][sampled]
+            gaps = advantages = None
+            if (known := self.logprobs.get(row)) is not None:
+                gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
+            values = self.samples[row].advantages if row in self.samples else np.zeros(0)
+            if len(values) and (values != values[0]).any():  # a critic's
+                advantages = by_token(values, sampled)
+            found[row] = {
+                "pieces": pieces(completion.token_ids[:most].tolist()),
+                "logprobs": by_token(logprobs, sampled),
+                "gaps": gaps,
+                "advantages": advantages,
+                "left_out": max(0, len(completion.token_ids) - most),
+            }
+        return found
 
 
 def by_token(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:

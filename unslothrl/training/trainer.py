@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.run_state import RunState
 from unslothrl.checkpoints.store import Checkpoint
 from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.handles import Call
@@ -18,22 +18,17 @@ from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
+from unslothrl.tracking.metrics import Timer
+from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
-from unslothrl.training.group_source import (
-    Evaluation,
-    GroupSource,
-    RewardModel,
-    SynchronousSource,
-)
+from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics
 from unslothrl.training.overlap import OverlappedSource
-from unslothrl.training.profile import Profile
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.tracing import Pieces, Trace, is_traced
@@ -41,7 +36,7 @@ from unslothrl.training.updates import LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter, Loaded
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
-Whole = tuple[RunState, bytes, Sequence[Ahead]]  # after a step: what a run goes on from
+Whole = Boundary | Checkpoint  # after a step: what a run goes on from
 
 
 class Trainer:
@@ -94,7 +89,7 @@ class Trainer:
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Loaded] = []  # what the processes said of it
         self.boundary: Boundary | None = None  # after the last whole step
-        self.recoveries, self.recovered_at = 0, -1  # in a row, and after which step
+        self.recoveries = 0  # in a row
         self.restart: list[Whole | None] = []  # where lost learners start again; empty: none is
         self.timer = Timer()
 
@@ -107,7 +102,7 @@ class Trainer:
                 if self.published is None:
                     self.publish()
                 if self.boundary is None:
-                    self.mark(self.learners.save_state())
+                    self.mark(self.cluster.learners[0].save_state())
                 if self.config.eval_every and not self.state.evals and not self.state.unlogged:
                     self.first_evaluation()
                 elif self.state.unlogged is not None:  # of the step that was resumed from
@@ -132,7 +127,6 @@ class Trainer:
             self.boundary = Boundary.of(self.state, self.boundary.learner, ahead)
 
     def first_evaluation(self) -> None:
-        """Of what the run begins with."""
         metrics = self.evaluate()
         with stopping.held():
             self.log(metrics)
@@ -166,7 +160,7 @@ class Trainer:
             state.unlogged = None
             self.mark()
         if evaluates and self.boundary.is_best and not is_saved:
-            is_saved = self.saving.schedule.write(state.step)
+            is_saved = self.saving.schedule.write()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again
@@ -196,8 +190,8 @@ class Trainer:
             state.step, state.unlogged = step, metrics
             state.samples_seen += sum(len(group.completions) for group in kept + left_out)
             state.seconds += metrics["timing/step_s"]
-            self.mark(self.learners.save_state() if trained else None)
-        self.saving.schedule.stepped(metrics["timing/step_s"])
+            self.mark(self.cluster.learners[0].save_state() if trained else None)
+        self.recoveries = 0
         self.view.step(metrics, step, self.total_steps)
         self.view.sample(kept or left_out)
         return metrics
@@ -215,14 +209,12 @@ class Trainer:
     def recover(self, error: ProcessLost) -> None:
         """A learner is lost: all of them start again from the last whole step, as a run that is
         resumed does. Raises `error` where that has been in vain, or something else is lost."""
+        self.recoveries += 1
         names = [learner.name for learner in self.cluster.learners]
-        step = self.boundary.state.step if self.boundary else 0
-        self.recoveries = self.recoveries + 1 if self.recovered_at == step else 1
         if error.name not in names or self.cluster.is_local or self.recoveries > MOST_RECOVERIES:
             raise error
-        self.recovered_at = step
         start = self.last_whole()
-        where = f"step {start[0].step}" if start else "the start"
+        where = f"step {start.state.step}" if start else "the start"
         self.view.note(f"{error}: all learners start again from {where}")
         self.restart = [start]
 
@@ -231,10 +223,9 @@ class Trainer:
         self.saving.wait()
         if self.boundary is not None:
             with contextlib.suppress(RunError):
-                boundary = self.boundary
-                return copy.deepcopy(boundary.state), boundary.learner(), boundary.ahead
-        found = self.folder.checkpoints.newest(self.view.note)
-        return None if found is None else (found.state, found.learner(), found.ahead)
+                learner = self.boundary.learner()
+                return dataclasses.replace(self.boundary, learner=lambda: learner)
+        return self.folder.checkpoints.newest(self.view.note)
 
     def start_learners_again(self, start: Whole | None) -> None:
         """Gives the run new learners, which go on from a whole step or from the beginning."""
@@ -244,21 +235,16 @@ class Trainer:
         self.checks.check_all(self.cluster, self.cluster.learners)
         self.stream.reset()
         if start is not None:
-            self.go_on(*start)
+            self.go_on(start)
         else:
             self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
             self.boundary = None
             self.source.restore(self.state)
-        self.folder.truncate_after(self.state.step, self.logged)
+        logged = self.state.step - (self.state.unlogged is not None)  # with all its metrics
+        self.folder.truncate_after(self.state.step, logged)
         self.published, self.restart = None, []
 
-    @property
-    def logged(self) -> int:
-        """The last step whose metrics are complete."""
-        return self.state.step - (self.state.unlogged is not None)
-
     def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
-        """Chooses candidates and gives them advantages."""
         config = self.config
         return credit.assign(
             groups,
@@ -295,7 +281,7 @@ class Trainer:
         actor's node (`fetch_s`), then in the slowest actor's engine (`load_s`); of the version
         before where actors load this one while they generate."""
         started = time.perf_counter()
-        self.published = self.learners.publish(self.state.policy_version)
+        self.published = self.cluster.learners[0].publish(self.state.policy_version)
         self.cluster.wait([self.published])
         put_s = time.perf_counter() - started
         before = self.loaded
@@ -331,15 +317,14 @@ class Trainer:
         self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
-        """The version that was published last."""
         assert self.published is not None, "nothing is published before `train`"
         (adapter,) = self.cluster.gather([self.published])
-        with contextlib.suppress(AdapterDamaged):
+        try:
             adapter.verify()
-            return adapter
-        self.published = self.cluster.learners[0].publish_again()
-        (adapter,) = self.cluster.gather([self.published])
-        adapter.verify()
+        except AdapterDamaged:
+            self.published = self.cluster.learners[0].publish_again()
+            (adapter,) = self.cluster.gather([self.published])
+            adapter.verify()
         return adapter
 
     def save_last_adapter(self) -> Path:
@@ -350,13 +335,14 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint, is_changed: bool = False) -> None:
         """Continues from a checkpoint: the next step is the one after it. `is_changed`: options
         are not as they were, so that what was drawn ahead is drawn again."""
-        self.go_on(checkpoint.state, checkpoint.learner(), () if is_changed else checkpoint.ahead)
+        self.go_on(dataclasses.replace(checkpoint, ahead=()) if is_changed else checkpoint)
         self.saving.saved = self.boundary
 
-    def go_on(self, state: RunState, learner: bytes, ahead: Sequence[Ahead]) -> None:
+    def go_on(self, whole: Whole) -> None:
+        first, learner = self.first, whole.learner()
         self.state = dataclasses.replace(
-            state, data=self.first.data, base=self.first.base, versions=self.first.versions
+            copy.deepcopy(whole.state), data=first.data, base=first.base, versions=first.versions
         )
-        self.boundary = Boundary.of(self.state, lambda: learner, ahead)
+        self.boundary = Boundary.of(self.state, lambda: learner, whole.ahead)
         self.learners.load_state(learner)
-        self.source.restore(self.state, ahead)
+        self.source.restore(self.state, whole.ahead)

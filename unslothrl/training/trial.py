@@ -13,13 +13,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from unslothrl import environments, rewards
-from unslothrl.actors.episodes import Played, Talking, play
-from unslothrl.algorithms.objective import POSITIONAL, Objective, function_of
+from unslothrl.actors.episodes import Played, play
+from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
 from unslothrl.cluster.base import counted
 from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
+from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.environments.host import Host
@@ -96,9 +97,9 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
 
 def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
-    talking = Talking(tokenizer)
+    dialogue = TemplateDialogue(tokenizer)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
-    ids = (*talking.ids(text), *end)
+    ids = (*dialogue.tokens(text), *end)
     longest = max(config.episode_tokens, 2 * TURNS * len(ids))
     sampling = Sampling(config.temperature, 1.0, 0, longest, longest)
     rules = replace(rules_of(config), context=0, max_turns=min(config.max_turns or TURNS, TURNS))
@@ -107,17 +108,13 @@ def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Pla
         return Completion.drawn(ids, (0.0,) * len(ids), "stop", 0)
 
     first = Request("trial", task.prompt_ids, 0, sampling)
-
-    async def episode() -> Played:
-        return await play(task, first, 0, host, draw, talking, rules)
-
-    return asyncio.run(episode())
+    return asyncio.run(play(task, first, 0, host, draw, dialogue, rules))
 
 
 def try_objective(objective: Objective, max_new_tokens: int) -> None:
     """UserError where a function of an objective's file fails on a batch of two sequences, or gives
     a loss without a gradient."""
-    if not any(callable(getattr(objective, part)) for part in POSITIONAL):
+    if not any(callable(getattr(objective, part)) for part in FUNCTIONS):
         return
     import torch
 

@@ -15,15 +15,14 @@ from unslothrl.cluster.handles import Call, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample, Update, seed_of
+from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.timer import Timer
 from unslothrl.training import batching
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
 from unslothrl.training.metrics import Metrics, SamplerGapWatch, update_metrics
 from unslothrl.training.tracing import Trace
-from unslothrl.weights.adapter import Adapter
 
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
 
@@ -66,12 +65,11 @@ class LearnerGroup:
 
     def __init__(self, cluster: Cluster, costs: Costs | None = None):
         """`costs`: what samples cost a learner, by which they are dealt."""
-        self.cluster, self.learners = cluster, cluster.learners
-        self.costs = costs or Costs()
-        self.update_pace, self.measure_pace = Pace(), Pace()
+        self.cluster, self.costs = cluster, costs or Costs()
+        self.renew()
 
     def renew(self) -> None:
-        """The learners have been started again, and compile again."""
+        """The learners have been started: they compile."""
         self.learners = self.cluster.learners
         self.update_pace, self.measure_pace = Pace(), Pace()
 
@@ -141,18 +139,9 @@ class LearnerGroup:
                 "GPUs and memory, and continue from the last checkpoint with --resume"
             )
 
-    def publish(self, version: int) -> Call[Adapter]:
-        """The LoRA as it is now; the call is what generators load it from."""
-        return self.learners[0].publish(version)
-
     def make_room(self) -> None:
         """Leaves the GPUs to the actors on them."""
         self.cluster.gather([learner.make_room() for learner in self.learners])
-
-    def save_state(self) -> Call[bytes]:
-        """What a checkpoint holds of the learners, as they are now or, where all is in one process,
-        when its result is asked for."""
-        return self.learners[0].save_state()
 
     def load_state(self, state: bytes) -> None:
         self.cluster.gather([learner.load_state(state) for learner in self.learners])

@@ -1,10 +1,8 @@
 """Adapter versions on disk: PEFT's format, written whole or not at all."""
 
-import hashlib
 import json
 import pickle
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, SupportsIndex
 import xxhash
 
 from unslothrl.errors import AdapterDamaged
-from unslothrl.files import link_or_copy, replace_folder, write_whole
+from unslothrl.files import link_or_copy, staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +28,12 @@ class Adapter:
     checksum: str  # of `weights`: XXH3 of 128 bits, in hexadecimal
 
     @classmethod
-    def of(cls, version: int, weights: bytes | memoryview, config: str) -> "Adapter":
-        return cls.read(version, weights, config, xxhash.xxh3_128_hexdigest(weights))
-
-    @classmethod
-    def read(
-        cls, version: int, weights: bytes | memoryview, config: str, checksum: str
+    def of(
+        cls, version: int, weights: bytes | memoryview, config: str, checksum: str | None = None
     ) -> "Adapter":
-        """One that was published elsewhere."""
+        """`checksum`: of one that was published elsewhere."""
+        checksum = checksum or xxhash.xxh3_128_hexdigest(weights)
         return cls(version, memoryview(weights).cast("B").toreadonly(), config, checksum)
-
-    @property
-    def sha256(self) -> str:
-        """Of `weights`; it takes ten times as long as `checksum`."""
-        return hashlib.sha256(self.weights).hexdigest()
 
     def verify(self) -> None:
         """Raises AdapterDamaged if the weights are not those that were published."""
@@ -56,7 +46,7 @@ class Adapter:
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         apart = int(protocol) >= 5
         weights = pickle.PickleBuffer(self.weights) if apart else bytes(self.weights)
-        return Adapter.read, (self.version, weights, self.config, self.checksum)
+        return Adapter.of, (self.version, weights, self.config, self.checksum)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,37 +81,28 @@ class Beside:
     card: Callable[[int], str] | None = None  # the model card of a version
 
 
-NOTHING = Beside()
-
-
 def write_adapter(
-    adapter: Adapter, parent: Path, beside: Beside = NOTHING, earlier: Path | None = None
+    adapter: Adapter, parent: Path, beside: Beside = Beside(), earlier: Path | None = None
 ) -> Path:
     """Writes `parent`/v000012 for version 12 and returns it; replaces what stood there. What does
     not change is linked from `earlier`, another version's folder with the same files."""
-    parent.mkdir(parents=True, exist_ok=True)
     target = parent / f"v{adapter.version:06d}"
-    temporary = Path(tempfile.mkdtemp(dir=parent, prefix=".writing-"))
-    try:
-        temporary.chmod(0o755)
+    with staged(target) as temporary:
         config = adapter.config
         if beside.base is not None:
             config = with_base(config, str(target.absolute() / beside.base))
-        write_whole(temporary / CONFIG_FILE, config.encode())
-        write_whole(temporary / WEIGHTS_FILE, adapter.weights)
+        (temporary / CONFIG_FILE).write_text(config, "utf-8")
+        (temporary / WEIGHTS_FILE).write_bytes(adapter.weights)
         for name, source in beside.files.items():
             (temporary / name).parent.mkdir(exist_ok=True)
             if earlier is not None and (earlier / name).exists():
                 link_or_copy(earlier / name, temporary / name)
             else:
-                write_whole(temporary / name, source.read_bytes())
+                shutil.copyfile(source, temporary / name)
         for name, content in beside.contents.items():
-            write_whole(temporary / name, content)
+            (temporary / name).write_bytes(content)
         if beside.card is not None:
-            write_whole(temporary / CARD_FILE, beside.card(adapter.version).encode())
-        replace_folder(temporary, target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            (temporary / CARD_FILE).write_text(beside.card(adapter.version), "utf-8")
     return target
 
 

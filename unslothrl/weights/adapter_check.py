@@ -4,27 +4,23 @@ Looked at before a base is loaded. What PEFT, vLLM and Unsloth would read differ
 about, is refused.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object_of
+from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object
 from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
-from unslothrl.weights.shapes import Shape
+from unslothrl.weights.shapes import LINEARS, Shape
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
 LARGEST_WEIGHT = 65_504  # float16's: what a T4 serves
-MOST_CONFIG = 1 << 20  # bytes
-DTYPES = ("F32", "F16", "BF16")
-LAYER = re.compile(r"\.layers\.([0-9]{1,4})\.")
 PLAIN: dict[str, tuple] = {  # settings -> what they may be
     "peft_type": ("LORA",),
     "task_type": (None, "CAUSAL_LM"),
@@ -55,25 +51,22 @@ class Lora:
 def check(name: str, base: Path) -> Lora:
     """-> what the adapter in the folder `name` is. UserError where it cannot be used on the model
     in the folder `base`, by its settings, tensors, every weight, and a reward model's head."""
+    import torch
     from safetensors.torch import load_file
 
-    lora, shape = check_settings(name), shapes.shape_of(str(base))
-    check_tensors(name, lora, shape)
-    if shape is not None and is_file(expanded(name) / HEAD_FILE):
-        size = head_of(expanded(name))
-        if size != shape.hidden:
+    lora, shape, path = check_settings(name), shapes.shape_of(str(base)), expanded(name)
+    with base_parts.reading_tensors(f"adapter {name}", path / WEIGHTS_FILE):
+        tensors = load_file(path / WEIGHTS_FILE)
+    if shape is not None:
+        check_shapes(name, lora, shape, {key: tuple(each.shape) for key, each in tensors.items()})
+        if is_file(path / HEAD_FILE) and (size := head_of(path)) != shape.hidden:
             refuse(name, f"its head reads {size} numbers, and the base gives {shape.hidden}")
-    for key, tensor in load_file(expanded(name) / WEIGHTS_FILE).items():
+    for key, tensor in tensors.items():
+        if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
+            refuse(name, f"tensor {key} is {tensor.dtype}: save it as float32, float16 or bfloat16")
         largest = tensor.abs().max().item()
         if not largest <= LARGEST_WEIGHT:  # nor is it not a number
             refuse(name, f"tensor {key} holds {largest:g}: its training diverged, give an earlier")
-    return lora
-
-
-def check_format(name: str) -> Lora:
-    """What `check` can say before a base is at hand, without the weights."""
-    lora = check_settings(name)
-    check_tensors(name, lora, None)
     return lora
 
 
@@ -92,7 +85,7 @@ def check_settings(name: str) -> Lora:
     for file in (CONFIG_FILE, WEIGHTS_FILE):
         if not is_file(folder / file):
             refuse(name, f"no {file} in it: give a folder in PEFT's format, e.g. {EXAMPLE}")
-    settings = read_object_of(f"adapter {name}", folder / CONFIG_FILE, MOST_CONFIG)
+    settings = read_object(folder / CONFIG_FILE)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
             advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"
@@ -117,35 +110,18 @@ def check_settings(name: str) -> Lora:
     return Lora(rank, alpha, dropout, ordered, base)
 
 
-def check_tensors(name: str, lora: Lora, shape: Shape | None) -> None:
+def check_shapes(name: str, lora: Lora, shape: Shape, found: dict[str, tuple[int, ...]]) -> None:
     """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
-    from safetensors import safe_open
-
-    path = expanded(name) / WEIGHTS_FILE
-    with base_parts.reading_tensors(f"adapter {name}", path), safe_open(path, "numpy") as file:
-        tensors = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
-    found = [int(match[1]) for match in map(LAYER.search, tensors) if match]
-    layers = shape.layers if shape else 1 + max(found, default=0)
-    sizes = shape.linears() if shape else [(None, None)] * len(LORA_TARGETS)
-    wanted: dict[str, tuple[int | None, int | None]] = {}
-    for target in lora.targets:
-        inner, outer = sizes[LORA_TARGETS.index(target)]
-        block = "self_attn" if target[0] in "qkvo" else "mlp"
-        for layer in range(layers):
-            module = f"base_model.model.model.layers.{layer}.{block}.{target}"
+    wanted = {}
+    for linear, (inner, outer) in zip(LINEARS, shape.linears(), strict=True):
+        for layer in range(shape.layers if linear.partition(".")[2] in lora.targets else 0):
+            module = f"base_model.model.model.layers.{layer}.{linear}"
             wanted[f"{module}.lora_A.weight"] = (lora.rank, inner)
             wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
-    for key in sorted(wanted.keys() ^ tensors.keys()):
+    for key in sorted(wanted.keys() ^ found.keys()):
         has = "lacks" if key in wanted else "has"
-        expected = f"{layers} layers of {', '.join(lora.targets)}"
+        expected = f"{shape.layers} layers of {', '.join(lora.targets)}"
         refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
     for key, size in wanted.items():
-        dtype, got = tensors[key].get_dtype(), tensors[key].get_shape()
-        if dtype not in DTYPES:
-            refuse(name, f"tensor {key} is {dtype}: save it as float32, float16 or bfloat16")
-        if len(got) != 2 or any(
-            want not in (None, each) for want, each in zip(size, got, strict=True)
-        ):
-            written = " x ".join("any" if want is None else str(want) for want in size)
-            is_now = " x ".join(map(str, got))
-            refuse(name, f"tensor {key} is {is_now:.60}, not {written}: it is of another base")
+        if found[key] != size:
+            refuse(name, f"tensor {key} is {found[key]}, not {size}: it is of another base")

@@ -18,14 +18,12 @@ from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, exists, expanded, is_file, is_folder, read_object
-from unslothrl.text import is_utf8, shown
+from unslothrl.text import shown
 from unslothrl.weights.adapter import CONFIG_FILE, Beside, with_base
 from unslothrl.weights.base_parts import tokenizer_files
 
 USE_FILE = "unslothrl.json"
-MOST = 1 << 20  # bytes
 FORMAT = 1  # of the file
-MOST_STAGES = 64
 MOST_NEW_TOKENS = 1 << 20
 MODEL = ("config.json", "generation_config.json")
 BASE_FOLDER = "base"  # in an adapter's folder: the embedded base
@@ -80,13 +78,11 @@ def read(folder: Path) -> Use | None:
     path = folder / USE_FILE
     if not exists(str(path)):
         return None
+    values = read_object(path)
     try:
-        values = read_object(path, MOST)
         if values.get("format") != FORMAT:
             found = shown(values.get("format"))
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")
-        if not is_utf8(json.dumps(values, ensure_ascii=False)):
-            raise Unreadable("a text in it has half a surrogate pair")
         known = {name: values[name] for name in values if name in Use.__dataclass_fields__}
         return run_state.decoded(Use, known)
     except (ValueError, TypeError) as error:  # the latter where something is missing

@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,10 @@ from filelock import FileLock
 from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists, leads_out, read_object, write_whole
+from unslothrl.files import exists, leads_out, read_object, staged, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
-from unslothrl.weights.base_parts import MORE_TEMPLATES, MOST_CONFIG, TOKENIZER_SUFFIXES, WHOLE
+from unslothrl.weights.base_parts import MORE_TEMPLATES, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
 QUANTISING = Path(__file__).parent / "quantise.py"
@@ -35,7 +34,12 @@ MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 Stage = Callable[[str], None]
 
 
-def prepare(model: str, stage: Stage | None = None) -> Path:
+def say(text: str) -> None:
+    """What takes long, where nothing else shows it."""
+    print(for_terminal(text), file=sys.stderr, flush=True)
+
+
+def prepare(model: str, stage: Stage = say) -> Path:
     """-> the folder of the 4-bit checkpoint of `model`, made if need be. `stage` is called with
     what takes long, by default a line on stderr. Raises UserError."""
     source = find(model)
@@ -129,9 +133,8 @@ def cache_folder() -> Path:
     return Path(cache) / "unslothrl" / "nf4"
 
 
-def quantise(source: Path, stage: Stage | None = None) -> Path:
+def quantise(source: Path, stage: Stage = say) -> Path:
     """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
-    stage = stage or say
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
@@ -159,10 +162,9 @@ def is_as_made(copy: Path) -> bool:
 
 
 def _quantise(source: Path, target: Path, stage: Stage) -> None:
-    """Writes the copy beside `target`, whole, and renames it."""
+    """Writes the copy, whole or not at all."""
     stage(f"quantising {source.name} to 4 bit, once: it is kept in {target.parent}")
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=".quantising-"))
-    try:
+    with staged(target) as temporary:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -179,14 +181,6 @@ def _quantise(source: Path, target: Path, stage: Stage) -> None:
         if (templates := source / MORE_TEMPLATES).is_dir():
             shutil.copytree(templates, temporary / MORE_TEMPLATES)
         write_whole(temporary / MADE, json.dumps(base_parts.of(temporary)).encode())
-        temporary.rename(target)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def say(text: str) -> None:
-    """What takes long, where nothing else shows it."""
-    print(for_terminal(text), file=sys.stderr, flush=True)
 
 
 def load_tokenizer(base: Path, needs_template: bool = True):
@@ -200,7 +194,7 @@ def load_tokenizer(base: Path, needs_template: bool = True):
 
     file = base / "tokenizer_config.json"
     try:
-        saved = read_object(file, MOST_CONFIG).get("tokenizer_class") if file.is_file() else None
+        saved = read_object(file).get("tokenizer_class") if file.is_file() else None
         plain = saved in ("TokenizersBackend", "PreTrainedTokenizerFast")
         kind = PreTrainedTokenizerFast if plain else AutoTokenizer
         tokenizer = kind.from_pretrained(base, trust_remote_code=False)

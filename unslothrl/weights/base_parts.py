@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from unslothrl.errors import UserError
-from unslothrl.files import read_object_of
+from unslothrl.files import read_object
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -26,7 +26,6 @@ OF_TENSORS = {  # part -> what the names of its tensors have in them; all others
     EMBEDDINGS: ("embed", "wte", "wpe"),
     NORMS: ("norm", ".ln_"),
 }
-MOST_CONFIG = 16 << 20  # bytes
 TOKENIZER_SUFFIXES = (".json", ".jinja", ".model", ".txt")
 TOKENIZER_NAMES = (
     "tokenizer", "special_tokens", "vocab", "merges", "added_tokens",
@@ -119,7 +118,7 @@ def differing(before: Mapping[str, str], now: Mapping[str, str]) -> str:
 def read(folder: Path, name: str) -> dict[str, Any]:
     """The JSON object in a file of a base, {} where there is no such file. UserError."""
     file = folder / name
-    return read_object_of(f"model {folder}", file, MOST_CONFIG) if file.is_file() else {}
+    return read_object(file) if file.is_file() else {}
 
 
 def tokenizer_files(base: Path) -> list[Path]:

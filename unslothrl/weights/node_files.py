@@ -1,46 +1,32 @@
-"""The files of adapter versions that vLLM reads, in memory once on a node for all its processes.
+"""The files of adapter versions that vLLM reads, in a folder of the process that serves them.
 
 vLLM up to 0.32 loads an adapter from a folder and has no interface for tensors; what others do
 about it replaces its `WorkerLoRAManager._load_adapter`, which has changed with every release. A
-folder in memory (/dev/shm) costs one copy a node, and serves several workers of one engine as well;
-vLLM maps the file, and changes nothing in it.
+folder in memory (/dev/shm) costs one copy, and serves several workers of one engine as well; vLLM
+maps the file, and changes nothing in it.
 
-Each process has a folder of its own, in which a version that another one has written already is a
-second name of the same file: the kernel frees it with its last name. A process holds a lock (flock)
-on its folder, which the kernel releases however it ends, and whoever comes next removes the folders
-that nobody holds.
+A process holds a lock (flock) on its folder, which the kernel releases however it ends, and whoever
+comes next removes the folders that nobody holds.
 """
 
 import fcntl
-import itertools
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from unslothrl.files import link_or_copy
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
 ROOM, OWN = "unslothrl-", "adapters-"  # how the folders of a run and of a process are called
-COPIES = itertools.count()
-WRITING = ".writing"
-
-
-@dataclass(frozen=True)
-class Held:
-    """A version's folder in PEFT's format, there until it is released."""
-
-    folder: Path
 
 
 class NodeFiles:
     """The versions that a process uses, in a folder of its own in `room`, which a run's share."""
 
     def __init__(self, room: Path):
-        self.room, self.held = room, list[Held]()
+        self.room = room
         room.mkdir(mode=0o700, parents=True, exist_ok=True)
         remove_abandoned(room)
         with locked(room):
@@ -48,42 +34,19 @@ class NodeFiles:
             self.in_use = os.open(self.folder, os.O_RDONLY)
             fcntl.flock(self.in_use, fcntl.LOCK_SH)
 
-    def hold(self, adapter: Adapter, is_own: bool = False) -> Held:
-        """The version's folder; `is_own`: without what others have written. OSError."""
-        name = f"v{adapter.version:06d}-{adapter.checksum[:16]}"
-        folder = self.folder / f"{name}-{next(COPIES)}"
-        folder.mkdir()
-        weights, writing = folder / WEIGHTS_FILE, folder / WRITING
-        try:
-            (folder / CONFIG_FILE).write_text(adapter.config, encoding="utf-8")
-            with locked(self.room):
-                written = self.room.glob(f"{OWN}*/{name}-*/{WEIGHTS_FILE}")
-                if not is_own and (linked := next(written, None)) is not None:
-                    link_or_copy(linked, weights)
-                else:
-                    writing.write_bytes(adapter.weights)
-                    writing.rename(weights)
-        finally:
-            if not weights.exists():
-                shutil.rmtree(folder)
-        self.held.append(Held(folder))
-        return self.held[-1]
+    def hold(self, adapter: Adapter) -> Path:
+        """A folder with the version in PEFT's format, there until it is released. OSError."""
+        held = Path(tempfile.mkdtemp(prefix=f"v{adapter.version:06d}-", dir=self.folder))
+        (held / CONFIG_FILE).write_text(adapter.config, encoding="utf-8")
+        (held / WEIGHTS_FILE).write_bytes(adapter.weights)
+        return held
 
-    def is_whole(self, held: Held, adapter: Adapter) -> bool:
-        """Whether the folder still has what was written, for who could not read it."""
-        content = {CONFIG_FILE: adapter.config.encode(), WEIGHTS_FILE: bytes(adapter.weights)}
-        files = {held.folder / name: value for name, value in content.items()}
-        return all(file.exists() and file.read_bytes() == value for file, value in files.items())
-
-    def release(self, held: Held) -> None:
+    def release(self, held: Path) -> None:
         """The folder is not used here any more."""
-        self.held.remove(held)
-        with locked(self.room):
-            shutil.rmtree(held.folder, ignore_errors=True)
+        shutil.rmtree(held, ignore_errors=True)
 
     def close(self) -> None:
         """Releases everything; the last process removes the room, if nothing else is in it."""
-        self.held.clear()
         with locked(self.room):
             shutil.rmtree(self.folder, ignore_errors=True)
             if not any(self.room.iterdir()):

@@ -78,17 +78,14 @@ class Shape:
     def parameters(self) -> int:
         return self.linear_weights() + self.other_weights()
 
-    def weight_bytes(self) -> float:
-        """Of the base in NF4."""
-        return self._bytes(NF4)
+    def weight_bytes(self, of_quantised: float = NF4) -> float:
+        """Of the base in 4 bits."""
+        whole = self.other_weights() + self.unquantised
+        return (self.linear_weights() - self.unquantised) * of_quantised + whole * HALF
 
     def engine_bytes(self) -> float:
         """Of the base in a vLLM."""
-        return self._bytes(NF4_EXPANDED)
-
-    def _bytes(self, of_quantised: float) -> float:
-        whole = self.other_weights() + self.unquantised
-        return (self.linear_weights() - self.unquantised) * of_quantised + whole * HALF
+        return self.weight_bytes(NF4_EXPANDED)
 
     def lora_weights(self, rank: int) -> int:
         return self.layers * sum(a + b for a, b in self.linears()) * rank
@@ -150,27 +147,21 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
 
 
 def shape_of(model: str) -> Shape | None:
-    """From the config.json of a folder or of the hub's copy on this machine, or by the name of a
-    known model; else None, and `why_unknown` says why. Raises UserError."""
-    found = _shape_or_reason(model)
+    """None: not known. Raises UserError."""
+    found = shape_or_reason(model)
     return found if isinstance(found, Shape) else None
 
 
-def why_unknown(model: str) -> str:
-    """Why `shape_of` gives None, and what to do."""
-    found = _shape_or_reason(model)
-    return found if isinstance(found, str) else ""
-
-
-def _shape_or_reason(model: str) -> Shape | str:
+def shape_or_reason(model: str) -> Shape | str:
+    """From the config.json of a folder or of the hub's copy on this machine, or by the name of a
+    known model; else why it is not known, and what to do. Raises UserError."""
     config = config_of(model)
     if config is not None:
         try:
             return read(config)
         except (TypeError, ValueError) as error:
             return f"its size is not known ({error}): give a dense decoder-only model"
-    other = other_quantisation(model)
-    if other:
+    if other := other_quantisation(model):
         return f"named for {other} weights: give a 16-bit or a bitsandbytes 4-bit model"
     return by_name(model) or "its sizes are not known: give a folder with its config.json"
 
@@ -206,8 +197,6 @@ def hub_copy(model: str) -> Path | None:
 
 def by_name(model: str) -> Shape | None:
     """Of a known model, whose name may go on: Qwen2.5-3B-Instruct, Llama-3.1-8B-bnb-4bit."""
-    if other_quantisation(model):
-        return None
     name = model.rsplit("/", 1)[-1].lower().replace("meta-", "")
     special = re.match(r"qwen2\.5-(math|coder)-", name)  # of the same sizes
     if special:

@@ -121,4 +121,4 @@ def stages(options: Options, own: str) -> tuple[str, ...]:
     use = adapter_use.read(expanded(start))
     before = use.stages if use is not None else ()
     named = f"adapter {expanded(given).resolve().name}"
-    return (*(before or (named,)), own)[-adapter_use.MOST_STAGES :]
+    return (*(before or (named,)), own)

@@ -4,7 +4,7 @@
     same_list(["1", "2"], r"\\{1, 2\\}")                 -> True
 
 The cheapest ways come first: equal text, then plain decimals; only then both are read (`reading`)
-and compared kind by kind (`comparison`), values exactly (`equality`). Nothing here is evaluated as
+and compared kind by kind (`comparison`), values exactly (`values`). Nothing here is evaluated as
 code, and the numbers that are computed are bounded. Some texts take seconds all the same: call this
 in a process that can be killed, where they may be hostile.
 """
@@ -15,8 +15,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from answercheck import comparison
-from answercheck.equality import is_close
+from answercheck.comparison import Comparison, is_close, is_imaginary
 from answercheck.kinds import Answer, Collection, Text, Value
 from answercheck.reading import as_list, read
 from answercheck.tokens import Letters
@@ -84,6 +83,6 @@ def _is_right(answer: str, gold: str, parsed: Answer, expected: Answer) -> bool:
 
 def _matches(parsed: Answer, expected: Answer) -> bool:
     try:
-        return comparison.matches(parsed, expected)
+        return Comparison(is_imaginary(expected)).same(parsed, expected)
     except (RecursionError, ArithmeticError, ValueError):  # Unreadable is a ValueError
         return False

@@ -5,11 +5,10 @@ import itertools
 from collections.abc import Iterable
 from fractions import Fraction
 
-from answercheck.equality import equal, order
 from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, Value
 from answercheck.tokens import Unreadable
 from answercheck.trees import Tree, add, negative, number
-from answercheck.values import exact
+from answercheck.values import equal, exact, order
 
 PLUS_INFINITY: Tree = ("infinity", 1)
 MINUS_INFINITY: Tree = ("infinity", -1)

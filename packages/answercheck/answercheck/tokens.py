@@ -5,19 +5,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from answercheck import vocabulary
 from answercheck.cleaning import ESCAPED_DOLLAR, closing_brace
-from answercheck.vocabulary import (
-    FONTS,
-    FUNCTIONS,
-    STYLING_COMMANDS,
-    SYMBOLS,
-    SYNONYMS,
-    WORD_COMMANDS,
-    WORDS_AFTER_NUMBERS,
-    WORDS_BEFORE_UNITS,
-    is_word,
-    plain_units,
-)
 
 MAX_TOKENS, MAX_PARTS = 600, 60
 _LEXER = re.compile(
@@ -75,11 +64,13 @@ def tokenise(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) 
     while match := _LEXER.match(text, at):
         start, at = at, match.end()
         kind = match.lastgroup or ""
-        value = SYNONYMS.get(match[kind], match[kind]) if kind == "command" else match[kind]
+        value = (
+            vocabulary.SYNONYMS.get(match[kind], match[kind]) if kind == "command" else match[kind]
+        )
         is_after_number = bool(result) and result[-1].kind == "number"
         if match["begin"]:
             result.append(Token("command", f"{match['begin']} {match['name']}"))
-        elif kind == "command" and value.rstrip("*") in STYLING_COMMANDS:
+        elif kind == "command" and value.rstrip("*") in vocabulary.STYLING_COMMANDS:
             content, at = _argument(text, at)
             result += _styled(value.rstrip("*"), content)
         elif kind == "command" and value in {*"<>|[]()*':"}:
@@ -91,15 +82,17 @@ def tokenise(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) 
         elif (
             not in_text
             and letters is not Letters.PRODUCT
-            and (is_after_number or (result and result[-1].value in WORDS_BEFORE_UNITS))
-            and (unit := plain_units(text, start, letters is Letters.SPACED_UNIT))
+            and (is_after_number or (result and result[-1].value in vocabulary.WORDS_BEFORE_UNITS))
+            and (unit := vocabulary.plain_units(text, start, letters is Letters.SPACED_UNIT))
         ):
             at = start + len(unit)
             result += _styled("text", unit)
-        elif (in_text or is_after_number) and value in WORDS_AFTER_NUMBERS:
+        elif (in_text or is_after_number) and value in vocabulary.WORDS_AFTER_NUMBERS:
             result.append(Token("text", value))
         else:
-            result += [Token("text", value)] if in_text and value in SYMBOLS else _word(value)
+            result += (
+                [Token("text", value)] if in_text and value in vocabulary.SYMBOLS else _word(value)
+            )
         if len(result) > MAX_TOKENS:
             raise Unreadable("too long")
     return result
@@ -120,11 +113,11 @@ def _styled(command: str, content: str) -> list[Token]:
     """Words are text, but anything with digits or commands in it is read as if it were plain."""
     content = content.replace("~", " ").strip()
     function = content.replace(" ", "")
-    function = SYNONYMS.get(function, function)
-    if command in FONTS:
+    function = vocabulary.SYNONYMS.get(function, function)
+    if command in vocabulary.FONTS:
         return tokenise(content)
     if command in ("operatorname", "mathrm"):
-        if function in FUNCTIONS:
+        if function in vocabulary.FUNCTIONS:
             return [Token("command", function)]
         if content in _UPRIGHT_LETTERS:
             return [Token("letter", content)]
@@ -145,9 +138,9 @@ def _styled(command: str, content: str) -> list[Token]:
 
 def _word(word: str) -> list[Token]:
     """A run of plain letters: a command, a text, or a product of letters ("sinx", "abc")."""
-    if word in WORD_COMMANDS:
-        return [Token("command", WORD_COMMANDS[word])]
-    if is_word(word):
+    if word in vocabulary.WORD_COMMANDS:
+        return [Token("command", vocabulary.WORD_COMMANDS[word])]
+    if vocabulary.is_word(word):
         return [Token("text", word)]
     if split := _FUNCTION_AND_LETTER.fullmatch(word):
         return [Token("command", split[1]), Token("letter", split[2])]

@@ -1,22 +1,39 @@
-"""Values of expressions: exact where they are fractions, else to a given number of bits."""
+"""Values of expressions: exact where they are fractions, else to a given number of bits; and
+whether two expressions are equal, without rounding.
+
+Values that are fractions are compared as such. Of others a difference far above the error of the
+last digit refuses; agreement is only accepted when the digits outnumber by far the size of anything
+that occurs in the two expressions, so that `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables
+this is repeated at random rational points, positive, negative and whole (Schwartz 1980, doi
+10.1145/322217.322225: a polynomial that is not zero is zero at few of them). `imaginary`: i squared
+is -1, and i is no variable.
+"""
 
 import functools
 import math
 import operator
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import mpmath
 
-from answercheck.trees import Tree, symbols
+from answercheck.trees import Tree, divided, mul, number, replaced, subtrees, symbols
 
 FIRST_PRECISION = 96  # bits
 MAX_BITS = 40_000  # of a fraction's numerator and denominator together
 MAX_PRECISION = 24_000  # bits
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
 MAX_FACTORIAL = 3_000  # of what a factorial is computed
+MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
+POINT_PRECISION, CONSTANT_PRECISION = 192, 640  # bits
+POINTS = 16
+ZERO = number(0)
+LEAST_POINTS = 4  # at which two expressions must both be defined
+MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
+_SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
+_BRANCHING = {"abs", "floor", "ceil", "max", "min"}
 _PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
              "csch"}  # fmt: skip
 _INVERSE = {
@@ -246,3 +263,118 @@ _EXACT: dict[str, Callable[..., Any]] = {
     "max": max,
     "min": min,
 }
+
+
+def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
+    """Whether two expressions are equal wherever both are defined, as real or complex numbers."""
+    if a == b:
+        return True
+    names = variables(a, b, imaginary=imaginary)
+    points = points_of(names, a, b)
+    both = None if imaginary else agreement(a, b, points, real=True)
+    return agreement(a, b, points, real=False) is True if both is None else both
+
+
+def variables(*trees: Tree, imaginary: bool = False) -> frozenset[str]:
+    names = frozenset().union(*map(symbols, trees)) - {"\\pi", "e"}
+    return names - {"i"} if imaginary else names
+
+
+def agreement(a: Tree, b: Tree, points: Sequence[Point], real: bool) -> bool | None:
+    """None where `b` is defined at too few points."""
+    least = min(LEAST_POINTS, len(points))
+    defined, shared = 0, 0
+    for where in points:
+        same = equal_at(a, b, where, real)
+        if same is False:
+            return False
+        shared += same is True
+        defined += same is True or attempted(b, where, FIRST_PRECISION, real) is not None
+    if shared < least:
+        return None if defined < least else False
+    return 4 * shared >= defined
+
+
+def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
+    """Where expressions are compared; with branches, which may begin anywhere, at every scale."""
+    if not names:
+        return [{}]
+    points = [at_point(names, point) for point in range(POINTS)]
+    if not any(map(has_branches, trees)):
+        return points
+    numbers = {value for tree in trees for value in constants(tree) if value < 1 << 64}
+    for value in sorted(numbers, reverse=True)[:MOST_CONSTANTS]:
+        points += [dict.fromkeys(names, by * value) for by in (1, -1, 3)]
+    for scale in _SCALES:  # near to, below and above 0
+        at_scale = (at_point(names, point) for point in (1, 2, 3))
+        points += [{name: scale * value for name, value in at.items()} for at in at_scale]
+    return points
+
+
+def at_point(names: frozenset[str], point: int) -> Point:
+    return {name: coordinate(name, point) for name in names}
+
+
+def has_branches(tree: Tree) -> bool:
+    """Whether it may be given by one formula here and by another one there, as |x| is."""
+    if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
+        return True
+    is_whole = tree[0] == "pow" and tree[2][0] == "number" and tree[2][1].denominator == 1
+    if tree[0] == "pow" and symbols(tree[1]) and not is_whole:
+        return True
+    return any(map(has_branches, subtrees(tree)))
+
+
+def constants(tree: Tree) -> frozenset[Fraction]:
+    """The sizes of the rational numbers in a tree: in x - 10^6 that of the power as well."""
+    value = exact(tree)
+    own = () if value is None else (abs(value),)
+    return frozenset(own).union(*map(constants, subtrees(tree)))
+
+
+def equal_at(a: Tree, b: Tree, where: Point, real: bool) -> bool | None:
+    """None where either is not defined there."""
+    bits, most = POINT_PRECISION, MAX_POINT_PRECISION
+    if not where:
+        bits, most = CONSTANT_PRECISION, MAX_PRECISION
+    try:
+        first, size = evaluated(a, where, FIRST_PRECISION, real)
+        second, other = evaluated(b, where, FIRST_PRECISION, real)
+        if isinstance(first, Fraction) and isinstance(second, Fraction):
+            return first == second
+        size = max(size, other)
+        if size < FIRST_PRECISION // 2 and differ(first, second, -16):
+            return False
+        bits += 4 * size
+        if bits > most:
+            return None
+        first, size = evaluated(a, where, bits, real)
+        second, other = evaluated(b, where, bits, real)
+    except Undefined:
+        return None
+    return not differ(first, second, max(size, other) - bits // 2)
+
+
+def proportional(a: Tree, b: Tree, imaginary: bool, positive: bool) -> bool:
+    """Whether `a` is `b` times a constant other than 0, or above 0, and neither is constant."""
+    names = variables(a, b, imaginary=imaginary)
+    for point in range(POINTS):
+        x, y = (replaced(tree, at_point(names, point)) for tree in (a, b))
+        at = [attempted(z, {}, FIRST_PRECISION, not imaginary) for z in (x, y)]
+        if None in at or any(equal(z, ZERO, imaginary) for z in (x, y)):
+            continue
+        if equal(y, b, imaginary) or not equal(a, mul(divided(x, y), b), imaginary):
+            return False
+        return not positive or order(divided(x, y), ZERO) == 1
+    return False
+
+
+def order(a: Tree, b: Tree) -> int | None:
+    """-1, 0 or 1 as a constant is less than, equal to or more than another; None without"""
+    if "infinity" in (a[0], b[0]):
+        x, y = (tree[1] if tree[0] == "infinity" else 0 for tree in (a, b))
+        return (x > y) - (x < y)
+    first, second = (rounded(tree, CONSTANT_PRECISION) for tree in (a, b))
+    if first is None or second is None:
+        return None
+    return 0 if equal(a, b) else 1 if first > second else -1

@@ -148,9 +148,7 @@ _PLAIN = re.compile(
 )
 _LETTERS = re.compile(r"[a-zA-Z]+")
 # Of two small letters only these are units in a gold answer: "3 cd" is rather c times d.
-_USUAL = frozenset(
-    ["cm", "mm", "km", "kg", "mg", "ml", "oz", "lb", "ft", "yd", "hr", "ms", "mi", "in"]
-)
+_USUAL = word_set("cm mm km kg mg ml oz lb ft yd hr ms mi in")
 # "3mg" may be three m g: as a gold answer it is a unit only after a space, or where it is of these.
 _UNSPACED = re.compile(r"(?:cm|mm|km|kg|mL|ml|oz|lb|Hz|kJ|kW)(?![a-zA-Z])")
 

@@ -35,9 +35,4 @@ def load(name: str) -> Objective:
         return read(name, path)
     if name not in names():
         raise UserError(f"learner {name!r} is not one of {', '.join(names())}: set --learner grpo")
-    return _built_in(name)
-
-
-@functools.cache
-def _built_in(name: str) -> Objective:
     return read(name, Path(__path__[0]) / f"{name}.py")

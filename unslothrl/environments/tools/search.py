@@ -10,19 +10,12 @@ letters and digits in lower case and in Unicode's form NFKC, so that one way to 
 finds the other; of Chinese and Japanese, a character. There are no stop words.
 """
 
-import importlib.util
-import re
 import sys
 import unicodedata
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from unslothrl.environments.base import ToolError
-from unslothrl.environments.tool_calls import InvalidEnvironment
-
-NEEDED = ("numpy", "bm25s", "transformers")  # which another Python may lack
-if missing := [name for name in NEEDED if importlib.util.find_spec(name) is None]:
-    raise InvalidEnvironment(f"{sys.executable} lacks what search needs, {', '.join(missing)}")
 
 if "numba" in sys.modules:
     import bm25s
@@ -31,19 +24,14 @@ else:  # bm25s would load it, a second and 80 MB for what is not used here
     import bm25s
 
     del sys.modules["numba"]
-import numpy as np  # noqa: E402
+import numpy as np
 
-from unslothrl.environments.corpus import Corpus, Passage  # noqa: E402
+from unslothrl.environments.corpus import Corpus, Passage
 
 MOST_RESULTS, MOST_QUERY = 10, 1000  # passages, characters
 NOTHING = "nothing found: no passage has any of these words"
 HAN = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces
 WORDS = f"[{HAN}]|[^\\W{HAN}]+"
-LINE_ENDS = re.compile("\r\n?|[\x85\u2028\u2029]")
-SPACES = re.compile(r"[^\S\n\t\x1c-\x1f]")
-CONTROLS = re.compile(  # also half surrogate pairs, and what reverses the direction of writing
-    "[\x00-\x08\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]"
-)
 
 
 class Index:
@@ -74,12 +62,6 @@ def words(texts: Iterable[str], **options: Any) -> Any:
     )
 
 
-def readable(text: str) -> str:
-    """A text without control characters, its line ends and its white space as the policy knows
-    them."""
-    return CONTROLS.sub("", SPACES.sub(" ", LINE_ENDS.sub("\n", text)))
-
-
 def tools(path: str) -> list[Callable]:
     """The tool over a file or folder. Raises UserError for what is none."""
     index = Index(Corpus(path))
@@ -95,7 +77,7 @@ def tools(path: str) -> list[Callable]:
         check(query, k)
         found = index.best(query, k)
         shown = [f"[{number}] {each.name}\n{each.text}" for number, each in enumerate(found, 1)]
-        return readable("\n\n".join(shown)) or NOTHING
+        return "\n\n".join(shown) or NOTHING
 
     return [search]
 

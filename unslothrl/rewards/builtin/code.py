@@ -1,12 +1,8 @@
-"""Code: 1 if the completion's program passes every test of its task.
+"""Code: 1 if the completion's program, its last block of Python, passes every test of its task.
 
-The program is the last block that begins with ```python. A test gives it stdin and compares stdout,
-line by line without trailing blanks; or, where the tests name a function, calls that with arguments
-and compares what it returns. Each test runs in a sandbox of its own that knows no expected answer.
-
-A row has its tests in the first of `COLUMNS` that it has, as an object or as JSON text:
-{"inputs": [...], "outputs": [...]}, with "fn_name" where a function is called. Or it has tests in
-Python, see `assertions`, which run in a sandbox beside the program's.
+A test gives it stdin and compares stdout, line by line without trailing blanks; or, where the tests
+name a function, calls that and compares what it returns. Each runs in a sandbox of its own that
+knows no expected answer. Tests in Python, see `assertions`, run in a sandbox beside the program's.
 """
 
 import math
@@ -18,7 +14,7 @@ from typing import Any
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
-from unslothrl.sandbox.program import Limits, Program
+from unslothrl.sandbox.levels import Limits, Program
 from unslothrl.sandbox.runner import run, run_tests
 from unslothrl.text import json_or_text
 

@@ -1,12 +1,9 @@
 """The countdown game: an equation from given numbers that equals a target.
 
 The answer (between the last `<answer>` tags) may use each number exactly once, with + - * / and
-parentheses, and nothing else. A minus sign turns a number or a parenthesis around where it stands
-first, as in "-(19 - 44) + 35"; after another sign it must belong to a given negative number, as in
-"5 - -3". An equals sign may follow, and the target. Computed exactly.
-
-A row has `numbers` or `nums`, and `target`, in its columns, in `extra_info` or in
-`reward_model.ground_truth`. One without a prompt is asked by `PROBLEM`.
+parentheses, and nothing else; an equals sign and the target may follow. A minus sign turns a number
+or a parenthesis around where it stands first, as in "-(19 - 44) + 35"; after another sign it must
+belong to a given negative number, as in "5 - -3". Computed exactly.
 """
 
 import ast

@@ -6,16 +6,15 @@ values, which the page's script reads out where a pointer is. `page.html` puts t
 
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
-from unslothrl.tracking.metrics import Points, buckets, components, mean, short
+from unslothrl.tracking.metrics import buckets, components, mean, short
 from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
-MOST_DOTS = 60
+MOST_DOTS = 20  # a curve of no more points has a mark on each
 COLOURS = 6
 SMALLEST = 1e-100  # value that is told from 0
 
@@ -78,41 +77,18 @@ FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "e
 SHARES = ("accuracy", "pass@1", "best_of_n")
 
 
-@dataclass(frozen=True)
-class Curve:
-    name: str
-    points: Points  # (step, value), ascending
-    dots: bool = False  # mark every point
-    band: Sequence[tuple[float, float]] = ()  # (low, high) of every point, or none
-
-    @property
-    def thinned(self) -> list[tuple[int, float, float, float]]:
-        """(step, value, low, high) of at most `MOST_POINTS` points, each the mean of neighbours at
-        the last one's step. Without a band, low and high are the value."""
-        band = self.band or [(value, value) for _, value in self.points]
-        rows = [(s, v, low, high) for (s, v), (low, high) in zip(self.points, band, strict=True)]
-        return [
-            (part[-1][0], *(mean([row[i] for row in part]) for i in (1, 2, 3)))
-            for part in buckets(rows, MOST_POINTS)
-        ]
-
-    @property
-    def last(self) -> str:
-        return short(self.points[-1][1])
-
-
-class Stroke(NamedTuple):
-    kind: str  # grid, mark, or line, band or dot of a curve
-    path: str
-    colour: int = 0
+Curve = Sequence[tuple[float, ...]]
+"""Points (step, value), or with the ends of an interval (step, value, low, high), ascending."""
+Stroke = tuple[str, str, int]
+"""A kind (grid, mark, or line, band or dot of a curve), a path, and the number of a colour."""
 
 
 class Figure(NamedTuple):
     title: str
-    curves: Sequence[Curve]
+    legend: Sequence[tuple[str, str]]  # of each curve, its name and its last value
     strokes: Sequence[Stroke]
     heights: Sequence[tuple[float, str]]  # percent from the top, label
-    steps: Sequence[tuple[float, int]]  # percent from the left, label
+    steps: Sequence[tuple[float, float]]  # percent from the left, label
     values: str  # JSON
 
 
@@ -142,20 +118,20 @@ def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figur
     """A figure of a run, or of several runs one for each metric; none where all is 0."""
     names = [name for name in curves_of(metrics, runs) if any(run.points(name) for run in runs)]
     if len(runs) == 1:
-        groups = {title: [curve(runs[0], metric, legend(metric)) for metric in names]}
+        groups = {title: {legend(metric): curve_of(runs[0], metric) for metric in names}}
     else:
         form = "{}: {}" if len(names) > 1 else "{}"
         groups = {
-            form.format(title, legend(metric)): [curve(run, metric, run.name) for run in runs]
+            form.format(title, legend(metric)): {run.name: curve_of(run, metric) for run in runs}
             for metric in names
         }
     low = None if any(metric.endswith(FREE) for metric in names) else 0.0
     high = 1.0 if all(metric.endswith(SHARES) for metric in names) else None
     marks = [resume.step for resume in runs[0].begun.resumes] if len(runs) == 1 else []
     return [
-        figure(title, [each for each in curves if each.points], low, high, marks)
+        figure(title, {name: each for name, each in curves.items() if each}, low, high, marks)
         for title, curves in groups.items()
-        if any(value for each in curves for _, value in each.points)
+        if any(point[1] for each in curves.values() for point in each)
     ]
 
 
@@ -165,74 +141,73 @@ def legend(metric: str) -> str:
     return " ".join([*sets, key.removesuffix("_s").replace("_", " ")])
 
 
-def curve(run: RunHistory, metric: str, name: str) -> Curve:
+def curve_of(run: RunHistory, metric: str) -> Curve:
     """With intervals where the completions of all evaluations are there to compute them."""
-    points, band = run.points(metric), []
+    points = run.points(metric)
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
-    if kind == "eval" and key == "pass@1":
-        known = [run.scores(step, evaluated) for step, _ in points]
-        found = [estimate([mean(s) for s in scores.values()]) for scores in known if scores]
-        band = [(each.low, each.high) for each in found] if len(found) == len(points) else []
-    return Curve(name, points, kind == "eval" and len(points) <= MOST_DOTS, band)
+    has_interval = kind == "eval" and key == "pass@1"
+    known = [run.scores(step, evaluated) for step, _ in points] if has_interval else [{}]
+    if not all(known):
+        return points
+    found = [estimate([mean(s) for s in scores.values()]) for scores in known]
+    return [(*point, each.low, each.high) for point, each in zip(points, found, strict=True)]
+
+
+def thinned(curve: Curve) -> list[tuple[float, ...]]:
+    """At most `MOST_POINTS` points, each the mean of neighbours at the last one's step."""
+    found = []
+    for part in buckets(curve, MOST_POINTS):
+        steps, *values = zip(*part, strict=True)
+        found.append((steps[-1], *map(mean, values)))
+    return found
 
 
 def figure(
     title: str,
-    curves: Sequence[Curve],
+    curves: Mapping[str, Curve],
     low: float | None = None,
     high: float | None = None,
     marks: Sequence[int] = (),
 ) -> Figure:
-    """A line chart of curves with points. `low` and `high` are values that its vertical range must
-    include; `marks` are steps that get a dashed line."""
-    data = [curve.thinned for curve in curves]
+    """A line chart of curves by their names, each with points. `low` and `high` are values that its
+    vertical range must include; `marks` are steps that get a dashed line."""
+    data = [thinned(each) for each in curves.values()]
     values = [value for points in data for _, *ends in points for value in ends]
     values += [limit for limit in (low, high) if limit is not None]
     ticks = nice_ticks(min(values), max(values))
     steps = sorted({step for points in data for step, *_ in points})
-    strokes = [Stroke("grid", f"M0 {up(tick, ticks):.2f}H100") for tick in ticks[1:]]
-    strokes += [
-        Stroke("mark", f"M{across(mark, steps):.2f} 0V100")
-        for mark in marks
-        if steps[0] <= mark <= steps[-1]
-    ]
-    for number, (curve, points) in enumerate(zip(curves, data, strict=True)):
+    strokes = [("grid", f"M0 {up(tick, ticks):.2f}H100", 0) for tick in ticks[1:]]
+    for mark in marks:
+        if steps[0] <= mark <= steps[-1]:
+            strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", 0))
+    for number, points in enumerate(data):
         x = [across(step, steps) for step, *_ in points]
-        value, bottom, top = ([up(p[i], ticks) for p in points] for i in (1, 2, 3))
+        value, *band = ([up(p[i], ticks) for p in points] for i in range(1, len(points[0])))
         colour = number % COLOURS
         if len(points) > 1:
-            if curve.band:
-                edge = f"{path([*x, *x[::-1]], [*top, *bottom[::-1]])}Z"
-                strokes.append(Stroke("band", edge, colour))
-            strokes.append(Stroke("line", path(x, value), colour))
-        if curve.dots or len(points) == 1:  # lines of no length with round ends
-            strokes.append(Stroke("dot", f"{path(x, value, 'h0M')}h0", colour))
+            if band:
+                edge = f"{path([*x, *x[::-1]], [*band[1], *band[0][::-1]])}Z"
+                strokes.append(("band", edge, colour))
+            strokes.append(("line", path(x, value), colour))
+        if len(points) <= MOST_DOTS:  # lines of no length with round ends
+            strokes.append(("dot", f"{path(x, value, 'h0M')}h0", colour))
     heights = [(up(tick, ticks), f"{tick:,.5g}") for tick in ticks]
     ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
-    return Figure(title, curves, strokes, heights, ends, values_at(curves, steps))
+    known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in each} for each in data]
+    carried = {  # more digits than a chart shows; null where a curve has no point
+        "steps": steps,
+        "curves": [[each.get(step) for step in steps] for each in known],
+    }
+    named = [(name, short(each[-1][1])) for name, each in curves.items()]
+    return Figure(title, named, strokes, heights, ends, json.dumps(carried, separators=(",", ":")))
 
 
 def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:
     return "M" + each.join(f"{a:.2f} {b:.2f}" for a, b in zip(x, y, strict=True))
 
 
-def values_at(curves: Sequence[Curve], steps: Sequence[int]) -> str:
-    """What a figure carries: for every curve a value at every step, or null; and the ends of its
-    band. Five digits are more than a chart shows."""
-    known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in c.thinned} for c in curves]
-    carried = {
-        "steps": steps,
-        "values": [[at[step][0] if step in at else None for step in steps] for at in known],
-        "bands": [
-            [at[step][1:] if step in at else None for step in steps] if curve.band else None
-            for curve, at in zip(curves, known, strict=True)
-        ],
-    }
-    return json.dumps(carried, separators=(",", ":"))
-
-
-def across(step: int, steps: Sequence[int]) -> float:
+def across(step: float, steps: Sequence[float]) -> float:
     """The x of a step: 0 at the first, 100 at the last, 50 if it is the only one."""
     span = steps[-1] - steps[0]
     return 100 * (step - steps[0]) / span if span else 50.0

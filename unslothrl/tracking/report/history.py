@@ -1,14 +1,12 @@
 """A run as its report sees it, of whatever kind: what its folder says of how it went."""
 
-import platform
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.toml_files import read_table
+from unslothrl.config.toml_files import COMMAND, read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import (
@@ -21,15 +19,13 @@ from unslothrl.tracking.metrics import (
     series,
     short,
 )
-from unslothrl.tracking.origin import RL, Origin, command_of
+from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
-from unslothrl.tracking.run_folder import CONFIG, EVALS, RunFolder, RunLock, lock_holder
+from unslothrl.tracking.run_folder import CONFIG, EVALS, LOCK, RunFolder, is_free
 
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
-RUNNING, KILLED, DAMAGED = "running", "killed", "damaged"
-SILENT = "stopped?"  # it writes nothing, and its process is another machine's
-SILENT_S = 600.0  # after which a run that writes nothing may have been stopped
+DAMAGED = "damaged"
 LISTED = {  # column of a table of runs -> figure, of the first evaluation set where it has none
     "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
     "tokens right": "token_accuracy", "pairs right": "accuracy",
@@ -59,7 +55,8 @@ class RunHistory:
     @property
     def kind(self) -> str:
         """The command that trained it."""
-        return command_of(self.options)
+        command = str(self.options.get(COMMAND, RL))
+        return command if command in METHODS else RL
 
     @property
     def is_rl(self) -> bool:
@@ -67,14 +64,11 @@ class RunHistory:
 
     @property
     def status(self) -> str:
-        """What the summary says; of a run without one whether it runs."""
-        folder = self.folder.path
+        """What the summary says; of a run without one whether a process holds its folder."""
         if said := self.summary.get("status"):
             return str(said)
-        if lock_holder(folder).get("host") == platform.node():
-            return KILLED if RunLock.is_free(folder) else RUNNING
-        last = max((path.lstat().st_mtime for path in folder.glob("*")), default=0.0)
-        return RUNNING if last > time.time() - SILENT_S else SILENT
+        is_held = (self.folder.path / LOCK).is_file() and not is_free(self.folder.path)
+        return "running" if is_held else "killed"
 
     def points(self, name: str) -> Points:
         return series(self.rows, name)
@@ -94,17 +88,11 @@ class RunHistory:
         """The names of the evaluation sets."""
         return eval_sets(self.rows)
 
-    def held_out(self, key: str) -> Iterator[tuple[str, Points]]:
-        """(set, curve) of a figure of the evaluations."""
-        for name in self.sets:
-            if points := self.points(f"eval/{name}/{key}"):
-                yield name, points
-
     @cached_property
     def evaluations(self) -> dict[int, Scores]:
         """By step, what the evaluations of the run itself drew."""
-        steps = self.folder.steps_of(EVALS)
-        return {step: evaluation_scores(self.folder.step_file(EVALS, step)) for step in steps}
+        files = {step: self.folder.step_file(EVALS, step) for step in self.folder.steps_of(EVALS)}
+        return {s: evaluation_scores(file, file.stat().st_mtime_ns) for s, file in files.items()}
 
     def scores(self, step: int, name: str) -> Mapping[str, Sequence[float]]:
         """Problem -> the scores of its completions in an evaluation; {} where it is not there."""
@@ -113,10 +101,10 @@ class RunHistory:
     def cells(self) -> dict[str, str]:
         """A run in a line of a table, by column. Of curves the first and the last value."""
         timed = self.values("timing/step_s")
-        curves = {
-            column: [self.points(figure), *(points for _, points in self.held_out(figure))]
-            for column, figure in LISTED.items()
-        }
+        curves = {}
+        for column, figure in LISTED.items():
+            names = [figure, *(f"eval/{name}/{figure}" for name in self.sets)]
+            curves[column] = change(next(filter(None, map(self.points, names)), []))
         return {
             "run": self.name,
             "status": self.status,
@@ -125,7 +113,7 @@ class RunHistory:
             "model": str(self.options.get("model", "-")),
             "steps": str(len(timed)),
             "time": duration(sum(timed)),
-            **{column: change(next(filter(None, of), [])) for column, of in curves.items()},
+            **curves,
         }
 
 
@@ -146,7 +134,7 @@ def change(points: Points) -> str:
     """The first and the last value of a curve."""
     if len(points) < 2:
         return short(points[0][1]) if points else "-"
-    return f"{short(points[0][1])} → {short(points[-1][1])}"
+    return f"{short(points[0][1])} -> {short(points[-1][1])}"
 
 
 def read_all(folders: Sequence[Path]) -> list[RunHistory]:
@@ -167,7 +155,7 @@ def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
 
 def listing(runs: Sequence[RunHistory]) -> list[str]:
     """The runs as lines of plain text, one a run."""
-    lines = [[cell.replace("→", "->") for cell in line] for line in table_of(runs)]
+    lines = table_of(runs)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return [
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()

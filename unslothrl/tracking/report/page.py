@@ -8,39 +8,34 @@ markup (trusted types; browsers that do not know them ignore that).
 
 import base64
 import hashlib
-import os
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from unslothrl.algorithms.estimates import estimate, paired
 from unslothrl.files import write_whole
-from unslothrl.text import plain
+from unslothrl.text import one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures
 from unslothrl.tracking.report.history import RunHistory, table_of
-from unslothrl.tracking.report.rollout_data import NO_DATA, browser_data, encoded_json
-from unslothrl.tracking.run_folder import EVALS, REPORT, ROLLOUTS, RunFolder
+from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
+from unslothrl.tracking.run_folder import REPORT, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
 EVALUATIONS = (*EVALUATED, ("margin", "margin"))  # label, key
-FILES = ("config.toml", "metrics.jsonl", "run.json", "rollouts/", "evals/", "adapters/")
 OF_PROBLEM: dict[str, Callable[[Sequence[float]], float]] = {"pass@1": mean, "best_of_n": max}
 """Figure -> that of a problem, of its completions' scores; others are no problem's own."""
-HIDDEN = re.compile(  # characters that hide, move or reverse others; the same as report.js's
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
-)
+Evaluated = tuple[RunHistory, tuple[int, float]]
+"""A run, and a point of one of its evaluations."""
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
@@ -56,12 +51,8 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     style, script = asset("report.css"), asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     only = runs[0] if len(runs) == 1 else None
-    found = [
-        (run.name, sign)
-        for run in runs
-        if any(row["step"] for row in run.rows)
-        for sign in signs.found(run)
-    ]
+    data = browser_data(only.folder) if only else {"steps": [], "evals": []}
+    begun = [run for run in runs if any(row["step"] for row in run.rows)]
     environment = Environment(
         autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
     )
@@ -70,16 +61,16 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        data=Markup(encoded_json(browser_data(only.folder) if only else NO_DATA)),
+        data=Markup(encoded_json(data)),
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
-        signs=found,
+        signs=[(run.name, sign) for run in begun for sign in signs.found(run)],
         is_fine=only is not None and bool(only.values("timing/step_s")),
         evaluations=evaluations(runs),
         figures=all_figures(runs),
-        has_rollouts=bool(only and any(map(only.folder.steps_of, (ROLLOUTS, EVALS)))),
-        **(of_comparison(runs, path) if only is None else of_run(only)),
+        has_rollouts=bool(data["steps"] or data["evals"]),
+        **(of_comparison(runs) if only is None else of_run(only)),
     )
     write_whole(path, page.encode("utf-8", "replace"))
     return path
@@ -94,8 +85,8 @@ def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError):
             raise
-        said = plain(" ".join(str(error).split()))
-        note(f"the report cannot be written ({type(error).__name__}: {said}); the run continues")
+        said = f"{type(error).__name__}: {one_line(error, 100)}"
+        note(f"the report cannot be written ({said}); the run continues")
 
 
 def asset(name: str) -> str:
@@ -107,18 +98,7 @@ def text(value: Any) -> Markup:
     if isinstance(value, Markup):
         return value
     shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return escape(HIDDEN.sub(visible, shown))
-
-
-def visible(found: re.Match[str]) -> str:
-    """A control character's picture; the number of another one."""
-    code = ord(found[0])
-    return chr(0x2400 + code) if code < 32 else f"⟨{code:04x}⟩"
-
-
-def markup(form: str, *values: Any) -> Markup:
-    """`form`, which is HTML, with values of unknown origin in its blanks."""
-    return Markup(form).format(*map(text, values))
+    return escape(visible(shown))
 
 
 # Parts of a page
@@ -142,7 +122,6 @@ def of_run(run: RunHistory) -> dict[str, Any]:
         "tokens generated": sum(run.values("rollout/tokens")),
         "tokens read": max(run.values("train/tokens"), default=0),
         "samples" if run.is_rl else "rows seen": max(run.values("samples_seen"), default=0),
-        "policy version": max(run.values("policy_version"), default=0),
     }
     commands = [
         ("Started by", run.begun.command),
@@ -153,8 +132,7 @@ def of_run(run: RunHistory) -> dict[str, Any]:
             for each in run.begun.resumes
         ),
     ]
-    versions = {"unslothrl": summary.get("version"), **run.begun.versions,
-                "hash of the base": str(summary.get("base_hash") or "")[:16]}  # fmt: skip
+    versions = {"unslothrl": summary.get("version"), **run.begun.versions}
     return {
         "status": run.status,
         "what": {name: value for name, value in what.items() if value},
@@ -166,35 +144,25 @@ def of_run(run: RunHistory) -> dict[str, Any]:
         },
         "commands": [(label, value) for label, value in commands if value],
         "versions": {name: value for name, value in versions.items() if value},
-        "files": [name for name in FILES if (run.folder.path / name).exists()],
     }
 
 
-def of_comparison(runs: Sequence[RunHistory], path: Path) -> dict[str, Any]:
+def of_comparison(runs: Sequence[RunHistory]) -> dict[str, Any]:
     """What a page of several runs has: a table of them, and their options that differ."""
-    columns, *cells = table_of(runs)
+    columns, *listing = table_of(runs)
     options = {
         name: [run.options.get(name) for run in runs]
         for name in dict.fromkeys(name for run in runs for name in run.options)
     }
     return {
         "columns": columns,
-        "listing": [[link(run, path), *line[1:]] for run, line in zip(runs, cells, strict=True)],
+        "listing": listing,
         "differing": [
             [name, *("-" if value is None else value for value in values)]
             for name, values in options.items()
             if name not in SAME_FOR_ALL and any(value != values[0] for value in values)
         ],
     }
-
-
-def link(run: RunHistory, path: Path) -> str:
-    """A run's name, which leads to its report where it has one."""
-    report = run.folder.path / REPORT
-    if not report.is_file():
-        return run.name
-    where = quote(os.fsencode(os.path.relpath(report, path.parent)))  # it may hold # or ?
-    return markup('<a href="{}">{}</a>', where, run.name)
 
 
 def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
@@ -204,64 +172,45 @@ def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
     for name in dict.fromkeys(name for run in runs for name in run.sets):
         for label, key in EVALUATIONS:
             having = [run for run in runs if run.points(f"eval/{name}/{key}")]
-            of = markup("{} <small>{}</small>", label, name)
             for run in having:
-                who = markup("{} {}", of, run.name) if len(runs) > 1 else of
-                rows.append([who, *evaluation_cells(run, name, key)])
+                of = f"{label} {name} {run.name}" if len(runs) > 1 else f"{label} {name}"
+                rows.append([of, *evaluation_cells(run, name, key)])
             if len(having) == len(runs) == 2:
-                of = markup("{} difference of the last", of)
-                rows.append([of, "", "", last_difference(runs, name, key), ""])
+                one, other = ((run, run.points(f"eval/{name}/{key}")[-1]) for run in runs)
+                changed = difference(one, other, name, key)
+                rows.append([f"{label} {name} difference of the last", "", "", changed, ""])
     return rows
 
 
 def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
     points = run.points(f"eval/{name}/{key}")
-    (first_step, first), (last_step, last) = points[0], points[-1]
     better = -1 if key == "loss" else 1
     best_step, best = max(points, key=lambda point: better * point[1])
-    after = changed = "-"
+    first = with_interval(run, name, key, *points[0])
+    last = changed = "-"
     if len(points) > 1:
-        after = with_interval(run, name, key, last_step, last)
-        changed = difference(run.scores(first_step, name), run.scores(last_step, name), key)
-        changed = changed or f"{last - first:+.3f}"
-    kind = "up" if better * (last - first) > 0 else "same"
-    return [
-        with_interval(run, name, key, first_step, first),
-        markup("<b>{}</b>", after),
-        markup("<span class={}>{}</span>", kind, changed),
-        markup("{} <small>step {}</small>", short(best), best_step),
-    ]
+        last = with_interval(run, name, key, *points[-1])
+        changed = difference((run, points[0]), (run, points[-1]), name, key)
+    return [first, last, changed, f"{short(best)} (step {best_step})"]
 
 
 def with_interval(run: RunHistory, name: str, key: str, step: int, value: float) -> str:
     scores = run.scores(step, name)
     if key not in OF_PROBLEM or not scores:
         return short(value)
-    found = estimate([OF_PROBLEM[key](each) for each in scores.values()])
-    return markup("{} <small>{}</small>", short(value), f"({found.low:.3f} to {found.high:.3f})")
+    return str(estimate([OF_PROBLEM[key](each) for each in scores.values()]))
 
 
-def difference(
-    before: Mapping[str, Sequence[float]], after: Mapping[str, Sequence[float]], key: str
-) -> str:
-    """The paired difference of two evaluations, with its interval and p; "" where they are not of
-    the same problems, or where the best is one of more completions in one of them."""
-    first, last = ({len(scores) for scores in each.values()} for each in (before, after))
-    is_unfair = key == "best_of_n" and first != last
-    if key not in OF_PROBLEM or is_unfair or not before or before.keys() != after.keys():
-        return ""
-    of = OF_PROBLEM[key]
-    compared = paired(list(map(of, before.values())), [of(after[name]) for name in before])
-    p = "p < 0.001" if compared.p < 0.001 else f"p = {compared.p:.3f}"
-    interval = f"({compared.low:+.3f} to {compared.high:+.3f})"
-    return markup("{} <small>{}, {}</small>", f"{compared.mean:+.3f}", interval, p)
-
-
-def last_difference(runs: Sequence[RunHistory], name: str, key: str) -> str:
-    """Of two runs: paired over the problems, "-" where those are not the same; what is no problem's
-    own is subtracted."""
-    (step, value), (other_step, other) = (run.points(f"eval/{name}/{key}")[-1] for run in runs)
+def difference(before: Evaluated, after: Evaluated, name: str, key: str) -> str:
+    """How a figure of two evaluations differs: of a problem's own with its interval and p, paired,
+    "-" where they are not of the same problems, or the best is one of more completions in one."""
+    (run, (step, value)), (other, (other_step, other_value)) = before, after
     if key not in OF_PROBLEM:
-        return f"{other - value:+.3f}"
-    first, second = runs
-    return difference(first.scores(step, name), second.scores(other_step, name), key) or "-"
+        return f"{other_value - value:+.3f}"
+    scores, others = run.scores(step, name), other.scores(other_step, name)
+    counts = [{len(of) for of in each.values()} for each in (scores, others)]
+    is_unfair = key == "best_of_n" and counts[0] != counts[1]
+    if is_unfair or not scores or scores.keys() != others.keys():
+        return "-"
+    of = OF_PROBLEM[key]
+    return str(paired([of(scores[each]) for each in scores], [of(others[each]) for each in scores]))

@@ -4,17 +4,6 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const find = (id) => document.getElementById(id);
-  const HIDDEN = // the same as page.py's
-    /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]/g;
-
-  // Text with every character to be seen.
-  const visible = (text) =>
-    text.replace(HIDDEN, (c) => {
-      const code = c.charCodeAt(0);
-      return code < 32
-        ? String.fromCharCode(0x2400 + code)
-        : `⟨${code.toString(16).padStart(4, "0")}⟩`;
-    });
 
   function element(tag, properties, ...children) {
     const made = document.createElement(tag);
@@ -23,32 +12,17 @@
     return made;
   }
 
-  // A number in at most seven characters; the same as metrics.py's `short`.
-  function short(value) {
-    if (!Number.isFinite(value)) return "-";
-    const size = Math.abs(value);
-    if (size >= 1e7) return value.toExponential(1);
-    if (size >= 1000) return Math.round(value).toLocaleString("en-US");
-    if (size >= 0.1 || value === 0) return value.toFixed(size >= 100 ? 0 : size >= 10 ? 1 : 3);
-    return size >= 1e-3 ? value.toFixed(4) : value.toExponential(1);
-  }
-
+  const NUMBER = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 4 });
+  const short = (value) => (Number.isFinite(value) ? NUMBER.format(value) : "-");
   const signed = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   const address = (path) => path.split("/").map(encodeURIComponent).join("/");
-  const hash = (kind, name) => `#${kind}=${encodeURIComponent(name)}`;
   const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
-
-  // The step or evaluation that is nearest to a step.
-  const closest = (shown, step) =>
-    shown.reduce((best, each) =>
-      Math.abs(each.name - step) < Math.abs(best.name - step) ? each : best,
-    );
 
   // Charts -----------------------------------------------------------------------------------
 
   function chart(figure) {
-    const { steps, values, bands } = JSON.parse(figure.dataset.values);
+    const { steps, curves } = JSON.parse(figure.dataset.values);
     const plot = figure.querySelector(".plot");
     const labels = [...figure.querySelectorAll(".legend b")];
     const last = labels.map((label) => label.textContent);
@@ -66,11 +40,10 @@
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
       labels.forEach((label, curve) => {
-        const band = bands[curve] && bands[curve][i];
-        const ends = band ? ` (${short(band[0])} to ${short(band[1])})` : "";
-        label.textContent = short(values[curve][i]) + ends;
+        const [value, low, high] = curves[curve][i] || [];
+        label.textContent = short(value) + (high === undefined ? "" : ` (${short(low)} to ${short(high)})`);
       });
-      at.replaceChildren(`step ${steps[i]} `, ...links(steps[i]));
+      at.replaceChildren(`step ${steps[i]} `, linkTo(steps[i]));
     };
     const point = (event) => {
       const box = plot.getBoundingClientRect();
@@ -78,10 +51,7 @@
       const far = (i) => Math.abs(place(i) - x);
       choose(steps.reduce((best, _, i) => (far(i) < far(best) ? i : best), 0));
     };
-    const follow = () => {
-      const link = at.querySelector("a");
-      if (link) link.click();
-    };
+    const follow = () => at.querySelector("a")?.click();
     plot.addEventListener("pointermove", point);
     plot.addEventListener("pointerdown", point);
     plot.addEventListener("pointerleave", (event) => {
@@ -101,16 +71,11 @@
     });
   }
 
-  // To the rollouts of a step, or of the nearest that the page has, and to its evaluation.
-  function links(step) {
-    const found = [];
-    if (data.steps.length && step > 0) {
-      const { name } = closest(data.steps, step);
-      found.push(element("a", { href: hash("step", name) }, `rollouts of step ${Number(name)}`));
-    }
-    const evaluation = data.evals.find(({ name }) => Number(name) === step);
-    if (evaluation) found.push(element("a", { href: hash("eval", evaluation.name) }, "evaluation"));
-    return found.flatMap((each, i) => (i ? [" ", each] : [each]));
+  // To the rollouts of a step, or of the nearest that the page has.
+  function linkTo(step) {
+    const far = ({ name }) => Math.abs(name - step);
+    const nearest = data.steps.reduce((best, each) => (far(each) < far(best) ? each : best), data.steps[0]);
+    return nearest ? element("a", { href: nearest.hash }, `rollouts of ${nearest.label}`) : "";
   }
 
   document.querySelectorAll("figure[data-values]").forEach(chart);
@@ -119,34 +84,29 @@
 
   // Prompts ------------------------------------------------------------------------------------
 
-  const AT_ONCE = 8; // prompts
-  const MOST_HITS = 100;
-  const NAMES = { step: "training steps", eval: "evaluations" };
-  const kinds = { step: data.steps, eval: data.evals };
-  const state = { kind: "step", index: 0, limit: AT_ONCE };
+  const everything = [...data.steps, ...data.evals]; // that the slider selects from
+  let index = 0;
 
-  const total = (candidate) => sum(candidate.rewards);
+  const total = (candidate) => sum(Object.values(candidate.rewards));
   const lengthOf = (text) => text[0].length + (text.length > 1 ? text[1] + text[2].length : 0);
   const bodies = (found) => // of an episode what was written and read in its turns
-    found.turns ? found.turns.flatMap((turn) => [turn.text, turn.said]) : [found.text];
+    found.turns?.flatMap((turn) => [turn.reply, turn.observation]) || [found.completion];
 
   // What filters and orders look at, of every prompt: also how it has improved since it was first.
   const first = new Map();
-  for (const [kind, shown] of Object.entries(kinds)) {
-    for (const step of shown) {
-      for (const prompt of step.prompts) {
-        const { candidates } = prompt;
-        const key = `${kind} ${prompt.name}`;
-        prompt.step = step;
-        prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
-        prompt.right = candidates.filter((each) => each.score >= 1).length;
-        prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
-        prompt.truncated = candidates.some((each) => each.end === "length");
-        if (!first.has(key)) first.set(key, prompt);
-        else if (first.get(key).step !== step) {
-          prompt.improved = prompt.reward - first.get(key).reward;
-        }
-      }
+  for (const step of everything) {
+    step.kind = data.steps.includes(step) ? "step" : "evaluation";
+    step.hash = `#${step.kind}=${encodeURIComponent(step.name)}`;
+    step.label = `${step.kind} ${step.name.replace(/^0+(?=\d)/, "")}`;
+    for (const prompt of step.prompts) {
+      const { candidates, name } = prompt; // of an evaluation it begins with its set
+      prompt.step = step;
+      prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
+      prompt.right = candidates.filter((each) => each.score >= 1).length;
+      prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
+      prompt.truncated = candidates.some((each) => each.finish_reason === "length");
+      if (!first.has(name)) first.set(name, prompt);
+      else if (first.get(name).step !== step) prompt.improved = prompt.reward - first.get(name).reward;
     }
   }
 
@@ -165,8 +125,6 @@
     highest: (prompt) => -prompt.reward,
   };
   const wanted = () => find("search").value.trim().toLowerCase();
-  const current = () => kinds[state.kind][state.index];
-  const label = (step) => (/^\d+$/.test(step.name) ? `step ${Number(step.name)}` : step.name);
   const about = (prompt) =>
     `mean reward ${short(prompt.reward)}` +
     (prompt.improved === undefined ? "" : `, ${signed(prompt.improved)} since it was drawn first`) +
@@ -177,8 +135,8 @@
     const text = wanted();
     const order = find("order").value;
     const has = (prompt) =>
-      [[prompt.name], [prompt.answer], prompt.prompt, ...prompt.candidates.flatMap(bodies)].some(
-        (parts) => parts.filter((part) => part.toLowerCase && part.toLowerCase().includes(text)).length,
+      [[prompt.name], prompt.answer, prompt.prompt, ...prompt.candidates.flatMap(bodies)].some(
+        (parts) => parts.some((part) => part.toLowerCase?.().includes(text)),
       );
     return prompts
       .filter(FILTERS[find("filter").value])
@@ -189,18 +147,16 @@
 
   function draw() {
     const everywhere = find("everywhere").checked;
-    const step = current();
-    const all = chosen(everywhere ? kinds[state.kind].flatMap((each) => each.prompts) : [...step.prompts]);
-    const part = everywhere ? [] : all.slice(0, state.limit);
-    find("where").textContent = `${label(step)}, ${state.index + 1} of ${kinds[state.kind].length}`;
-    find("prompts").replaceChildren(...part.map((prompt) => card(prompt, wanted())));
-    find("prompts").dataset.name = everywhere ? "" : `${state.kind}=${step.name}`;
-    find("hits").replaceChildren(...(everywhere ? all.slice(0, MOST_HITS).map(hit) : []));
-    find("more").hidden = everywhere || part.length === all.length;
-    if (everywhere) {
-      const most = all.length > MOST_HITS ? `, the first ${MOST_HITS}` : "";
-      find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page${most}`;
-    } else say(step, all.length);
+    const step = everything[index];
+    const shown = everywhere ? everything.filter(({ kind }) => kind === step.kind) : [step];
+    const all = chosen(shown.flatMap((each) => each.prompts));
+    find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
+    find("prompts").replaceChildren(...(everywhere ? [] : all.map(card)));
+    if (wanted()) mark(wanted());
+    find("prompts").dataset.hash = everywhere ? "" : step.hash;
+    find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
+    if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
+    else say(step, all.length);
   }
 
   function say(step, count) {
@@ -209,83 +165,89 @@
       : "; file ";
     const line = [`${count} of ${counted(step.prompts.length, "prompt")}${more}`];
     line.push(element("a", { href: address(step.file) }, step.file));
-    const traced = kinds[state.kind].filter((each) => each.traced);
     if (find("colour").value && !step.traced) {
       line.push("; single tokens were not recorded here, so colours are of whole completions");
-      if (traced.length) {
-        const near = closest(traced, Number(step.name));
-        const link = element("a", { href: hash(state.kind, near.name) }, label(near));
-        line.push(", recorded next: ", link);
-      }
     }
     find("said").replaceChildren(...line);
   }
 
   function hit(prompt) {
-    const href = hash(state.kind, prompt.step.name);
-    const name = `${label(prompt.step)}, ${visible(prompt.name)}`;
-    return element("li", {}, element("a", { href }, name), ` ${about(prompt)}`);
+    const link = element("a", { href: prompt.step.hash }, `${prompt.step.label}, ${prompt.name}`);
+    return element("li", {}, link, ` ${about(prompt)}`);
   }
 
-  function card(prompt, text) {
+  // Marks what was searched for.
+  function mark(sought) {
+    const texts = document.createTreeWalker(find("prompts"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const node = texts.currentNode;
+      const lower = node.data.toLowerCase();
+      if (!lower.includes(sought) || lower.length !== node.length) continue;
+      const found = node.splitText(lower.indexOf(sought));
+      found.splitText(sought.length);
+      const made = element("mark", {}, found.data);
+      found.replaceWith(made);
+      texts.currentNode = made.firstChild;
+    }
+  }
+
+  function card(prompt) {
     const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
     const answered = isOwn ? "gold answer " : "answer of the row ";
-    const shown = prompt.candidates.map((each) => candidate(each, prompt, text));
-    const heading = [visible(prompt.name), " ", element("small", {}, about(prompt))];
+    const shown = prompt.candidates.map((each) => candidate(each, prompt));
+    const heading = [prompt.name, " ", element("small", {}, about(prompt))];
     const summary = element("summary", {}, element("span", {}, "prompt"));
     return element(
       "div",
       { className: "prompt" },
       element("h3", {}, ...heading),
-      element("details", { open: text !== "" }, summary, pre(prompt.prompt, text)),
-      prompt.answer
-        ? element("p", { className: "meta" }, answered, marked(prompt.answer, text))
-        : null,
+      element("details", { open: wanted() !== "" }, summary, pre(prompt.prompt)),
+      prompt.answer[0] ? element("p", { className: "meta" }, answered, joined(prompt.answer)) : null,
       element("div", { className: "candidates" }, ...shown),
     );
   }
 
-  function candidate(found, prompt, text) {
-    const names = prompt.rewards.length > 1 ? prompt.rewards : [];
-    const said = names.map((name, i) => `${visible(name)} ${short(found.rewards[i])}`);
+  function candidate(found, prompt) {
+    const rewards = Object.entries(found.rewards);
+    const said = rewards.length > 1 ? rewards.map(([name, value]) => `${name} ${short(value)}`) : [];
     if (found.score !== total(found)) said.push(`score ${short(found.score)}`);
     if (found.advantage !== undefined) said.push(`advantage ${short(found.advantage)}`);
     if (found.selected !== undefined) said.push(found.selected ? "selected" : "not selected");
-    if (found.end === "length") said.push("truncated");
+    if (found.finish_reason === "length") said.push("truncated");
     if (found.tokens !== undefined) said.push(counted(found.tokens, "token"));
-    const reward = element("b", {}, `${found.number}: reward ${short(total(found))}`);
+    const reward = element("b", {}, `${found.candidate}: reward ${short(total(found))}`);
     return element(
       "div",
       { className: found.selected ? "candidate chosen" : "candidate" },
       element("p", { className: "meta" }, reward, ...said.map((each) => `, ${each}`)),
-      found.lost === undefined
-        ? null
-        : element("p", { className: "lost" }, `lost: ${visible(found.lost)}`),
-      coloured(found, prompt) || body(found, text),
+      found.lost ? element("p", { className: "lost" }, `lost: ${joined(found.lost)}`) : null,
+      coloured(found, prompt) || body(found),
     );
   }
 
-  const body = (found, text) => (found.turns ? turns(found, text) : pre(found.text, text));
+  const body = (found) => (found.turns ? turns(found) : pre(found.completion));
 
   // An episode: what the model wrote, the calls in it, and what it was answered.
-  function turns(found, text) {
+  function turns(found) {
     const made = element("div", { className: "turns" });
-    const note = (n, said) => n && made.append(element("p", { className: "meta" }, said));
+    const note = (n, noun, what) =>
+      n > 0 && made.append(element("p", { className: "meta" }, `${counted(n, noun)} ${what}`));
     found.turns.forEach((turn, i) => {
       const isLast = i === found.turns.length - 1;
       const left = isLast ? found.turns_left_out : 0;
-      note(left, `${counted(left, "turn")} left out`);
+      note(left, "turn", "left out");
       const facts = [`turn ${i + 1 + left}`];
       if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
-      if (turn.failed) facts.push(counted(turn.failed, "failed call"));
-      made.append(element("h4", {}, facts.join(", ")), pre(turn.text, text));
-      for (const [name, given, error] of turn.calls.map((call) => call.map(joined))) {
-        const code = element("code", {}, marked(name, text), " ", marked(given, text));
-        made.append(element("p", { className: "call" }, code, " ", element("b", {}, visible(error))));
+      if (turn.failed_calls) facts.push(counted(turn.failed_calls, "failed call"));
+      made.append(element("h4", {}, facts.join(", ")), pre(turn.reply));
+      for (const call of turn.tool_calls) {
+        const code = element("code", {}, `${joined(call.name)} ${joined(call.arguments)}`);
+        const error = element("b", {}, joined(call.error));
+        made.append(element("p", { className: "call" }, code, " ", error));
       }
-      note(turn.calls_left_out, `${counted(turn.calls_left_out, "call")} more`);
-      if (lengthOf(turn.said)) {
-        const said = pre(turn.said, text);
+      note(turn.calls - turn.tool_calls.length, "call", "more");
+      if (lengthOf(turn.observation)) {
+        const said = pre(turn.observation);
         said.className = "said";
         made.append(element("h4", { className: "said" }, "observation"), said);
       }
@@ -296,27 +258,12 @@
   // Texts are [text], or [beginning, characters left out, end].
   const joined = (parts) => (parts.length === 1 ? parts[0] : `${parts[0]}…${parts[2]}`);
 
-  function pre(parts, text) {
-    const made = element("pre", { dir: "auto" }, marked(parts[0], text));
-    if (parts.length > 1) {
-      const left = `\n${counted(parts[1], "character")} left out, they are in the file\n`;
-      made.append(element("i", {}, left), marked(parts[2], text));
+  function pre([begin, left, end]) {
+    const made = element("pre", { dir: "auto" }, begin);
+    if (left) {
+      const note = `\n${counted(left, "character")} left out, they are in the file\n`;
+      made.append(element("i", {}, note), end);
     }
-    return made;
-  }
-
-  // A text in which what was searched for is marked.
-  function marked(text, sought) {
-    const made = document.createDocumentFragment();
-    const lower = text.toLowerCase();
-    let from = 0;
-    if (lower.length === text.length && sought) {
-      for (let at; (at = lower.indexOf(sought, from)) >= 0; from = at + sought.length) {
-        made.append(visible(text.slice(from, at)));
-        made.append(element("mark", {}, visible(text.slice(at, at + sought.length))));
-      }
-    }
-    made.append(visible(text.slice(from)));
     return made;
   }
 
@@ -330,8 +277,8 @@
   function coloured(found, prompt) {
     const by = find("colour").value;
     const tokens = found.traced;
-    if (by === "advantage" && found.advantage && !(tokens && tokens.advantages)) {
-      const made = body(found, "");
+    if (by === "advantages" && found.advantage && !tokens?.advantages) {
+      const made = body(found);
       const most = Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
       const colour = side(found.advantage, most);
       for (const each of made.tagName === "PRE" ? [made] : made.querySelectorAll("pre:not(.said)")) {
@@ -339,17 +286,17 @@
       }
       return made;
     }
-    const values = tokens && { gap: tokens.gaps, logprob: tokens.logprobs, advantage: tokens.advantages }[by];
+    const values = by && tokens?.[by];
     if (!values) return null;
     const most = Math.max(1, ...values.map((value) => Math.abs(value || 0)));
     const shade = {
-      gap: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
-      logprob: (value) => tint(WARM, -value / 500),
-      advantage: (value) => side(value, most),
+      gaps: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
+      logprobs: (value) => tint(WARM, -value / 500),
+      advantages: (value) => side(value, most),
     }[by];
     const made = element("pre", { dir: "auto" });
     tokens.pieces.forEach((piece, i) => {
-      const span = element("span", { className: "t", title: "not sampled" }, visible(piece));
+      const span = element("span", { className: "t", title: "not sampled" }, piece);
       if (tokens.logprobs[i] === null) span.className = "t said";
       else {
         const said = [`log-probability ${(tokens.logprobs[i] / 100).toFixed(2)}`];
@@ -366,43 +313,28 @@
 
   // Controls -----------------------------------------------------------------------------------
 
-  function select(kind, index) {
-    Object.assign(state, { kind, index: Math.min(Math.max(index, 0), kinds[kind].length - 1) });
-    state.limit = AT_ONCE;
-    find("kind").value = kind;
-    find("slider").max = kinds[kind].length - 1;
-    find("slider").value = state.index;
+  function select(wanted) {
+    index = Math.min(Math.max(wanted, 0), everything.length - 1);
+    find("slider").value = index;
     find("everywhere").checked = false;
     draw();
   }
 
-  // "#step=12" and "#eval=v000010": from a chart, or typed.
+  // "#step=12" and "#evaluation=v000010": from a chart, or typed.
   function goTo(address) {
-    const [, kind, which] = /^#(step|eval)=(.+)$/.exec(address) || [];
-    if (!kind || !kinds[kind].length) return false;
-    const exact = kinds[kind].find(({ name }) => encodeURIComponent(name) === which);
-    select(kind, kinds[kind].indexOf(exact || closest(kinds[kind], Number(which))));
+    const found = everything.findIndex(({ hash }) => hash === address);
+    if (found < 0) return false;
+    select(found);
     section.scrollIntoView();
     return true;
   }
 
-  for (const kind of Object.keys(NAMES)) {
-    if (kinds[kind].length) find("kind").append(element("option", { value: kind }, NAMES[kind]));
-  }
-  find("kind").addEventListener("change", (event) => select(event.target.value, 0));
-  find("slider").addEventListener("input", (event) => select(state.kind, Number(event.target.value)));
-  find("previous").addEventListener("click", () => select(state.kind, state.index - 1));
-  find("next").addEventListener("click", () => select(state.kind, state.index + 1));
+  find("slider").max = everything.length - 1;
+  find("slider").addEventListener("input", (event) => select(Number(event.target.value)));
+  find("previous").addEventListener("click", () => select(index - 1));
+  find("next").addEventListener("click", () => select(index + 1));
   for (const id of ["filter", "order", "colour", "everywhere"]) find(id).addEventListener("change", draw);
-  let typing = 0;
-  find("search").addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(draw, 150);
-  });
-  find("more").addEventListener("click", () => {
-    state.limit += AT_ONCE;
-    draw();
-  });
+  find("search").addEventListener("input", draw);
   find("prompts").addEventListener("click", ({ target }) => {
     find("token").hidden = !target.title;
     find("token").textContent = target.title ? `“${target.textContent}”: ${target.title}` : "";
@@ -412,8 +344,5 @@
     const link = event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) goTo(link.hash); // no event of the hash's comes
   });
-  if (!goTo(location.hash)) {
-    const kind = kinds.step.length ? "step" : "eval";
-    select(kind, kinds[kind].length - 1);
-  }
+  if (!goTo(location.hash)) select((data.steps.length || everything.length) - 1);
 })();

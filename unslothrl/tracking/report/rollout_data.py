@@ -6,8 +6,8 @@ run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all o
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -26,45 +26,34 @@ MOST_BYTES_OF_STEP = 600_000
 LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
 LONGEST_NAME = 200  # characters of a task's id, an answer
 MOST_TURNS, MOST_CALLS = 12, 4  # of an episode, of a turn
-MOST_ARGUMENTS = 200  # characters of a call's
+KEPT = ("candidate", "score", "finish_reason", "advantage", "selected", "tokens")
+HIDDEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
+)
+
+SCALES = {"logprobs": 100, "gaps": 10_000, "advantages": 1000}  # of a nat, a nat, and 1
 
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
-NO_DATA: dict[str, Any] = {"steps": [], "evals": []}  # of a page that compares runs
-
 Rows = Sequence[Mapping[str, Any]]
-Length = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Tokens:
-    """What is known of a completion's tokens, the first ones of a long one."""
-
-    pieces: list[str]  # the text of each
-    logprobs: list[float | None]  # the sampler's; None: not sampled
-    gaps: list[float | None] | None = None  # learner - sampler; None: not compared
-    advantages: list[float | None] | None = None  # None: the same for all
-    left_out: int = 0  # tokens after these
-
-
-def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Tokens]) -> None:
-    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports.
-    Log-probabilities in 1/100 nats, gaps in 1/10,000 nats, advantages in 1/1,000."""
+def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str, Any]]) -> None:
+    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports. Of a
+    completion's first tokens "pieces" has the texts, "logprobs" the sampler's (None: not sampled),
+    "gaps" learner - sampler (None: not compared) and "advantages" what is not the same for all; so
+    many are "left_out" after them. The numbers become whole ones, which take the least room."""
     rows = [
-        {
-            "row": row,
-            **asdict(known),
-            "logprobs": scaled(known.logprobs, 100),
-            "gaps": known.gaps and scaled(known.gaps, 10_000),
-            "advantages": known.advantages and scaled(known.advantages, 1000),
-        }
+        {"row": row, **known, **{name: scaled(known[name], by) for name, by in SCALES.items()}}
         for row, known in tokens.items()
     ]
-    folder.write_rows(folder.step_file(TOKENS, step), rows)
+    folder.write_rows(TOKENS, step, rows)
 
 
-def scaled(values: Iterable[float | None], by: int) -> list[int | None]:
-    """Whole numbers, which take the least room; None stays, and is what not finite ones become."""
+def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
+    """None stays, and is what not finite ones become."""
+    if values is None:
+        return None
     return [round(v * by) if is_number(v) else None for v in values]
 
 
@@ -83,12 +72,12 @@ def browser_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
     steps = spread(folder.steps_of(ROLLOUTS), MOST_STEPS, traced)
     evals = spread(sorted((folder.path / EVALS).glob("*.jsonl")), MOST_EVALUATIONS)
     most = min(MOST_BYTES_OF_STEP, MOST_BYTES // max(1, len(steps) + len(evals)))
-    tokens = {step: read_jsonl(folder.step_file(TOKENS, step)) for step in steps}
     return {
         "steps": [
-            shown(folder.step_file(ROLLOUTS, step), str(step), tokens[step], most) for step in steps
+            shown(folder.step_file(ROLLOUTS, s), str(s), folder.step_file(TOKENS, s), most)
+            for s in steps
         ],
-        "evals": [shown(path, path.stem.removeprefix("step_"), [], most) for path in evals],
+        "evals": [shown(path, path.stem.removeprefix("step_"), None, most) for path in evals],
     }
 
 
@@ -105,14 +94,15 @@ def spread(values: Sequence[Any], most: int, preferred: Iterable[Any] = ()) -> l
     return [*(before[place] for place in places), *values[-last:]]
 
 
-def shown(path: Path, name: str, traced: Rows, most: int) -> dict[str, Any]:
+def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, Any]:
     """A step or an evaluation in at most `most` bytes, as far as its names allow."""
-    rows, tokens = read_jsonl(path), {row["row"]: row for row in traced}
-    groups = grouped(rows)
+    rows = read_jsonl(path)
+    tokens = {row["row"]: row for row in read_jsonl(traced)} if traced else {}
+    groups = grouped([{**row, "traced": tokens.get(i)} for i, row in enumerate(rows)])
     places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
     chosen = [groups[place][:MOST_COMPLETIONS] for place in places]
     for length in LENGTHS:
-        prompts = [prompt(rows, group, tokens, length) for group in chosen]
+        prompts = [prompt(group, *length) for group in chosen]
         if len(encoded_json(prompts)) <= most:
             break
     return {
@@ -131,16 +121,13 @@ def encoded_json(value: Any) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def grouped(rows: Rows) -> list[list[int]]:
-    """The numbers of the rows of each prompt: its candidates come one after the other."""
-    groups: list[list[int]] = []
-    before: Mapping[str, Any] = {"candidate": -1}
-    for number, row in enumerate(rows):
-        same = all(row.get(key) == before.get(key) for key in ("task", "set", "policy"))
-        if not same or row["candidate"] <= before["candidate"]:
+def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:
+    """The rows of each prompt: its candidates come one after the other, from number 0."""
+    groups: list[list[Mapping[str, Any]]] = []
+    for row in rows:
+        if row["candidate"] == 0 or not groups:
             groups.append([])
-        groups[-1].append(number)
-        before = row
+        groups[-1].append(row)
     return groups
 
 
@@ -153,82 +140,70 @@ def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
     return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})
 
 
-def prompt(
-    rows: Rows, group: Sequence[int], tokens: Mapping[int, Any], length: Length
-) -> dict[str, Any]:
-    """A prompt and its candidates."""
-    first = rows[group[0]]
+def prompt(group: Rows, most: int, most_tokens: int) -> dict[str, Any]:
+    first = group[0]
+    name = ": ".join(filter(None, [title_of(first), str(first["task"])]))
     return {
-        "name": ": ".join(filter(None, [title_of(first), short_name(first["task"])])),
-        "answer": short_name(first.get("answer", "")),
-        "prompt": cut_text(first["prompt"], length[0]),
-        "rewards": [short_name(each) for each in first["rewards"]],
-        "candidates": [candidate(rows[i], tokens.get(i), length) for i in group],
+        "name": visible(name[:LONGEST_NAME]),
+        "answer": cut(str(first.get("answer", "")), LONGEST_NAME),
+        "prompt": cut(first["prompt"], most),
+        "candidates": [candidate(row, most, most_tokens) for row in group],
     }
 
 
-def candidate(row: Mapping[str, Any], tokens: Any, length: Length) -> dict[str, Any]:
-    """A completion, or the turns of an episode and why it is lost."""
-    found = {
-        "number": row["candidate"],
-        "rewards": list(row["rewards"].values()),
-        "score": row["score"],
-        "end": row["finish_reason"],
-        **{key: row[key] for key in ("advantage", "selected", "tokens") if key in row},
-    }
+def candidate(row: Mapping[str, Any], most: int, most_tokens: int) -> dict[str, Any]:
+    """A completion, or the turns of an episode, and what is known of it."""
+    found = {key: row[key] for key in KEPT if key in row}
+    found["rewards"] = {visible(name): value for name, value in row["rewards"].items()}
     if "lost" in row:
-        found["lost"] = short_name(row["lost"])
-    if row.get("turns"):
-        found |= episode(row["turns"], length[0])
+        found["lost"] = cut(row["lost"], LONGEST_NAME)
+    if turns := row.get("turns"):
+        shown = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else turns
+        found["turns"] = [turn_of(each, most // (2 * len(shown))) for each in shown]
+        found["turns_left_out"] = len(turns) - len(shown)
     else:
-        found["text"] = cut_text(row["completion"], length[0])
-    if tokens and length[1]:
-        known = {k: v[: length[1]] for k, v in tokens.items() if isinstance(v, list)}
+        found["completion"] = cut(row["completion"], most)
+    if (tokens := row.get("traced")) and most_tokens:
+        known = {k: v[:most_tokens] for k, v in tokens.items() if isinstance(v, list)}
         more = len(tokens["pieces"]) - len(known["pieces"])
+        known["pieces"] = list(map(visible, known["pieces"]))
         found["traced"] = {**known, "left_out": tokens["left_out"] + more}
     return found
 
 
-def episode(turns: Rows, most: int) -> dict[str, Any]:
-    """Its first turns and its last, all their texts together cut to about `most` characters."""
-    chosen = [*turns[: MOST_TURNS - 1], turns[-1]] if len(turns) > MOST_TURNS else list(turns)
-    each = most // (2 * len(chosen))
-    of_call = min(each, MOST_ARGUMENTS)
+def turn_of(turn: Mapping[str, Any], most: int) -> dict[str, Any]:
+    """A turn with each of its texts cut to `most` characters."""
+    calls = turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
     return {
-        "turns": [
-            {
-                "text": cut_text(turn["reply"], each),
-                "said": cut_text(turn["observation"], each),
-                "reward": turn["reward"],
-                "failed": turn["failed_calls"],
-                "calls": [
-                    [cut_text(call[key], of_call) for key in ("name", "arguments", "error")]
-                    for call in turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
-                ],
-                "calls_left_out": max(0, len(turn.get("tool_calls", ())) - MOST_CALLS),
-            }
-            for turn in chosen
-        ],
-        "turns_left_out": len(turns) - len(chosen),
+        **{key: turn[key] for key in ("reward", "calls", "failed_calls")},
+        "reply": cut(turn["reply"], most),
+        "observation": cut(turn["observation"], most),
+        "tool_calls": [{key: cut(text, most) for key, text in call.items()} for call in calls],
     }
 
 
 def title_of(row: Mapping[str, Any]) -> str:
     """Set and policy of a row of an evaluation; "" of a rollout."""
-    return ", ".join(short_name(row[key]) for key in ("set", "policy") if key in row)
+    return ", ".join(str(row[key]) for key in ("set", "policy") if key in row)
 
 
-def short_name(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_NAME else text[: LONGEST_NAME - 1] + "…"
-
-
-def cut_text(text: str, most: int) -> list[Any]:
+def cut(text: str, most: int) -> list[Any]:
     """[text], or [its beginning, the number of characters left out, its end]."""
     if len(text) <= most:
-        return [text]
+        return [visible(text)]
     end = most // 4
-    return [text[: most - end], len(text) - most, text[len(text) - end :]]
+    return [visible(text[: most - end]), len(text) - most, visible(text[len(text) - end :])]
+
+
+def visible(text: str) -> str:
+    """With the pictures of control characters, and the numbers of others that hide, move or reverse
+    text."""
+    return HIDDEN.sub(picture, text)
+
+
+def picture(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return chr(0x2400 + code) if code < 32 else f"⟨{code:04x}⟩"
 
 
 # Evaluations, of which each problem's scores are compared
@@ -237,23 +212,18 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 """Set -> problem -> the scores of its completions."""
 
 
-def evaluation_scores(path: Path) -> Scores:
-    """What an evaluation found, {} where its file is gone. Kept: a run writes its page often."""
-    return _scores(path, path.stat().st_mtime_ns) if path.is_file() else {}
-
-
-@lru_cache(maxsize=1 << 12)
-def _scores(path: Path, changed: int) -> Scores:
-    """Another run may have held out other problems under the same tasks: so a problem is called by
-    its answer as well, or where it has none by its prompt."""
-    rows = read_jsonl(path)
+@lru_cache(maxsize=1 << 12)  # a run writes its page often
+def evaluation_scores(path: Path, changed: int) -> Scores:
+    """What an evaluation found, of a file as it was at the time `changed`. Another run may have
+    held out other problems under the same tasks: so a problem is called by its answer as well, or
+    where it has none by its prompt."""
     found: dict[str, dict[str, list[float]]] = {}
-    for group in grouped(rows):
-        row = rows[group[0]]
+    for group in grouped(read_jsonl(path)):
+        row = group[0]
         problems = found.setdefault(title_of(row), {})
         key = f"{row['task']}: {row.get('answer') or row['prompt']}"
         while key in problems:
             key += "'"
-        scores = [rows[i]["score"] for i in group]
+        scores = [each["score"] for each in group]
         problems[key] = [score if is_number(score) else 0.0 for score in scores]
     return found

@@ -4,13 +4,15 @@ A rule's test takes a run and returns what fills the blanks of the rule's senten
 Beginning and end are the means of the first and the last tenth of the steps: see `RunHistory.ends`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.tracking.metrics import Points, components, is_number, mean
+from unslothrl.tracking.metrics import Points, components, is_number
 from unslothrl.tracking.metrics import short as n
 from unslothrl.tracking.origin import DPO, RL, RM, SFT
 from unslothrl.tracking.report.history import LEAST, RunHistory
@@ -34,27 +36,19 @@ class Rule:
     kinds: tuple[str, ...] = (RL,)
 
 
-@dataclass(frozen=True)
-class Sign:
-    """What a rule has seen in a run."""
-
+class Sign(NamedTuple):
     rule: Rule
-    seen: str
+    seen: str  # what it has seen in a run
 
 
 def found(run: RunHistory) -> list[Sign]:
     """The signs of a run, warnings first."""
     signs = [
         Sign(rule, rule.seen.format(**blanks))
-        for rule in rules_of(run.kind)
-        if (blanks := rule.test(run)) is not None
+        for rule in RULES
+        if run.kind in rule.kinds and (blanks := rule.test(run)) is not None
     ]
     return sorted(signs, key=lambda sign: sign.rule.level != WARNING)
-
-
-def rules_of(kind: str) -> list[Rule]:
-    """What is looked for in runs of a kind."""
-    return [rule for rule in RULES if kind in rule.kinds]
 
 
 # Tests
@@ -67,7 +61,10 @@ class Trend:
         self.points = points
         self.ends = ends  # means of the beginning and the end: see `RunHistory.ends`
         self.values = [value for _, value in points]
+        self.trained = points[-1][1] if points[-1][0] >= 2 * LEAST else math.nan
         self.lowest = min(points, key=lambda point: point[1])
+        self.highest = max(points, key=lambda point: point[1])
+        self.best = self.highest[1]
 
 
 def on(
@@ -86,6 +83,7 @@ def on(
             return {
                 "set": name, "steps": len(points), "first": n(first), "last": n(last),
                 "share": f"{last:.0%}", "lowest": n(found.lowest[1]), "at": found.lowest[0],
+                "best": f"{found.best:.0%}", "best_at": found.highest[0],
                 "total": f"{sum(found.values):,.0f}", "began": at[0] if at else 0,
             }  # fmt: skip
         return None
@@ -93,19 +91,15 @@ def on(
     return test
 
 
-def no_signal(is_solved: bool) -> Callable[[RunHistory], Blanks]:
+def no_signal(is_solved: bool, run: RunHistory) -> Blanks:
     """Most groups of the last steps have equal rewards, and most problems are solved or not."""
-
-    def test(run: RunHistory) -> Blanks:
-        equal, groups = run.ends("reward/zero_signal_groups"), run.options.get("batch_size")
-        if equal is None or not groups or equal[1] / groups < 0.7:
-            return None
-        score = (run.ends("rollout/score") or (0.0, 0.0))[1]
-        is_near_best = 0.9 <= score <= 1  # over 1: a scale of its own
-        blanks = {"share": f"{equal[1] / groups:.0%}", "score": n(score)}
-        return blanks if is_near_best == is_solved else None
-
-    return test
+    equal, groups = run.ends("reward/zero_signal_groups"), run.options.get("batch_size")
+    if equal is None or not groups or equal[1] / groups < 0.7:
+        return None
+    score = (run.ends("rollout/score") or (0.0, 0.0))[1]
+    is_near_best = 0.9 <= score <= 1  # over 1: a scale of its own
+    blanks = {"share": f"{equal[1] / groups:.0%}", "score": n(score)}
+    return blanks if is_near_best == is_solved else None
 
 
 def collapse(run: RunHistory) -> Blanks:
@@ -130,14 +124,6 @@ def silent_reward(run: RunHistory) -> Blanks:
     return {"names": ", ".join(name.removeprefix("reward/") for name in silent)}
 
 
-def solved_less(run: RunHistory) -> Blanks:
-    rewards = run.ends("reward/mean", 2)
-    fell = on("eval/*/pass@1", lambda c: c.values[-1] <= c.values[0] - FELL, 2)(run)
-    if rewards is None or fell is None:
-        return None
-    return {**fell, "reward": n(rewards[0]), "reward_now": n(rewards[1])}
-
-
 def not_finite(run: RunHistory) -> Blanks:
     names = ("train/loss", "train/grad_norm")
     steps = [r["step"] for r in run.rows if any(m in r and not is_number(r[m]) for m in names)]
@@ -150,32 +136,11 @@ def rises(loss: Trend) -> bool:
     return loss.values[-1] - best > max(0.02 * abs(best), 0.1 * gained)
 
 
-def preferred(holds: Callable[[float], bool]) -> Callable[[RunHistory], Blanks]:
-    """Whether something holds of the share of held-out pairs whose better answer is preferred,
-    after the first step."""
-
-    def test(run: RunHistory) -> Blanks:
-        is_long = run.ends("train/loss", 2 * LEAST) is not None
-        for name, points in run.held_out("accuracy"):
-            trained = [value for step, value in points if step][-LEAST:]
-            if is_long and trained and holds(mean(trained) - CHANCE):
-                return {"set": name, "share": f"{mean(trained):.0%}"}
-        return None
-
-    return test
-
-
 def margin_without_accuracy(run: RunHistory) -> Blanks:
     margins = run.ends("train/margin", 2 * LEAST)
-    for name, points in run.held_out("accuracy"):
-        trained = [point for point in points if point[0]]
-        if margins is None or not trained or margins[1] <= margins[0]:
-            continue
-        (step, best), last = max(trained, key=lambda point: point[1]), trained[-1][1]
-        if best > CHANCE + NEAR_CHANCE and best - last >= FELL:
-            return {"set": name, "best": f"{best:.0%}", "step": step, "last": f"{last:.0%}",
-                    "margin": n(margins[0]), "margin_now": n(margins[1])}  # fmt: skip
-    return None
+    is_wider = margins is not None and margins[1] > margins[0]
+    fell = on("eval/*/accuracy", lambda c: CHANCE + NEAR_CHANCE < c.best >= c.values[-1] + FELL, 2)
+    return fell(run) if is_wider else None
 
 
 def chosen_less_likely(run: RunHistory) -> Blanks:
@@ -187,11 +152,6 @@ def chosen_less_likely(run: RunHistory) -> Blanks:
 
 def not_evaluated(run: RunHistory) -> Blanks:
     return {} if run.ends("train/loss", 2 * LEAST) and not run.sets else None
-
-
-def too_short(run: RunHistory) -> Blanks:
-    steps = len(run.values("reward/mean")) or len(run.values("train/loss"))
-    return {"steps": steps} if steps < 2 * LEAST else None
 
 
 OFFLINE = (SFT, DPO, RM)
@@ -208,9 +168,9 @@ RULES = (
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "
          "time, then lower --lr or --max_grad_norm."),
-    Rule("Held-out problems are solved less often", solved_less,
-         "pass@1 on {set} went from {first} to {last}, the reward in training from {reward} to "
-         "{reward_now}.",
+    Rule("Held-out problems are solved less often",
+         on("eval/*/pass@1", lambda c: c.values[-1] <= c.values[0] - FELL, 2),
+         "pass@1 on {set} went from {first} to {last}.",
          "Rising rewards with falling evaluations mean that the reward is earned without being "
          "right, or that training problems are memorised. If neither is so, lower --lr."),
     Rule("Updates were not finite",
@@ -221,12 +181,12 @@ RULES = (
          "{total} could not be computed and counted as 0, the first of them in step {began}.",
          "The run's output names the exception. Try the function with `unslothrl score`; slow ones "
          "need a larger --reward_timeout."),
-    Rule("Most groups had nothing to learn from", no_signal(is_solved=False),
+    Rule("Most groups had nothing to learn from", partial(no_signal, False),
          "In {share} of the groups of the last steps all candidates earned the same, so their "
          "advantages are 0.",
          "Problems that are always or never solved teach nothing: mix in others, raise "
          "--num_candidates or --temperature, or set --learner dapo, which redraws such groups."),
-    Rule("Most problems are solved by now", no_signal(is_solved=True),
+    Rule("Most problems are solved by now", partial(no_signal, True),
          "In {share} of the groups of the last steps all candidates earned the same, at a score "
          "of {score}.",
          "There is little left to learn from these problems: stop here, or continue with harder "
@@ -280,17 +240,18 @@ RULES = (
          "What was learnt since then does not carry over: use the adapter of that step, or train "
          "with fewer --episodes, a lower --lr or more rows.", kinds=OFFLINE),
     Rule("Held-out pairs are told apart no better than by chance",
-         preferred(lambda over: abs(over) <= NEAR_CHANCE),
+         on("eval/*/accuracy", lambda c: abs(c.trained - CHANCE) <= NEAR_CHANCE, 1),
          "On {set} the better answer is preferred in {share} of the pairs.",
          "It has learnt nothing that carries over. Train longer or with a higher --lr; if that "
          "does not help, read some pairs: the better answer must be recognisable.", kinds=PAIRS),
-    Rule("The worse answers are preferred", preferred(lambda over: over < -NEAR_CHANCE),
+    Rule("The worse answers are preferred",
+         on("eval/*/accuracy", lambda c: c.trained < CHANCE - NEAR_CHANCE, 1),
          "On {set} the better answer is preferred in {share} of the pairs.",
          "Check that the columns are not exchanged: --chosen_column and --rejected_column. If they "
          "are right, train longer or with a higher --lr.", kinds=PAIRS),
     Rule("The margin grows while held-out accuracy falls", margin_without_accuracy,
-         "In training it went from {margin} to {margin_now}; on {set} the better answer was "
-         "preferred in {best} of the pairs after step {step}, and is in {last} now.",
+         "On {set} the better answer was preferred in {best} of the pairs after step {best_at}, "
+         "and is in {share} now.",
          "The training pairs are being memorised: use the adapter of that step, or train with "
          "fewer --episodes or a lower --lr.", kinds=PAIRS),
     Rule("The better answers became less likely, too", chosen_less_likely,
@@ -305,7 +266,8 @@ RULES = (
     Rule("Nothing was evaluated", not_evaluated,
          "Only losses of training are known, which fall also where rows are memorised.",
          "Set --eval_every, and --eval_dataset where the data has no test split.", NOTE, OFFLINE),
-    Rule("Too early to say", too_short, "Steps so far: {steps}; most signs need 6.",
+    Rule("Too early to say", on("timing/step_s", lambda c: len(c.points) < 2 * LEAST, 1),
+         "Steps so far: {steps}; most signs need 6.",
          "Figures of single steps scatter; the evaluations before and after tell more.", NOTE,
          (RL, *OFFLINE)),
 )  # fmt: skip

@@ -1,42 +1,45 @@
 """Trackers besides metrics.jsonl, one a file, of the name of their package, and what feeds them.
 What one of them raises, or that it hangs, costs a note and that tracker, never the run.
 
-A module has `start(run: TrackedRun) -> Tracker`, and may have `problem() -> str | None`: why it
-cannot be used although it is installed, and what to set.
+A module has `start(run: TrackedRun)`, which gives a tracker, and may have `problem()`, which says
+why it cannot be used although it is installed, or None. A tracker is one run there:
+
+    log(step, metrics)      numbers of a step; 0 is the evaluation before the first
+    samples(step, rows)     a few completions of an evaluation, as `sample_rows` has them
+    close(status)           finished, interrupted or failed
+
+Every method is called in the same thread, and may raise or take long.
 """
 
 import importlib
 import importlib.util
 import json
 import os
-import pkgutil
 import queue
 import secrets
 import shlex
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 from unslothrl.errors import UserError
 from unslothrl.files import read_object, write_whole
 from unslothrl.records import Group
-from unslothrl.text import redacted
+from unslothrl.text import one_line
 from unslothrl.tracking.metrics import is_number
+from unslothrl.tracking.rows import evaluation_rows
 
 PROJECT = "unslothrl"  # where runs are put unless anything names another
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
-MOST_IDS = 1 << 16  # bytes
-MOST_WAITING = 1000  # calls that a tracker has not taken, before it is given up
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
-MOST_SETS = 4
-MOST_TEXT = 4000  # characters of a text in a table
+COLUMNS = ("set", "task", "prompt", "answer", "completion", "score", "finish_reason", "tokens")
 NONE = "none"  # what `--track` is to switch off what a resumed run had
 
 
@@ -55,23 +58,6 @@ class TrackedRun:
         return self.config.get("project_name") or os.environ.get(variable) or PROJECT
 
 
-class Tracker(Protocol):
-    """One run in a tracker: metrics of a step (0 is the evaluation before the first), a few
-    completions of an evaluation as `sample_rows`, and its end (finished, interrupted or failed).
-    Every method is called in the same thread, and may raise or take long: see `Trackers`."""
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
-
-    def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None: ...
-
-    def close(self, status: str) -> None: ...
-
-
-def names() -> tuple[str, ...]:
-    """What `--track` may be besides."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
-
-
 def load(name: str) -> ModuleType:
     """The file of a tracker; its package is not imported yet."""
     return importlib.import_module(f"{__name__}.{name}")
@@ -87,8 +73,7 @@ def check(chosen: Sequence[str]) -> None:
                 f"track {name}: the package {name} is not installed: run `{pip}`, or set "
                 f"--track {NONE}"
             )
-        problem = getattr(load(name), "problem", None)
-        if problem is not None and (why := problem()):
+        if why := getattr(load(name), "problem", lambda: None)():
             raise UserError(f"track {name}: {why}")
 
 
@@ -106,12 +91,10 @@ class Trackers:
         folder: Path = Path(),
         config: Mapping[str, Any] | None = None,
         note: Callable[[str], None] = print,
-        start: Callable[[str, TrackedRun], Tracker] | None = None,
     ):
         """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
         self.names, self.folder, self.config = wanted(names), folder, config or {}
         self.note = note
-        self.start_one = start or (lambda name, run: load(name).start(run))
         self.threads: list[TrackerThread] = []
 
     def start(self, resumed_at: int | None = None) -> None:
@@ -119,24 +102,22 @@ class Trackers:
         ids = run_ids(self.folder, self.names) if self.names else {}
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
-            self.threads.append(TrackerThread(name, partial(self.start_one, name, run)))
+            self.threads.append(TrackerThread(name, partial(load(name).start, run)))
 
     def log(self, step: int, metrics: Mapping[str, Any]) -> None:
         """The numbers of a row of metrics.jsonl."""
         numbers = {k: value for k, value in metrics.items() if is_number(value) and k != "step"}
-        self._tell(lambda tracker: tracker.log(step, numbers))
+        self._tell("log", step, numbers)
 
     def samples(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Of what an evaluation drew, by set, a few completions."""
         if self.threads:
-            rows = list(sample_rows(drawn))
-            self._tell(lambda tracker: tracker.samples(step, rows))
+            self._tell("samples", step, sample_rows(drawn))
 
     def close(self, status: str, within_s: float = CLOSE_S) -> None:
         """Ends the run in every tracker; those that do not return in time are left behind."""
         end = time.monotonic() + within_s
-        self._tell(lambda tracker: tracker.close(status))
-        self._tell(None)
+        self._tell("close", status)
         for thread in self.threads:
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
@@ -144,12 +125,9 @@ class Trackers:
         self._drop_failed()
         self.threads = []
 
-    def _tell(self, call: Callable[[Tracker], None] | None) -> None:
+    def _tell(self, method: str, *arguments: Any) -> None:
         for thread in self.threads:
-            if thread.calls.qsize() < MOST_WAITING:
-                thread.calls.put(call)
-            else:
-                thread.failure = f"it has not taken the last {MOST_WAITING} calls"
+            thread.calls.put((method, arguments))
         self._drop_failed()
 
     def _drop_failed(self) -> None:
@@ -160,52 +138,38 @@ class Trackers:
 
 
 class TrackerThread(threading.Thread):
-    """Does one tracker's calls, in order, up to None. It is a daemon: one that hangs does not hold
-    the run."""
+    """Does one tracker's calls (method, arguments), in order, up to its `close`. It is a daemon:
+    one that hangs does not hold the run."""
 
-    def __init__(self, name: str, start: Callable[[], Tracker]):
+    def __init__(self, name: str, start: Callable[[], Any]):
         super().__init__(name=name, daemon=True)
-        self.calls: queue.SimpleQueue[Callable[[Tracker], None] | None] = queue.SimpleQueue()
+        self.calls: queue.SimpleQueue[tuple[str, tuple]] = queue.SimpleQueue()
         self.start_tracker = start
         self.failure: str | None = None
         self.start()
 
     def run(self) -> None:
         try:
-            tracker = self.start_tracker()
-            while (call := self.calls.get()) is not None:
-                call(tracker)
+            tracker, method = self.start_tracker(), ""
+            while method != "close":
+                method, arguments = self.calls.get()
+                getattr(tracker, method)(*arguments)
         except BaseException as error:  # SystemExit included: it must not end more than this thread
-            said = " ".join(redacted(str(error), guess=True).split())
-            self.failure = f"{type(error).__name__}: {said:.300}"
+            self.failure = f"{type(error).__name__}: {one_line(error)}"
 
 
 def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Tracker -> the run's id there, kept in the run's folder for a resume."""
     path = folder / IDS
-    ids = read_object(path, MOST_IDS) if path.is_file() else {}
+    ids = read_object(path) if path.is_file() else {}
     new = {name: secrets.token_hex(4) for name in names if name not in ids}
     if new:
         write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
     return ids | new
 
 
-def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> Iterator[dict[str, Any]]:
-    """The first candidate of the first problems of each evaluation set, long texts cut."""
-    for name, groups in list(drawn.items())[:MOST_SETS]:
-        for group in groups[:SAMPLES]:
-            completion = group.completions[0]
-            yield {
-                "set": name,
-                "task": group.task.id,
-                "prompt": cut(group.task.prompt),
-                "answer": cut(group.task.answer),
-                "completion": cut(completion.text),
-                "score": group.scores[0],
-                "finish_reason": completion.finish_reason,
-                "tokens": sum(completion.version_counts.values()),
-            }
-
-
-def cut(text: str) -> str:
-    return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + " ..."
+def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> list[dict[str, Any]]:
+    """The first candidate of the first problems of each evaluation set."""
+    few = {name: groups[:SAMPLES] for name, groups in drawn.items()}
+    rows = [row for row in evaluation_rows(few) if row["candidate"] == 0]
+    return [{name: row[name] for name in COLUMNS} for row in rows]

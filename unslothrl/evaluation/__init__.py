@@ -1,1 +1,0 @@
-"""What completions of a data set say of a policy: estimates, their intervals, and comparisons."""
