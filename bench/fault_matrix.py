@@ -53,6 +53,7 @@ class Fault:
     inject: Callable[[Place], Cost]
     codes: tuple[int, ...]  # with which the process that meets it may end
     most_lost: int = 0  # whole steps
+    runs: int | None = None  # if not as many as the others: it is done several times in each
 
 
 FAULTS = {
@@ -95,6 +96,12 @@ FAULTS = {
     "out of memory in an update": Fault(partial(do.short_of_memory, where="update"), (0,)),
     "out of memory in generation": Fault(partial(do.short_of_memory, where="generation"), (0,)),
     "adapter damaged in Ray's object store": Fault(wire.damaged_object, (0,)),
+    "adapter damaged in the file that vLLM reads": Fault(
+        partial(wire.damaged_file, damage=wire.flip), (0,), runs=1
+    ),
+    "adapter's file removed before vLLM reads it": Fault(
+        partial(wire.damaged_file, damage=wire.vanish), (0,), runs=2
+    ),
 }
 
 
@@ -131,7 +138,7 @@ def measure(times: int, only: str, wholes: Path) -> bool:
     for number in range(times):
         for name in (name for name in FAULTS if only in name):
             done = found["faults"].setdefault(name, [])
-            if len(done) <= number < times:
+            if len(done) <= number < (FAULTS[name].runs or times):
                 done.append({**injected(name, number, wholes), "commit": found["commit"]})
                 print(f"{name}: {json.dumps(done[-1])}", flush=True)
                 path.write_text(json.dumps(found, indent=1) + "\n")

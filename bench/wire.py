@@ -1,7 +1,7 @@
 """Adapters that are damaged between the learner and an actor, on runs with processes under Ray.
 
-A learner's adapter lies in Ray's object store, a shared memory that Ray's raylet has open. It is
-changed here from outside of the run.
+A learner's adapter lies in Ray's object store, a shared memory that Ray's raylet has open; vLLM
+reads it from a file in a folder of the run. Both are changed here from outside of the run.
 """
 
 import contextlib
@@ -10,7 +10,8 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 from injections import Place
@@ -19,9 +20,11 @@ from small_runs import STEPS, Cost, Training, compared, whole_run
 from unslothrl.system.variables import PROCESS
 
 TRANSFORMERS = ["--engine", "transformers"]
+VLLM = ["--engine", "vllm"]
 ONE_ACTOR = ["--learner", "grpo", "--number_of_actors", "1", "--learner_chunk_size", "0"]
 BEGINS = b'{"base_model.model.'  # an adapter, after the length of its header
 PUBLISHED_S = 8.0  # in which a learner has published on a busy machine
+TIMES = 5  # that files are damaged in a run before they are read, if it has so many versions
 
 
 def damaged_object(place: Place) -> Cost:
@@ -117,3 +120,47 @@ def process_named(name: str, driver: int) -> psutil.Process | None:
             if process.environ().get(PROCESS) == name and process.cmdline()[0].startswith("ray::"):
                 return process
     return None
+
+
+def damaged_file(place: Place, damage: Callable[[Path, random.Random], None]) -> Cost:
+    """The file that vLLM is about to read, as soon as it is there, of `TIMES` versions."""
+    flags = [*ONE_ACTOR, *VLLM]
+    whole = whole_run(place.wholes, "whole-vllm", *flags, is_new=True)
+    training = Training(place.folder, *flags, is_new=True)
+    first: dict[str, Path] = {}  # of each version
+    damaged: set[str] = set()
+    again: set[str] = set()  # versions that the actor has written once more because of it
+    while training.process.poll() is None:
+        for path in versions():
+            version = path.parent.name.split("-")[0]
+            if first.setdefault(version, path) != path:
+                again.add(version)
+            elif version not in damaged and len(again) < TIMES:
+                damaged.add(version)
+                with contextlib.suppress(OSError):
+                    damage(path, place.draw)
+    says = "nothing: it is written again"
+    at = f"{len(again)} of {len(first)} versions in time"
+    cost = Cost(at, training.ends(), says, times=len(again))
+    if not again:
+        cost.wrong.append("all were read before they were damaged")
+    return compared(place.folder, whole, cost)
+
+
+def versions() -> Iterator[Path]:
+    """The files that vLLM reads of the adapter's versions, of all runs on this machine."""
+    for room in ("/dev/shm", "/tmp"):
+        yield from Path(room).glob("unslothrl-*/**/v*/adapter_model.safetensors")
+
+
+def flip(path: Path, draw: random.Random) -> None:
+    with path.open("r+b", buffering=0) as file:
+        where = draw.randrange(path.stat().st_size - 10_000, path.stat().st_size)
+        file.seek(where)
+        (value,) = file.read(1)
+        file.seek(where)
+        file.write(bytes([value ^ 1 << draw.randrange(8)]))
+
+
+def vanish(path: Path, draw: random.Random) -> None:
+    path.unlink()

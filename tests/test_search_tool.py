@@ -68,13 +68,12 @@ def test_an_episode_reads_what_it_has_searched_for(tmp_path):
         (f"[1] corpus.jsonl 3\n{FISH}", 0),
         ("nothing found: no passage has any of these words", 0),
         ("error: search: the query must be a text of a few words", 1),
-        ("error: search: the query must be a text of a few words", 1),
+        ('error: search: query must be of type string, got ["cat"]', 1),
         ("error: search: k must be a whole number from 1 to 10", 1),
-        ("error: search: k must be a whole number from 1 to 10", 1),
+        ('error: search: k must be of type integer, got "2"', 1),
         ("error: search: the query is longer than 1,000 characters", 1),
-        (said[-1][0], 1),
+        ("error: search: missing a required argument: 'query'", 1),
     ]
-    assert "missing 1 required positional argument: 'query'" in said[-1][0]
 
 
 @pytest.mark.real

@@ -139,7 +139,15 @@ class VllmEngine:
         self._unload_unused()
 
     def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
-        """-> the number of the load: under a name and an id that no other load has."""
+        """-> the number of the load. From new files where it fails: somebody may have damaged or
+        removed the first."""
+        try:
+            return self._add_files(adapter)
+        except Exception:
+            return self._add_files(adapter)
+
+    def _add_files(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
+        """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
         number, files = next(NUMBERS), self.files.hold(adapter)

@@ -7,7 +7,7 @@ import asyncio
 import functools
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unslothrl.environments.base import Action, ToolCall, ToolError
@@ -18,6 +18,15 @@ TOOL = (
     "give it types and a docstring that describes each argument, or, if it is no tool, a name that "
     "begins with _"
 )
+TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not checked
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": (dict, list),  # also what a bare `list` and unknown classes are called
+    "null": type(None),
+}
 
 
 class InvalidEnvironment(Exception):
@@ -88,8 +97,11 @@ class Tools:
         if self.most_calls and self.made >= self.most_calls:
             return f"error: no more calls: {self.most_calls} were made", True
         self.made += 1
+        arguments = call.arguments or {}
+        if why := misfit(function, arguments):
+            return f"error: {call.name}: {why}"[:MOST_ERROR], True
         try:
-            return text(awaited(function(**(call.arguments or {})))), False
+            return text(awaited(function(**arguments))), False
         except Exception as error:
             if isinstance(error, ToolError):
                 return str(error)[:MOST_TOOL_ERROR], True
@@ -110,6 +122,51 @@ def schema(function: Callable) -> dict[str, Any]:
         raise InvalidEnvironment(
             f"the tool {function.__name__} has no schema ({why:.200}): {TOOL}"
         ) from None
+
+
+def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:
+    """What is wrong with the arguments of a call, "" where nothing is."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        return str(error)
+    kinds = schema(function)["function"]["parameters"]["properties"]
+    for name, value in arguments.items():
+        parameter = signature.parameters.get(name)
+        is_default = value is None and parameter is not None and parameter.default is None
+        if not is_default and (why := unlike(name, value, kinds.get(name, {}))):
+            return why
+    return ""
+
+
+def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
+    """How a value differs from a JSON schema as transformers writes it, "" where it does not. What
+    is in a list or an object is the function's to check."""
+    kinds = kind.get("anyOf", [kind])
+    types = [each for one in kinds for each in listed(one.get("type", []))]
+    if value is None and kind.get("nullable"):
+        return ""
+    if types and not any(is_of(value, each) for each in types):
+        return f"{name} must be of type {' or '.join(types)}, got {shown(value)}"
+    choices = kind.get("enum", [])
+    if choices and value not in choices:
+        return f"{name} must be one of {shown(choices)}, got {shown(value)}"
+    return ""
+
+
+def listed(value: str | list[str]) -> list[str]:
+    return [value] if isinstance(value, str) else value
+
+
+def is_of(value: Any, name: str) -> bool:
+    if isinstance(value, bool) and name in ("integer", "number"):
+        return False
+    return name not in TYPES or isinstance(value, TYPES[name])
+
+
+def shown(value: Any) -> str:
+    return f"{json.dumps(value, ensure_ascii=False, default=str):.80}"
 
 
 def text(value: Any) -> str:

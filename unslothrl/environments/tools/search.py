@@ -82,11 +82,11 @@ def tools(path: str) -> list[Callable]:
     return [search]
 
 
-def check(query: Any, k: Any) -> None:
+def check(query: str, k: int) -> None:
     """Raises ToolError for what the policy must write otherwise."""
-    if not isinstance(query, str) or not query.strip():
+    if not query.strip():
         raise ToolError("error: search: the query must be a text of a few words")
     if len(query) > MOST_QUERY:
         raise ToolError(f"error: search: the query is longer than {MOST_QUERY:,} characters")
-    if type(k) is not int or not 1 <= k <= MOST_RESULTS:
+    if not 1 <= k <= MOST_RESULTS:
         raise ToolError(f"error: search: k must be a whole number from 1 to {MOST_RESULTS}")
