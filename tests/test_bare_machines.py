@@ -112,7 +112,7 @@ def test_doctor_names_what_a_machine_lacks(inside, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     mounts = f"mount -t tmpfs -o ro tmpfs {home}; mount -t tmpfs -o size=64m tmpfs /dev/shm"
-    answer = inside(mounts, *DOCTOR, HOME=str(home), XDG_CACHE_HOME="", HF_HOME="")
+    answer = inside(mounts, *DOCTOR, HOME=str(home), XDG_CACHE_HOME="", HF_HOME=f"{home}/hub")
     assert "set HF_HOME" in doctors(answer, "disk: hub")
     assert "--shm-size=" in doctors(answer, "/dev/shm")
     assert doctors(answer, "compiler").startswith("ok")

@@ -72,7 +72,7 @@ def test_every_module_and_every_name_that_it_imports_is_there():
     })  # fmt: skip
     assert ("vllm.lora.utils", "parse_fine_tuned_lora_name") in names
     modules = sorted(map(module_of, files))
-    assert "unslothrl.backends.unsloth" in modules and len(modules) > 300
+    assert "unslothrl.backends.unsloth" in modules and len(modules) > 200
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "-c", CHECK], input=json.dumps([modules, names, sorted(NOT_INSTALLED)]),

@@ -63,6 +63,7 @@ def worker(rank: int, base: Path, folder: Path, kv_heads: int) -> list[str | Non
     config = vllm_without_kernels.configuration(base, rank=SLOT_RANK, workers=2, **changed)
     llm = vllm_without_kernels.Llm(config, rank, f"file://{folder}/store")
     first, second = adapter(1, kv_heads=kv_heads), adapter(2, kv_heads=kv_heads)
+    (folder / str(rank)).mkdir()
     llm.add_lora(LoRARequest("first", 1, str(write_adapter(first, folder / str(rank)))))
     said = [problem_of(1, Published(each), llm.model) for each in (first, second)]
     llm.model.lora_manager.modules["model.layers.0.self_attn.qkv_proj"].lora_a_stacked[1].zero_()

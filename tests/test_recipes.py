@@ -206,6 +206,7 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
         assert any("train/loss" in row for row in rows)
     resolved = tomllib.loads(Path("runs/two/config.toml").read_text())
+    resolved |= resolved.pop("objective", {})
     kept = {k: v for k, v in recipe.items() if k not in changes}
     assert {k: resolved[k] for k in kept} == {
         k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()

@@ -25,7 +25,10 @@ FUSED = ("LoRA_QKV", "LoRA_MLP", "LoRA_W", "Fast_RMS_Layernorm", "Fast_RoPE_Embe
 
 def hide_the_extension_for_avx512() -> None:
     """Unsloth imports that of vLLM's CPU build, to see whether it is broken; this is any CPU."""
-    sys.modules["vllm._C"] = types.ModuleType("vllm._C")
+    import torch
+
+    if not torch.cpu._is_avx512_bf16_supported():  # else it is what vLLM's engine runs on
+        sys.modules["vllm._C"] = types.ModuleType("vllm._C")
 
 
 def pretend_there_is_a_card() -> list:

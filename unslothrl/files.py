@@ -144,14 +144,12 @@ def read_bytes(path: Path) -> bytes:
     """The content of a regular file of at most `MOST_BYTES`. Raises Unreadable."""
     if not is_file(path):  # opening a FIFO would wait for its writer
         raise Unreadable(f"{path}: it is {'a folder' if is_folder(path) else 'not a regular file'}")
+    if path.stat().st_size > MOST_BYTES:
+        raise Unreadable(f"{path}: it has over {MOST_BYTES:,} bytes")
     try:
-        with path.open("rb") as file:
-            data = file.read(MOST_BYTES + 1)  # the size of what lies under /proc is 0
+        return path.read_bytes()
     except OSError as error:
         raise Unreadable(f"{path}: it cannot be read ({error.strerror})") from None
-    if len(data) > MOST_BYTES:
-        raise Unreadable(f"{path}: it has over {MOST_BYTES:,} bytes")
-    return data
 
 
 def read_object(path: Path) -> dict[str, Any]:

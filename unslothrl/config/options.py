@@ -118,11 +118,12 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         2,
         "processes that only generate; 0: the learner generates everything",
         at_least=0,
+        at_most=1024,
     )
     min_actors: int = hardware(
         1, "fewest actors with which a run continues while dead ones are being replaced", at_least=0
     )
-    number_of_learners: int = hardware(1, "processes that train", at_least=1)
+    number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
     learner_chunk_size: int = hardware(
         8, "prompts per step for which each learner generates, 0 = none", at_least=0, unit="prompts"
     )

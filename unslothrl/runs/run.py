@@ -97,11 +97,14 @@ class EarlierRun:
         return has_ended and not is_longer
 
     def summary(self) -> dict[str, Any]:
-        """How it ended; {} where that is damaged: a run that goes on needs none of it."""
+        """How it ended, with the paths of a folder that was moved since; {} where that is damaged:
+        a run that goes on needs none of it."""
         try:
-            return self.folder.read_summary()
+            found = self.folder.read_summary()
         except ValueError:
             return {}
+        before, now = str(Path(str(found.get("report"))).parent), str(self.folder.path)
+        return {k: v.replace(before, now) if isinstance(v, str) else v for k, v in found.items()}
 
     def show(self, view: Terminal) -> None:
         """As at its end, with nothing done."""
