@@ -34,7 +34,8 @@ def watch():
                 file.write("\\n".join(here))
         time.sleep(0.2)
 
-threading.Thread(target=watch, daemon=True).start()
+if {"train_distributed.py", "default_worker.py"} & {os.path.basename(each) for each in sys.orig_argv}:
+    threading.Thread(target=watch, daemon=True).start()
 """
 # The files whose functions the second step calls, and the package's classes that it makes one of.
 ONE_STEP = """
@@ -142,11 +143,11 @@ def run(tree: Path, scratch: Path) -> dict[str, object]:
         )  # fmt: skip
     modules = {name for file in seen.iterdir() for name in file.read_text().split()}
     paths = [tree / name.replace(".", "/") for name in modules]
-    files = [each.with_suffix(".py") if each.with_suffix(".py").exists() else each / "__init__.py"
-             for each in paths]  # fmt: skip
+    files = [file for each in paths for file in (each.with_suffix(".py"), each / "__init__.py")
+             if file.exists()]  # fmt: skip
     found = json.loads(step.read_text())
     return {
-        "train, modules": len(modules),
+        "train, modules": len(files),
         "train, lines": lines(files),
         "a step, files": len(found["files"]),
         "a step, lines of them": lines([Path(each) for each in found["files"]]),
