@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from unslothrl.tracking.run_folder import RunFolder
+
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "bench" / "results" / "fault-matrix-cpu.json"
 
@@ -33,7 +35,6 @@ def test_what_the_last_run_found_broken_is_nothing(matrix):
 @pytest.mark.parametrize(
     ("changed", "broken"),
     [
-        ({}, []),
         ({"lost": 1}, []),
         ({"lost": 2}, ["2 whole steps lost"]),
         ({"code": 0}, ["exit code 0"]),
@@ -52,17 +53,15 @@ def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(matrix, t
     from small_runs import data_lost as lost
     from small_runs import recorded
 
-    def run(name: str, steps: list[int], tasks: list[str]) -> Path:
-        folder = tmp_path / name
-        (folder / "rollouts").mkdir(parents=True)
-        lines = [json.dumps({"step": step}) + "\n" for step in steps]
-        (folder / "metrics.jsonl").write_text("".join(lines))
-        rows = [json.dumps({"task": task, "candidate": 0}) + "\n" for task in tasks]
-        (folder / "rollouts" / "step_000001.jsonl").write_text("".join(rows))
-        return folder
+    def run(name: str, steps: list[int], tasks: str) -> Path:
+        (tmp_path / name).mkdir()
+        folder = RunFolder(tmp_path / name)
+        for step in steps:
+            folder.log({"step": step})
+        folder.write_rows("rollouts", 1, [{"task": task, "candidate": 0} for task in tasks])
+        return folder.path
 
-    whole = run("whole", [1, 2], ["a", "b"])
+    whole = run("whole", [1, 2], "ab")
     assert lost(whole, whole) == 0 and len(recorded(whole)) == 4
-    assert lost(run("missing", [1], ["a"]), whole) == 2
-    assert lost(run("twice", [1, 2, 2], ["a", "b", "b"]), whole) == 2
-    assert lost(run("other", [1, 2], ["a", "c"]), whole) == 2
+    for steps, tasks in (([1], "a"), ([1, 2, 2], "abb"), ([1, 2], "ac")):
+        assert lost(run(tasks, steps, tasks), whole) == 2
