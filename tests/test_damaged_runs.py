@@ -49,7 +49,6 @@ def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp
 
 
 def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
-    """A file manager's names: step_000002 (copy).jsonl."""
     run = make_run(tmp_path / "run", 2)
     for folder in ("rollouts", "evals"):
         original = run.path / folder / "step_000002.jsonl"

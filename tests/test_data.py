@@ -29,7 +29,7 @@ from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
-from unslothrl.weights import base_model
+from unslothrl.weights import adapter_use, base_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -39,19 +39,21 @@ def tokenizer():
     return base_model.load_tokenizer(embedded.BASE)
 
 
+@pytest.fixture
+def load(tmp_path, tokenizer):
+    """-> load(rows, **options): the data of a run over a.jsonl."""
+
+    def load(rows, **changes):
+        return tasks.load(options(write(tmp_path / "a.jsonl", rows), **changes), tokenizer)
+
+    return load
+
+
 def options(dataset, reward=(), **changes):
     chosen = rewards.choose(reward)
-    values = {
-        "dataset": str(dataset),
-        "holdout": 0.25,
-        "eval_problems": 0,
-        "max_prompt_tokens": 200,
-        "seed": 0,
-        "needs": rewards.needs_of(chosen),
-        "system_prompt": "",
-        "default_prompt": rewards.system_prompt(chosen),
-    }
-    return DataOptions(**{**values, **changes})
+    usual = {"holdout": 0.25, "eval_problems": 0, "max_prompt_tokens": 200, "seed": 0}
+    usual |= {"needs": rewards.needs_of(chosen), "default_prompt": rewards.system_prompt(chosen)}
+    return DataOptions(str(dataset), **{**usual, "system_prompt": "", **changes})
 
 
 def as_csv(rows, delimiter=",", newline="\n"):
@@ -94,11 +96,8 @@ def trained_on(data):
     return [one.problem for one in data.train.tasks]
 
 
-# Formats
-
-
 PROBLEM, ANSWER = "What is 3 + 4?", "7"
-SAID = [{"role": "user", "content": PROBLEM}]
+SAID, PARTS = [{"role": "user", "content": PROBLEM}], [{"type": "text", "text": PROBLEM}]
 TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}
 SAME_ROW = {
     "D and MATH-500": {"problem": PROBLEM, "answer": ANSWER, "level": 1},
@@ -112,9 +111,8 @@ SAME_ROW = {
     "solution": {"problem": PROBLEM, "solution": "It is $\\boxed{7}$."},
     "several answers": {"question": PROBLEM, "answer": ["7", "seven"]},
     "a number": {"problem": PROBLEM, "answer": 7},
-    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": PROBLEM}]}],
-              "ground_truth": ANSWER},
-}  # fmt: skip
+    "parts": {"messages": [{**SAID[0], "content": PARTS}], "ground_truth": ANSWER},
+}
 
 
 @pytest.mark.parametrize("reward", ["accuracy", "boxed"])
@@ -236,9 +234,6 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer
         tasks.load(options(path, reward=("code",), eval_dataset=(str(path),)), tokenizer)
 
 
-# Sources
-
-
 def test_a_source_is_taken_apart():
     name = "openai/gsm8k"
     assert sources.parse("a.jsonl") == Source("a.jsonl")
@@ -283,9 +278,6 @@ def test_folders_of_the_datasets_library(tmp_path):
         sources.load_splits(sources.parse(str(tmp_path / "empty")))
 
 
-# Malformed files
-
-
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
@@ -321,16 +313,14 @@ def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
     """As `datasets.load_dataset` would not leave it."""
     rows = [{"a": "2020-01-01"}, {"a": "007"}, {"a": 10**30, "b": None}, {"a": ["1", 2], "c": {}}]
     assert [*files.read(write(tmp_path / "a.jsonl", rows))] == rows
-    (tmp_path / "a.csv").write_text("a,b\n007,NA\n1.50,\n2020-01-01,True\n")
-    assert [*files.read(tmp_path / "a.csv")] == [
-        {"a": "007", "b": "NA"}, {"a": "1.50", "b": ""}, {"a": "2020-01-01", "b": "True"},
-    ]  # fmt: skip
+    texts = [{"a": "007", "b": "NA"}, {"a": "1.50", "b": ""}, {"a": "2020-01-01", "b": "True"}]
+    assert [*files.read(write(tmp_path / "a.csv", texts))] == texts
 
 
-def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, tokenizer):
+def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, load):
     odd = [{"problem": "a"}, {"problem": "b", "answer": {"x": 1}}, {"problem": ["c"], "answer": 1}]
-    path = write(tmp_path / "a.jsonl", [*ROWS[:14], *odd, *ROWS[14:]])
-    data = tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
+    itself = (str(tmp_path / "a.jsonl"),)
+    data = load([*ROWS[:14], *odd, *ROWS[14:]], eval_dataset=itself)
     assert len(data.train.tasks) == 20
     said = "\n".join(data.notes)
     assert "a.jsonl: of 23 rows not used: 1 no column answer" in said
@@ -339,32 +329,21 @@ def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, tokeniz
     assert data.train.tasks[14].id == "a.jsonl/17"  # numbered as in the file
 
 
-# Splits and order
-
-
-def test_the_held_out_split_is_seeded_and_disjoint(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", ROWS)
+def test_the_held_out_split_is_seeded_and_disjoint(load):
+    """A repeated problem is on one side of it."""
     held_out = []
-    for seed in (0, 0, 1):
-        data = tasks.load(options(path, seed=seed), tokenizer)
+    for seed, copies in ((0, 1), (0, 1), (1, 1), (0, 3)):
+        data = load(ROWS * copies, seed=seed)
         held_out.append({task.problem for task in eval_of(data)})
-        assert len(held_out[-1]) == 5 and len(data.train.tasks) == 15  # a quarter of 20
-        assert held_out[-1].isdisjoint(trained_on(data))
+        assert len(held_out[-1]) == 5 and held_out[-1].isdisjoint(trained_on(data))
+        assert (len(eval_of(data)), len(data.train.tasks)) == (5 * copies, 15 * copies)
     assert held_out[0] == held_out[1] != held_out[2]
-
-
-def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
-    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS * 3)), tokenizer)
-    held_out = {task.problem for task in eval_of(data)}
-    assert len(held_out) == 5 and len(eval_of(data)) == 15
-    assert held_out.isdisjoint(trained_on(data))
-    same = [{"problem": "same", "answer": "1"}] * 10
     with pytest.raises(UserError, match="nothing is left to train on"):
-        tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
+        load([{"problem": "same", "answer": "1"}] * 10)
 
 
-def test_every_episode_has_every_task_once_in_its_own_order(tmp_path, tokenizer):
-    train = tasks.load(options(write(tmp_path / "a.jsonl", ROWS)), tokenizer).train
+def test_every_episode_has_every_task_once_in_its_own_order(load):
+    train = load(ROWS).train
     assert train.steps_per_episode(4) == 4  # 15 tasks: 4 + 4 + 4 + 3
     ids, position = [], 0
     while position < 30:
@@ -400,10 +379,9 @@ def test_a_large_set_is_rendered_when_it_is_drawn(tmp_path, tokenizer, monkeypat
         tasks.FiniteTasks(all_long, 0).draw(0, 3)
 
 
-def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", [*ROWS, {"problem": "x" * 500, "answer": "1"}])
+def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer, load):
     other = str(write(tmp_path / "e.jsonl", ROWS))
-    data = tasks.load(options(path, eval_dataset=(other,)), tokenizer)
+    data = load([*ROWS, {"problem": "x" * 500, "answer": "1"}], eval_dataset=(other,))
     note, warning = data.notes
     assert warning.startswith("warning: ") and "are also trained on" in warning
     assert note.startswith("a.jsonl: of 21 rows not used: 1 longer than 200 tokens")
@@ -412,19 +390,14 @@ def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
     assert list(data.evals) == ["e"]
 
 
-def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    data = tasks.load(options(path), tokenizer)
-    longest = max(len(task.prompt_ids) for task in data.train.tasks)
+def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer, load):
+    longest = max(len(task.prompt_ids) for task in load(ROWS).train.tasks)
     with pytest.raises(UserError, match=f"--max_prompt_tokens {longest}"):
-        tasks.load(options(path, max_prompt_tokens=5), tokenizer)
+        load(ROWS, max_prompt_tokens=5)
     with pytest.raises(UserError, match=r"all .* prompts of embedded"):
         tasks.load(options("embedded", max_prompt_tokens=10), tokenizer)
     with pytest.raises(UserError, match="no such file"):
         tasks.load(options(tmp_path / "none.jsonl"), tokenizer)
-
-
-# Eval sets
 
 
 def test_eval_sets_by_name(tmp_path, tokenizer):
@@ -443,14 +416,11 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
             sources.eval_sources(given)
 
 
-def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
-    train, test = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
-    asked = options(train, eval_dataset=(str(test),), eval_problems=7)
-    found = [eval_of(tasks.load(replace(asked, seed=seed), tokenizer)) for seed in (0, 1)]
+def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, load):
+    test = (str(write(tmp_path / "b.jsonl", ROWS)),)
+    data = [load(ROWS, eval_dataset=test, eval_problems=7, seed=seed) for seed in (0, 1)]
+    found = [eval_of(each) for each in data]
     assert found[0] == found[1] and len({task.id for task in found[0]}) == 7
-
-
-# Prompts
 
 
 def test_a_template_that_refuses_or_writes_nothing_is_told():
@@ -465,14 +435,12 @@ def test_a_template_that_refuses_or_writes_nothing_is_told():
             rendering.render(Refuses(), "1+1?", system_prompt)
 
 
+ROLES_ALONE = "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|>\n{% endfor %}"
+BEGINNINGS = "{{ messages[-1].content[:8] }}"
+
+
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|>\n{% endfor %}",
-        "{{ messages[-1].content[:8] }}",  # all but the beginning is dropped
-    ],
-)
+@pytest.mark.parametrize("template", [ROLES_ALONE, BEGINNINGS])
 def test_a_template_that_drops_what_the_user_asks_is_told(template, tmp_path):
     forgetful = base_model.load_tokenizer(embedded.BASE)
     forgetful.chat_template = template
@@ -528,8 +496,7 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
         ((f"{mine}:f",), ""),
         ((f"{mine}:f", "boxed=0"), boxed.PROMPT),
     ]:
-        asked = options(path, reward, system_prompt=None)
-        assert asked.added_system_prompt == expected
+        assert options(path, reward, system_prompt=None).added_system_prompt == expected
     assert options("embedded", system_prompt=None).added_system_prompt == ""
     tiny = Config(model="embedded", dataset=str(path))
     assert data_options(tiny).added_system_prompt == ""  # it cannot follow one
@@ -539,8 +506,6 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
 
 
 def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
-    from unslothrl.weights import adapter_use
-
     def asked(config):
         return data_options(replace(config, adapter=str(tmp_path))).added_system_prompt
 
@@ -551,11 +516,8 @@ def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
         (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
         assert asked(other) == prompt
         assert asked(replace(other, system_prompt="mine")) == "mine"
-    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        assert tag in THINK_AND_ANSWER
-
-
-# The embedded generator
+    tags = ("<think>", "</think>", "<answer>", "</answer>")
+    assert all(tag in THINK_AND_ANSWER for tag in tags)
 
 
 def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
@@ -576,9 +538,6 @@ def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, 
     monkeypatch.chdir(tmp_path)
     loaded = [tasks.load(options(name), tokenizer) for name in (path, "a.jsonl", "./a.jsonl")]
     assert len({tuple(task.id for task in data.train.tasks) for data in loaded}) == 1
-
-
-# unslothrl data
 
 
 @pytest.mark.real
@@ -608,19 +567,15 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
 GIGABYTE = """
 import sys
 from unslothrl.data.columns import RowNeeds
-from unslothrl.data import tasks
-from unslothrl.data.tasks import DataOptions
+from unslothrl.data.tasks import DataOptions, load
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
     needs=RowNeeds(answer=("boxed",)))
-data = tasks.load(asked, Tokenizer())
-position = 0
-for _ in range(20):
-    drawn, position = data.train.draw(position, 32)
-    assert len(drawn) == 32
+data = load(asked, Tokenizer())
+assert len(data.train.draw(0, 640)[0]) == 640
 status = open("/proc/self/status").read()  # getrusage would count the test's own process too
 print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
@@ -632,12 +587,10 @@ def test_a_large_file_is_streamed(tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
     path = tmp_path / "large.jsonl"
-    with path.open("w") as file:
-        for i in range(count):
-            file.write(f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n')
-    done = subprocess.run(
-        [sys.executable, "-c", GIGABYTE, str(path)], capture_output=True, text=True, cwd=ROOT
-    )
+    rows = (f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n' for i in range(count))
+    path.write_text("".join(rows))
+    words = [sys.executable, "-c", GIGABYTE, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     rows, memory_mb = map(int, done.stdout.split())
     assert rows == count - 15_000 and memory_mb < 150
@@ -645,19 +598,16 @@ def test_a_large_file_is_streamed(tmp_path):
 
 def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
-    config = Config(dataset=str(path), prompt_column="nosuch")
-    found = data_options(config)
+    found = data_options(Config(dataset=str(path), prompt_column="nosuch"))
     with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
         sources.split(found, found.reader)
 
 
-def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, tokenizer):
-    """One row in 40 has no answer; its number is the line's, held out or not."""
-    path = tmp_path / "a.jsonl"
+def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(load):
     for broken in (3, 17, 30):
         rows = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
         rows[broken - 1]["answer"] = None
-        notes = tasks.load(options(write(path, rows), holdout=0.5), tokenizer).notes
+        notes = load(rows, holdout=0.5).notes
         assert [note for note in notes if "column answer is empty" in note] != []
         assert all(f"(row {broken})" in note for note in notes)
 

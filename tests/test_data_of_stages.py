@@ -90,6 +90,7 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
     pairs[4]["chosen"] = "long " * 40
     _, found, text = shown("dpo", pairs, "--max_length", "100")
     assert (found["rows"], found["facts"]["trained rows"], len(found["lengths"])) == (6, 4, 5)
+    assert found["facts"]["evaluation rows"] == 6
     equal, long = found["not_used"][:2]
     assert equal.endswith("1 chosen and rejected are equal (row 2)")
     assert "1 longer than 100 tokens" in long and str(max(found["lengths"])) in long
@@ -104,14 +105,3 @@ def test_text_of_the_data_does_not_steer_the_terminal(shown):
     _, _, text = shown("sft", [{"prompt": prompt, "completion": "\x9b2J\tb"}])
     assert "\t" in text and not any(character in text for character in "\x1b\x9b\u202e\r")
     assert "read   | learnt | no<|im_end|>" in text
-
-
-def test_a_share_of_the_rows_is_held_out(capsys, tmp_path):
-    path, rows = (
-        tmp_path / "rows.jsonl",
-        [{"prompt": f"{n}?", "completion": "a"} for n in range(40)],
-    )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert cli.main(["data", "sft", str(path), "--model", "embedded", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["facts"]["evaluation rows"]) == (36, 4)
