@@ -1,5 +1,8 @@
-"""How bench/faults.py judges a run: what it takes for lost, consumed twice, or slow."""
+"""How bench/faults.py judges a run: what it takes for lost, consumed twice, or slow; and the table
+of bench/fault_matrix.py in docs/reliability.md: that of the last run, which keeps its promises."""
 
+import importlib
+import json
 from pathlib import Path
 
 import pytest
@@ -8,18 +11,22 @@ from run_on_hosts import wrongly_consumed
 from unslothrl.tracking.run_folder import RunFolder
 
 BENCH = Path(__file__).parents[1] / "bench"
+RESULTS = BENCH / "results" / "fault-matrix-cpu.json"
 
 
 @pytest.fixture
 def faults(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
-    import faults
+    return importlib.import_module("faults")
 
-    return faults
+
+@pytest.fixture
+def matrix(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("fault_matrix")
 
 
 def write(folder: Path, *steps: list[tuple[str, int]]) -> Path:
-    """Rollouts of so many steps: (task, candidate) of each row."""
     for step, rows in enumerate(steps, 1):
         drawn = [{"task": task, "candidate": candidate} for task, candidate in rows]
         RunFolder(folder).write_rows("rollouts", step, drawn)
@@ -81,3 +88,41 @@ def test_a_run_fails_for_each_of_what_it_must_do(faults):
     bad |= {"prompts_not_consumed_once_a_pass": ["0 tasks of 3"]}
     for name, value in bad.items():
         assert len(faults.problems_of({**good, name: value}, dict(good))) == 1, name
+
+
+def test_the_documents_table_is_that_of_the_last_run_which_found_nothing_broken(matrix):
+    found = json.loads(RESULTS.read_text())
+    assert matrix.table(found) in (BENCH.parent / "docs/reliability.md").read_text()
+    assert found["faults"].keys() == matrix.FAULTS.keys() and all(found["faults"].values())
+    for name, done in found["faults"].items():
+        for each in done:
+            cost = matrix.Cost(**{key: each[key] for key in matrix.Cost.__dataclass_fields__})
+            assert matrix.problems_of(matrix.FAULTS[name], cost) == each["problems"] == [], name
+
+
+def test_each_broken_promise_is_named(matrix):
+    fault = matrix.Fault(lambda place: None, (1,), most_lost=1)
+    kept = {"at": "", "code": 1, "said": "", "lost": 1}
+    assert matrix.problems_of(fault, matrix.Cost(**kept)) == []
+    broken = {"code": 0, "lost": 2, "data": 3, "differs": ["metrics"], "wrong": ["no line"]}
+    found = matrix.problems_of(fault, matrix.Cost(**{**kept, **broken}))
+    said = ["exit code 0", "2 whole steps lost", "3 prompts or lines lost", "metrics", "no line"]
+    assert sorted(found) == sorted(said)
+
+
+def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(matrix, tmp_path):
+    from small_runs import data_lost as lost
+    from small_runs import recorded
+
+    def run(name: str, steps: list[int], tasks: str) -> Path:
+        (tmp_path / name).mkdir()
+        folder = RunFolder(tmp_path / name)
+        for step in steps:
+            folder.log({"step": step})
+        folder.write_rows("rollouts", 1, [{"task": task, "candidate": 0} for task in tasks])
+        return folder.path
+
+    whole = run("whole", [1, 2], "ab")
+    assert lost(whole, whole) == 0 and len(recorded(whole)) == 4
+    for steps, tasks in (([1], "a"), ([1, 2, 2], "abb"), ([1, 2], "ac")):
+        assert lost(run(tasks, steps, tasks), whole) == 2
