@@ -4,7 +4,7 @@ import json
 
 import pytest
 from byte_tokenizers import ByteTokenizer, for_template
-from test_dialogue import TOOL
+from test_dialogue import ASKED, TOOL
 
 from unslothrl.dialogue.calls import CUT_OFF, FORMS, HERMES, NO_OBJECT, NOT_IN_FORM, NOT_JSON
 from unslothrl.dialogue.conversation import Conversation
@@ -16,7 +16,6 @@ from unslothrl.weights.base_model import load_tokenizer
 
 pytestmark = pytest.mark.real
 
-ASKED = [{"role": "user", "content": "What is 2 + 3?"}]
 CHATML = (BASE / "chat_template.jinja").read_text()
 MISTRAL = (
     "{{ bos_token }}{% if tools %}[AVAILABLE_TOOLS] {{ tools | tojson }}"
@@ -140,7 +139,6 @@ def test_calls_in_hermes_form(text, rest, calls):
     ],
 )
 def test_calls_whose_arguments_have_tags(template, name, argument):
-    """Values are JSON, unless the tool takes a text."""
     form = TemplateDialogue(for_template(f"trl/{template}")).native
     kinds = {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {}}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": kinds}}}
@@ -148,9 +146,8 @@ def test_calls_whose_arguments_have_tags(template, name, argument):
     call = f"<tool_call>{written}{argument.format('c', 'x{2')}\n</tool_call>"
     rest, found = form.read(f"So: {call}.{call}", [tool])
     assert rest == "So: ."
-    assert [(each.name, each.arguments) for each in found] == [
-        ("f", {"a": "1", "b": 2, "c": "x{2"})
-    ] * 2
+    expected = ("f", {"a": "1", "b": 2, "c": "x{2"})
+    assert [(each.name, each.arguments) for each in found] == [expected, expected]
     _, (cut_off,) = form.read(call[:-2], [tool])
     _, (other,) = form.read("<tool_call><f></tool_call>", [tool])
     assert (cut_off.error, other.error) == (CUT_OFF, NOT_IN_FORM)
@@ -222,11 +219,9 @@ def test_an_observation_cannot_forge_a_turn():
 
 
 def test_a_prompt_that_is_rendered_elsewhere():
-    """It is continued if the template writes it too; else a new sequence begins."""
     tokenizer = chatml()
-    written = tokenizer.encode(
-        "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n"
-    )
+    text = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n"
+    written = tokenizer.encode(text)
     for ids, goes_on in ((written, True), (written[:-1], False), (tokenizer.encode("2+3"), False)):
         conversation = Conversation(TemplateDialogue(tokenizer), ASKED, prompt_ids=ids)
         assert conversation.prompt_ids == tuple(ids)

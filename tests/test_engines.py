@@ -44,7 +44,6 @@ def backend(bases, make_backend):
 
 @pytest.fixture(scope="module")
 def own(bases, make_backend):
-    """A base that no learner trains."""
     return make_backend(bases["biases"], trained=False, seed=3)
 
 
@@ -52,20 +51,18 @@ def own(bases, make_backend):
 def engine(request, bases, backend):
     if request.param == "vllm":
         engine = request.getfixturevalue("vllm_engine")
-    elif request.param == "transformers":
-        engine = TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
     else:
-        own = request.getfixturevalue("own")
-        engine = TransformersEngine(own, bases["biases"], max_num_seqs=16, has_own_base=True)
+        has_own = request.param != "transformers"
+        of = request.getfixturevalue("own") if has_own else backend
+        engine = TransformersEngine(of, bases["biases"], max_num_seqs=16, has_own_base=has_own)
     engine.load(backend.publish(0))
     return engine
 
 
 def gap(engine, backend, temperature: float) -> float:
-    """The mean difference of the engine's log-probabilities from the learner's, of each prompt
-    twice."""
+    """The engine's log-probabilities from the learner's, on average; of each prompt twice."""
     once = requests(sampling=Sampling(temperature, 1.0, 0, 24))
-    asked = [*once, *(replace(one, id=f"{one.id}/1", seed=one.seed + 1) for one in once)]
+    asked = [replace(r, id=f"{r.id}/{n}", seed=r.seed + n) for r in once for n in (0, 1)]
     drawn = generate(engine, asked)
     batch = [Sample.of(r.prompt_ids, one) for r, one in zip(asked, drawn, strict=True)]
     with torch.no_grad():
@@ -91,8 +88,8 @@ def test_completions_end_with_the_sampled_end_token_or_at_the_length(engine):
 
 def test_top_k_and_top_p_are_in_the_logprobs(engine):
     drawn = generate(engine, requests(sampling=Sampling(1.0, 1.0, 2, 24)))
-    tokens = np.concatenate([one.logprobs for one in drawn])
-    assert np.exp(tokens).mean() > 0.4  # two tokens share the whole probability
+    shares = np.exp(np.concatenate([one.logprobs for one in drawn]))
+    assert shares.mean() > 0.4  # two tokens share the whole probability
     drawn = generate(engine, requests(sampling=Sampling(1.0, 0.001, 0, 24)))
     assert np.concatenate([one.logprobs for one in drawn]) == pytest.approx(0.0, abs=1e-5)
 
@@ -156,14 +153,11 @@ def test_a_damaged_adapter_is_refused(engine, backend):
 
 
 def bias_towards(token: int, backend):
-    """Trains the LoRA until `token` follows everything."""
     optimizer = torch.optim.Adam(backend.parameters().values(), lr=1e-2)
     draw = random.Random(0)
     for _ in range(60):
-        batch = [
-            Sample(tuple(draw.choices(range(3, 250), k=6)), (token,) * 8, (), np.zeros(8), 0)
-            for _ in range(16)
-        ]
+        prompts = [tuple(draw.choices(range(3, 250), k=6)) for _ in range(16)]
+        batch = [Sample(prompt, (token,) * 8, (), np.zeros(8), 0) for prompt in prompts]
         loss = -backend.token_logprobs(batch, 1.0)[0].mean()
         optimizer.zero_grad()
         loss.backward()
@@ -205,20 +199,15 @@ def test_the_models_own_generation_settings_play_no_part(bases, make_backend):
     assert gap(engine, backend, 1.0) < 0.01
 
 
-def test_logits_are_float32_before_the_temperature(vllm_engine, backend):
+def test_logits_are_float32_before_the_temperature(vllm_engine, backend, monkeypatch):
     """With an adapter; rounded to bfloat16 they would cost 0.01 a token on a card."""
     vllm_engine.load(backend.publish(800))
     seen = []
-
-    def watch(model):
-        processor = model.logits_processor
-        compute = processor._get_logits
-        processor._get_logits = lambda *inputs: seen.append(compute(*inputs)) or seen[-1]
-        return lambda: setattr(processor, "_get_logits", compute)
-
-    (restore,) = vllm_engine.llm.apply_model(watch)
-    generate(vllm_engine, requests(4))
-    restore()
+    (processor,) = vllm_engine.llm.apply_model(lambda model: model.logits_processor)
+    compute = processor._get_logits
+    with monkeypatch.context() as patch:
+        patch.setattr(processor, "_get_logits", lambda *a: seen.append(compute(*a)) or seen[-1])
+        generate(vllm_engine, requests(4))
     assert {logits.dtype for logits in seen} == {torch.float32}
     rounded = [(logits - logits.bfloat16().float()).abs().max().item() for logits in seen]
     assert min(rounded) > 1e-3
@@ -301,15 +290,10 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     events = []
     inner = vllm_engine.llm.llm_engine
     add_lora = inner.add_lora
-
-    def added(request):
-        events.append(request.lora_name.split("-")[0])
-        return add_lora(request)
-
     monkeypatch.setattr(vllm_engine.llm, "sleep", lambda level: events.append("sleep"))
     monkeypatch.setattr(vllm_engine.llm, "wake_up", lambda: events.append("wake"))
     monkeypatch.setattr(vllm_engine, "takes_turns", True)
-    monkeypatch.setattr(inner, "add_lora", added)
+    monkeypatch.setattr(inner, "add_lora", lambda r: events.append(r.lora_name[:7]) or add_lora(r))
     vllm_engine.is_asleep = False
     engine = VllmEngine(vllm_engine.llm, bases["biases"], takes_turns=True)
     assert engine.is_asleep and events == ["sleep"]  # as soon as it is built
@@ -364,7 +348,6 @@ def test_temperature_0_takes_the_likeliest_token():
 def test_the_learner_agrees_with_vllm_on_every_turn_of_an_episode(
     rewrites, vllm_engine, backend, tmp_path, monkeypatch
 ):
-    """As in test_real_episodes.py, over a random base, which ends a turn by chance."""
     monkeypatch.setattr(vllm_engine, "close", lambda: None)  # by the actor: others need it
     vllm_engine.load(backend.publish(0))
     tokens = dropping(tokenizer()) if rewrites else tokenizer()
