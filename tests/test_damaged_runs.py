@@ -2,10 +2,11 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
+from fuzz import listing
 from report_runs import make_run
+from runs_compared import rows
 
 from unslothrl.checkpoints.run_state import RunState
 from unslothrl.commands import cli
@@ -16,23 +17,18 @@ from unslothrl.tracking.run_folder import RunFolder
 LARGEST = 1.7976931348623157e308
 
 
-def rows_of(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("[1]", "metrics.jsonl, line 1 is no object"),
-        ('{"reward/mean": 1}', "metrics.jsonl, line 1 has no step"),
-        ("[" * 5000, "metrics.jsonl, line 1 is not JSON"),
-        ("\udcff", "metrics.jsonl, line 1 is not JSON"),
+        (b"[1]", "metrics.jsonl, line 1 is no object"),
+        (b'{"reward/mean": 1}', "metrics.jsonl, line 1 has no step"),
+        (b"[" * 5000, "metrics.jsonl, line 1 is not JSON"),
+        (b"\xff", "metrics.jsonl, line 1 is not JSON"),
     ],
 )
 def test_a_line_of_metrics_that_is_none_is_named(tmp_path, capsys, line, said):
     (tmp_path / "run").mkdir()
-    text = line.encode("utf-8", "surrogateescape") + b"\n"
-    (tmp_path / "run" / "metrics.jsonl").write_bytes(text)
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(line + b"\n")
     assert cli.main(["report", str(tmp_path / "run")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
@@ -41,18 +37,18 @@ def test_a_line_of_metrics_that_is_none_is_named(tmp_path, capsys, line, said):
 @pytest.mark.parametrize("value", [10**400, -LARGEST, float("inf")])
 def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp_path, value):
     run = make_run(tmp_path / "run", 3)
-    rows = [{**row, "reward/mean": value, "timing/step_s": value} for row in run.read_metrics()]
-    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (row, *_) = rows_of(run.path / "rollouts/step_000001.jsonl")
+    metrics = [{**row, "reward/mean": value, "timing/step_s": value} for row in run.read_metrics()]
+    (run.path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in metrics))
+    path = run.path / "rollouts/step_000001.jsonl"
+    row, *_ = rows(path)
     row["rewards"]["accuracy"] = value
-    (run.path / "rollouts/step_000001.jsonl").write_text(json.dumps(row) + "\n")
+    path.write_text(json.dumps(row) + "\n")
     text = write_report(run).read_text()
     carried = re.findall("<figure data-values='(.*?)'", text)
     assert carried and all("Infinity" not in values and "NaN" not in values for values in carried)
 
 
 def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
-    """A file manager's names: step_000002 (copy).jsonl."""
     run = make_run(tmp_path / "run", 2)
     for folder in ("rollouts", "evals"):
         original = run.path / folder / "step_000002.jsonl"
@@ -80,7 +76,6 @@ def test_the_newest_checkpoint_is_a_folder_of_the_runs_own(tmp_path):
 
 
 def test_tokens_that_are_not_a_runs_stay_data(tmp_path):
-    """What they hold is shown as text, or the page says that the run is damaged."""
     run = make_run(tmp_path / "run", 1)
     row = {"row": 0, "pieces": ["</script><b>"], "logprobs": ["<i>"], "left_out": 0, "x": "<u>"}
     (run.path / "tokens" / "step_000001.jsonl").write_text(json.dumps(row) + "\n")
@@ -108,9 +103,9 @@ def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
 def test_nothing_is_written_of_a_run_with_a_damaged_file(name, text, tmp_path, capsys):
     run = make_run(tmp_path / "run", 1)
     (run.path / name).write_text(text)
-    before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    before = listing(run.path)
     assert cli.main(["report", str(run.path)]) == 2
     assert "damaged" in capsys.readouterr().err
-    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
+    assert listing(run.path) == before
     if name == "summary.json":  # a resume continues without it
         assert EarlierRun(run, None, (), ()).has_finished() is False

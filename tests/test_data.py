@@ -1,6 +1,7 @@
 """Rows to tasks: sources, formats, splits, prompts, and bad input that says what and where."""
 
 import csv
+import io
 import json
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from few_cases import few
 
 from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
+from unslothrl.commands import cli
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
 from unslothrl.data import files, formats, rendering, sources, tasks
@@ -22,11 +24,12 @@ from unslothrl.data.columns import UnusableRow
 from unslothrl.data.files import TableRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
+from unslothrl.data.sources import Source
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import boxed, code, countdown
 from unslothrl.rewards.reward import THINK_AND_ANSWER
-from unslothrl.weights import base_model
+from unslothrl.weights import adapter_use, base_model
 
 ROOT = Path(__file__).parents[1]
 
@@ -36,19 +39,29 @@ def tokenizer():
     return base_model.load_tokenizer(embedded.BASE)
 
 
+@pytest.fixture
+def load(tmp_path, tokenizer):
+    """-> load(rows, **options): the data of a run over a.jsonl."""
+
+    def load(rows, **changes):
+        return tasks.load(options(write(tmp_path / "a.jsonl", rows), **changes), tokenizer)
+
+    return load
+
+
 def options(dataset, reward=(), **changes):
     chosen = rewards.choose(reward)
-    values = {
-        "dataset": str(dataset),
-        "holdout": 0.25,
-        "eval_problems": 0,
-        "max_prompt_tokens": 200,
-        "seed": 0,
-        "needs": rewards.needs_of(chosen),
-        "system_prompt": "",
-        "default_prompt": rewards.system_prompt(chosen),
-    }
-    return DataOptions(**{**values, **changes})
+    usual = {"holdout": 0.25, "eval_problems": 0, "max_prompt_tokens": 200, "seed": 0}
+    usual |= {"needs": rewards.needs_of(chosen), "default_prompt": rewards.system_prompt(chosen)}
+    return DataOptions(str(dataset), **{**usual, "system_prompt": "", **changes})
+
+
+def as_csv(rows, delimiter=",", newline="\n"):
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, rows[0], delimiter=delimiter, lineterminator=newline)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
 
 
 def write(path, rows):
@@ -58,15 +71,13 @@ def write(path, rows):
     elif path.suffix == ".json":
         path.write_text(json.dumps(rows, indent=2, ensure_ascii=False), "utf-8")
     elif path.suffix in (".csv", ".tsv"):
-        with path.open("w", newline="", encoding="utf-8") as file:
-            dialect = csv.excel if path.suffix == ".csv" else csv.excel_tab
-            writer = csv.DictWriter(file, rows[0], dialect=dialect)
-            writer.writeheader()
-            writer.writerows(rows)
-    elif path.suffix == ".parquet":
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=6)
+        delimiter = "," if path.suffix == ".csv" else "\t"
+        path.write_bytes(as_csv(rows, delimiter, "\r\n").encode())
     else:
-        table = pyarrow.Table.from_pylist(rows)
+        table = rows if isinstance(rows, pyarrow.Table) else pyarrow.Table.from_pylist(rows)
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(table, path, row_group_size=6)
+            return path
         new = pyarrow.ipc.new_stream if ".stream" in path.name else pyarrow.ipc.new_file
         with new(str(path), table.schema) as writer:
             writer.write_table(table, max_chunksize=6)
@@ -85,11 +96,8 @@ def trained_on(data):
     return [one.problem for one in data.train.tasks]
 
 
-# Formats
-
-
 PROBLEM, ANSWER = "What is 3 + 4?", "7"
-SAID = [{"role": "user", "content": PROBLEM}]
+SAID, PARTS = [{"role": "user", "content": PROBLEM}], [{"type": "text", "text": PROBLEM}]
 TESTS = {"inputs": ["1\n"], "outputs": ["2\n"]}
 SAME_ROW = {
     "D and MATH-500": {"problem": PROBLEM, "answer": ANSWER, "level": 1},
@@ -103,18 +111,15 @@ SAME_ROW = {
     "solution": {"problem": PROBLEM, "solution": "It is $\\boxed{7}$."},
     "several answers": {"question": PROBLEM, "answer": ["7", "seven"]},
     "a number": {"problem": PROBLEM, "answer": 7},
-    "parts": {"messages": [{"role": "user", "content": [{"type": "text", "text": PROBLEM}]}],
-              "ground_truth": ANSWER},
-}  # fmt: skip
+    "parts": {"messages": [{**SAID[0], "content": PARTS}], "ground_truth": ANSWER},
+}
 
 
 @pytest.mark.parametrize("reward", ["accuracy", "boxed"])
-def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer, tmp_path):
+def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer):
     asked = options("x", reward=(reward,), system_prompt=None, max_prompt_tokens=1000)
-    renderer = tasks.renderer_of(asked, tokenizer)
-    skipped = Skipped()
-    rows = list(enumerate(SAME_ROW.values(), start=1))
-    found = list(renderer.tasks("x", rows, skipped))
+    skipped, rows = Skipped(), enumerate(SAME_ROW.values(), start=1)
+    found = list(tasks.renderer_of(asked, tokenizer).tasks("x", rows, skipped))
     assert not skipped.unusable and len(found) == len(SAME_ROW)
     assert {one.prompt for one in found} == {
         f"<|im_start|>system\n{asked.added_system_prompt}<|im_end|>\n"
@@ -175,12 +180,10 @@ def test_columns_can_be_chosen():
     record = formats.read(row, Columns("text", "meta.deep.gold"))
     assert (record.problem, record.answers) == ("1+1?", ("2",))
     assert record.extra == {"problem": "other", "meta": {"deep": {"gold": "2"}}, "answer": "3"}
-    for columns, said in (
-        (Columns("nothing"), "--prompt_column"),
-        (Columns("text", "gold"), "gold"),
-    ):
-        with pytest.raises(UnusableRow, match=said):
-            formats.read(row, columns)
+    with pytest.raises(UnusableRow, match="--prompt_column"):
+        formats.read(row, Columns("nothing"))
+    with pytest.raises(UnusableRow, match="gold"):
+        formats.read(row, Columns("text", "gold"))
 
 
 @pytest.mark.parametrize(
@@ -201,30 +204,22 @@ def test_rows_that_mean_nothing_say_why(row, said):
         formats.read(row)
 
 
-@pytest.mark.parametrize(
-    ("row", "expected"),
-    [
-        ({"test_cases": json.dumps(TESTS)}, {**TESTS, "fn_name": None}),  # C, PRIME
-        ({"reward_model": {"ground_truth": json.dumps(TESTS)}}, {**TESTS, "fn_name": None}),
-        (
-            {"input_output": {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}},  # APPS
-            {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"},
-        ),
-        (
-            {"input_output": {"inputs": [["1", "2"]], "outputs": [["3"]]}},
-            {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": None},
-        ),
-    ],
-)
-def test_tests_of_a_row(row, expected):
-    assert code.read(row) == {"tests": expected}
+def test_tests_of_a_row():
+    whole = {"tests": {**TESTS, "fn_name": None}}
+    assert code.read({"test_cases": json.dumps(TESTS)}) == whole  # C, PRIME
+    assert code.read({"reward_model": {"ground_truth": json.dumps(TESTS)}}) == whole
+    apps = {"inputs": [[1, 2]], "outputs": [3], "fn_name": "add"}
+    assert code.read({"input_output": apps}) == {"tests": apps}
+    lines = {"inputs": [["1", "2"]], "outputs": [["3"]]}
+    joined = {"inputs": ["1\n2"], "outputs": ["3"], "fn_name": None}
+    assert code.read({"input_output": lines}) == {"tests": joined}
 
 
 @pytest.mark.parametrize(
     ("tests", "said"),
     [
-        ({"inputs": [], "outputs": []}, "must have a list of inputs, and as many outputs"),
-        ({"inputs": ["1"], "outputs": []}, "must have a list of inputs, and as many outputs"),
+        ({"inputs": [], "outputs": []}, "as many outputs"),
+        ({"inputs": ["1"], "outputs": []}, "as many outputs"),
         ({"inputs": ["1"], "outputs": ["1"], "fn_name": "a b"}, "no name"),
         ({"inputs": ["1", "2"], "outputs": ["", " \n"]}, "expects nothing, so that any program"),
         ("nonsense", '"inputs"'),
@@ -239,20 +234,11 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(tests, said, tokenizer
         tasks.load(options(path, reward=("code",), eval_dataset=(str(path),)), tokenizer)
 
 
-# Sources
-
-
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("a.jsonl", ("a.jsonl", None, None, None, None)),
-        ("openai/gsm8k@train[10:-5]", ("openai/gsm8k", None, "train", 10, -5)),
-        ("openai/gsm8k:socratic@test", ("openai/gsm8k", "socratic", "test", None, None)),
-    ],
-)
-def test_a_source_is_taken_apart(text, parts):
-    found = sources.parse(text)
-    assert (found.name, found.config, found.split, found.start, found.stop) == parts
+def test_a_source_is_taken_apart():
+    name = "openai/gsm8k"
+    assert sources.parse("a.jsonl") == Source("a.jsonl")
+    assert sources.parse(f"{name}@train[10:-5]") == Source(name, None, "train", 10, -5)
+    assert sources.parse(f"{name}:socratic@test") == Source(name, "socratic", "test")
 
 
 def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):
@@ -261,8 +247,8 @@ def test_a_folder_has_the_splits_that_its_files_name(tmp_path, tokenizer):
     write(folder / "data" / "train-00000-of-00002.parquet", ROWS[:10])
     write(folder / "data" / "train-00001-of-00002.parquet", ROWS[10:])
     write(folder / "data" / "test.jsonl", ROWS[:3])
-    (folder / "dataset_info.json").write_text("{}")
-    (folder / "README.md").write_text("x")
+    for name in ("dataset_info.json", "README.md"):
+        (folder / name).write_text("{}")
     splits = sources.load_splits(sources.parse(str(folder)))
     assert {name: len(rows) for name, rows in splits.items()} == {"train": 20, "test": 3}
     assert [splits["train"][i]["answer"] for i in (0, 9, 10, 19)] == ["0", "18", "20", "38"]
@@ -292,9 +278,6 @@ def test_folders_of_the_datasets_library(tmp_path):
         sources.load_splits(sources.parse(str(tmp_path / "empty")))
 
 
-# Malformed files
-
-
 @pytest.mark.parametrize(
     ("content", "name", "said"),
     [
@@ -316,8 +299,7 @@ def test_bad_files_say_what_and_where(content, name, said, tmp_path, tokenizer):
     path.write_text(content)
     with pytest.raises(UserError) as error:
         tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
-    assert said in str(error.value)
-    assert len(str(error.value).splitlines()) == 1
+    assert said in str(error.value) and len(str(error.value).splitlines()) == 1
 
 
 def test_files_from_windows(tmp_path, tokenizer):
@@ -331,66 +313,48 @@ def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
     """As `datasets.load_dataset` would not leave it."""
     rows = [{"a": "2020-01-01"}, {"a": "007"}, {"a": 10**30, "b": None}, {"a": ["1", 2], "c": {}}]
     assert [*files.read(write(tmp_path / "a.jsonl", rows))] == rows
-    (tmp_path / "a.csv").write_text("a,b\n007,NA\n1.50,\n2020-01-01,True\n")
-    assert [*files.read(tmp_path / "a.csv")] == [
-        {"a": "007", "b": "NA"}, {"a": "1.50", "b": ""}, {"a": "2020-01-01", "b": "True"},
-    ]  # fmt: skip
+    texts = [{"a": "007", "b": "NA"}, {"a": "1.50", "b": ""}, {"a": "2020-01-01", "b": "True"}]
+    assert [*files.read(write(tmp_path / "a.csv", texts))] == texts
 
 
-def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, tokenizer):
+def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, load):
     odd = [{"problem": "a"}, {"problem": "b", "answer": {"x": 1}}, {"problem": ["c"], "answer": 1}]
-    path = write(tmp_path / "a.jsonl", [*ROWS[:14], *odd, *ROWS[14:]])
-    data = tasks.load(options(path, eval_dataset=(str(path),)), tokenizer)
+    itself = (str(tmp_path / "a.jsonl"),)
+    data = load([*ROWS[:14], *odd, *ROWS[14:]], eval_dataset=itself)
     assert len(data.train.tasks) == 20
     said = "\n".join(data.notes)
-    assert "a.jsonl: of 23 rows not used: 1 no column answer" in said and "(row 15)" in said
-    assert "rows not used: 1 column answer must be text, got {'x': 1} (row 16)" in said
-    assert "rows not used: 1 column problem must be text, got ['c'] (row 17)" in said
+    assert "a.jsonl: of 23 rows not used: 1 no column answer" in said
+    for reason in ("(row 15)", "answer must be text, got {'x': 1} (row 16)", "got ['c'] (row 17)"):
+        assert reason in said
     assert data.train.tasks[14].id == "a.jsonl/17"  # numbered as in the file
 
 
-# Splits and order
-
-
-def test_the_held_out_split_is_seeded_and_disjoint(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    first = tasks.load(options(path), tokenizer)
-    again = tasks.load(options(path), tokenizer)
-    other = tasks.load(options(path, seed=1), tokenizer)
-    held_out = {task.problem for task in eval_of(first)}
-    assert len(held_out) == 5  # a quarter of 20
-    assert held_out.isdisjoint(trained_on(first))
-    assert len(first.train.tasks) == 15
-    assert held_out == {task.problem for task in eval_of(again)}
-    assert held_out != {task.problem for task in eval_of(other)}
-
-
-def test_a_repeated_problem_is_on_one_side_of_the_split(tmp_path, tokenizer):
-    data = tasks.load(options(write(tmp_path / "a.jsonl", ROWS * 3)), tokenizer)
-    held_out = {task.problem for task in eval_of(data)}
-    assert len(held_out) == 5 and len(eval_of(data)) == 15
-    assert held_out.isdisjoint(trained_on(data))
-    same = [{"problem": "same", "answer": "1"}] * 10
+def test_the_held_out_split_is_seeded_and_disjoint(load):
+    """A repeated problem is on one side of it."""
+    held_out = []
+    for seed, copies in ((0, 1), (0, 1), (1, 1), (0, 3)):
+        data = load(ROWS * copies, seed=seed)
+        held_out.append({task.problem for task in eval_of(data)})
+        assert len(held_out[-1]) == 5 and held_out[-1].isdisjoint(trained_on(data))
+        assert (len(eval_of(data)), len(data.train.tasks)) == (5 * copies, 15 * copies)
+    assert held_out[0] == held_out[1] != held_out[2]
     with pytest.raises(UserError, match="nothing is left to train on"):
-        tasks.load(options(write(tmp_path / "b.jsonl", same)), tokenizer)
+        load([{"problem": "same", "answer": "1"}] * 10)
 
 
-def test_every_episode_has_every_task_once_in_its_own_order(tmp_path, tokenizer):
-    train = tasks.load(options(write(tmp_path / "a.jsonl", ROWS)), tokenizer).train
+def test_every_episode_has_every_task_once_in_its_own_order(load):
+    train = load(ROWS).train
     assert train.steps_per_episode(4) == 4  # 15 tasks: 4 + 4 + 4 + 3
-    episodes = []
-    for position in (0, 15):
-        ids = []
-        for _ in range(4):
-            drawn, position = train.draw(position, 4)
-            ids += [one.id for one in drawn]
-        episodes.append(ids)
-    assert [len(set(ids)) for ids in episodes] == [15, 15]
-    assert episodes[0] != episodes[1]
-    assert sorted(episodes[0]) == sorted(episodes[1])
-    assert [one.id for one in train.draw(19, 4)[0]] == episodes[1][4:8]
-    drawn, position = train.draw(13, 4)  # never two episodes at once
-    assert [one.id for one in drawn] == episodes[0][13:] and position == 15
+    ids, position = [], 0
+    while position < 30:
+        drawn, position = train.draw(position, 4)  # never of two episodes at once
+        ids += [one.id for one in drawn]
+    first, second = ids[:15], ids[15:]
+    assert len(set(first)) == len(set(second)) == 15 and first != second
+    assert sorted(first) == sorted(second)
+    assert [one.id for one in train.draw(19, 4)[0]] == second[4:8]
+    drawn, position = train.draw(13, 4)
+    assert [one.id for one in drawn] == first[13:] and position == 15
 
 
 def test_a_large_set_is_rendered_when_it_is_drawn(tmp_path, tokenizer, monkeypatch):
@@ -415,62 +379,48 @@ def test_a_large_set_is_rendered_when_it_is_drawn(tmp_path, tokenizer, monkeypat
         tasks.FiniteTasks(all_long, 0).draw(0, 3)
 
 
-def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer):
-    rows = [*ROWS, {"problem": "x" * 500, "answer": "1"}]
-    path = write(tmp_path / "a.jsonl", rows)
+def test_long_prompts_are_dropped_and_counted_never_cut(tmp_path, tokenizer, load):
     other = str(write(tmp_path / "e.jsonl", ROWS))
-    data = tasks.load(options(path, eval_dataset=(other,)), tokenizer)
+    data = load([*ROWS, {"problem": "x" * 500, "answer": "1"}], eval_dataset=(other,))
     note, warning = data.notes
     assert warning.startswith("warning: ") and "are also trained on" in warning
     assert note.startswith("a.jsonl: of 21 rows not used: 1 longer than 200 tokens")
-    assert len(data.train.tasks) == 20
-    task = data.train.tasks[0]
-    assert tokenizer.decode(task.prompt_ids) == task.prompt
+    task, *others = data.train.tasks
+    assert len(others) == 19 and tokenizer.decode(task.prompt_ids) == task.prompt
     assert list(data.evals) == ["e"]
 
 
-def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer):
-    path = write(tmp_path / "a.jsonl", ROWS)
-    data = tasks.load(options(path), tokenizer)
-    longest = max(len(task.prompt_ids) for task in data.train.tasks)
+def test_all_dropped_says_which_length_would_do(tmp_path, tokenizer, load):
+    longest = max(len(task.prompt_ids) for task in load(ROWS).train.tasks)
     with pytest.raises(UserError, match=f"--max_prompt_tokens {longest}"):
-        tasks.load(options(path, max_prompt_tokens=5), tokenizer)
+        load(ROWS, max_prompt_tokens=5)
     with pytest.raises(UserError, match=r"all .* prompts of embedded"):
         tasks.load(options("embedded", max_prompt_tokens=10), tokenizer)
     with pytest.raises(UserError, match="no such file"):
         tasks.load(options(tmp_path / "none.jsonl"), tokenizer)
 
 
-# Eval sets
-
-
 def test_eval_sets_by_name(tmp_path, tokenizer):
     path = str(write(tmp_path / "a.jsonl", ROWS))
-    other = str(write(tmp_path / "other.jsonl", ROWS[:4]))
+    sets = {"first": path, "MATH-500": f"{path}[:3]"}
     columns = [{"text": row["problem"], "gold": row["answer"]} for row in ROWS]
     mine = str(write(tmp_path / "mine.jsonl", columns))
-    for given in ((f"first={path}", f"MATH-500={other}[:3]"),
-                  (json.dumps({"first": path, "MATH-500": f"{other}[:3]"}),)):  # fmt: skip
-        asked = options(mine, eval_dataset=given, columns=Columns("text", "gold"))
+    for given in ([f"{name}={source}" for name, source in sets.items()], [json.dumps(sets)]):
+        asked = options(mine, eval_dataset=tuple(given), columns=Columns("text", "gold"))
         data = tasks.load(asked, tokenizer)  # whose columns are the training set's alone
-        assert {name: len(found) for name, found in data.evals.items()} == {
-            "first": 20,
-            "MATH-500": 3,
-        }
+        sizes = {name: len(found) for name, found in data.evals.items()}
+        assert sizes == {"first": 20, "MATH-500": 3}
     assert list(sources.eval_sources(("HuggingFaceH4/MATH-500",))) == ["MATH-500"]
     for given in ((path, path), ('{"a": 3}',), ('{"a"',), ("a=",)):
         with pytest.raises(UserError):
             sources.eval_sources(given)
 
 
-def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, tokenizer):
-    train, test = write(tmp_path / "a.jsonl", ROWS), write(tmp_path / "b.jsonl", ROWS)
-    asked = options(train, eval_dataset=(str(test),), eval_problems=7)
-    found = [eval_of(tasks.load(replace(asked, seed=seed), tokenizer)) for seed in (0, 1)]
+def test_eval_problems_are_drawn_the_same_for_every_run(tmp_path, load):
+    test = (str(write(tmp_path / "b.jsonl", ROWS)),)
+    data = [load(ROWS, eval_dataset=test, eval_problems=7, seed=seed) for seed in (0, 1)]
+    found = [eval_of(each) for each in data]
     assert found[0] == found[1] and len({task.id for task in found[0]}) == 7
-
-
-# Prompts
 
 
 def test_a_template_that_refuses_or_writes_nothing_is_told():
@@ -485,14 +435,12 @@ def test_a_template_that_refuses_or_writes_nothing_is_told():
             rendering.render(Refuses(), "1+1?", system_prompt)
 
 
+ROLES_ALONE = "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|>\n{% endfor %}"
+BEGINNINGS = "{{ messages[-1].content[:8] }}"
+
+
 @pytest.mark.real
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}<|im_start|>{{ m.role }}<|im_end|>\n{% endfor %}",
-        "{{ messages[-1].content[:8] }}",  # all but the beginning is dropped
-    ],
-)
+@pytest.mark.parametrize("template", [ROLES_ALONE, BEGINNINGS])
 def test_a_template_that_drops_what_the_user_asks_is_told(template, tmp_path):
     forgetful = base_model.load_tokenizer(embedded.BASE)
     forgetful.chat_template = template
@@ -529,10 +477,7 @@ def test_a_template_that_loops_is_stopped(template, in_a_thread, monkeypatch):
     monkeypatch.setattr(rendering, "LONGEST_S", 0.2)
     loops = base_model.load_tokenizer(embedded.BASE)
     loops.chat_template = template
-    with (
-        pytest.raises(UserError, match=r"user \(it takes longer than 0.2 s\): set --system"),
-        ThreadPoolExecutor(1) as threads,
-    ):
+    with ThreadPoolExecutor(1) as threads, pytest.raises(UserError, match=r"longer than 0\.2 s"):
         if in_a_thread:
             threads.submit(rendering.render, loops, "1 + 1?", "").result()
         rendering.render(loops, "1 + 1?", "")
@@ -551,8 +496,7 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
         ((f"{mine}:f",), ""),
         ((f"{mine}:f", "boxed=0"), boxed.PROMPT),
     ]:
-        asked = options(path, reward, system_prompt=None)
-        assert asked.added_system_prompt == expected
+        assert options(path, reward, system_prompt=None).added_system_prompt == expected
     assert options("embedded", system_prompt=None).added_system_prompt == ""
     tiny = Config(model="embedded", dataset=str(path))
     assert data_options(tiny).added_system_prompt == ""  # it cannot follow one
@@ -562,8 +506,6 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
 
 
 def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
-    from unslothrl.weights import adapter_use
-
     def asked(config):
         return data_options(replace(config, adapter=str(tmp_path))).added_system_prompt
 
@@ -574,22 +516,18 @@ def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
         (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
         assert asked(other) == prompt
         assert asked(replace(other, system_prompt="mine")) == "mine"
-    for tag in ("<think>", "</think>", "<answer>", "</answer>"):
-        assert tag in THINK_AND_ANSWER
-
-
-# The embedded generator
+    tags = ("<think>", "</think>", "<answer>", "</answer>")
+    assert all(tag in THINK_AND_ANSWER for tag in tags)
 
 
 def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
     data = tasks.load(options("embedded", eval_problems=50), tokenizer)
     first, position = data.train.draw(0, 32)
     assert len({task.id for task in first}) == 32 and position == 32
-    assert first[5:] == data.train.draw(5, 27)[0]
-    assert first != data.train.draw(32, 32)[0]
+    assert first[5:] == data.train.draw(5, 27)[0] and first != data.train.draw(32, 32)[0]
     trained = {t.problem for t in data.train.draw(0, 600)[0]}
-    assert trained.isdisjoint(task.problem for task in eval_of(data))
-    assert len(eval_of(data)) == 50
+    held_out = {task.problem for task in eval_of(data)}
+    assert trained.isdisjoint(held_out) and len(eval_of(data)) == 50
     other = tasks.load(options("embedded", eval_problems=50, seed=3), tokenizer)
     assert eval_of(other) == eval_of(data)  # every run is measured on the same problems
     assert other.train.draw(0, 32)[0] != first
@@ -598,20 +536,12 @@ def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
 def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, monkeypatch):
     path = write(tmp_path / "a.jsonl", ROWS)
     monkeypatch.chdir(tmp_path)
-    ids = [
-        [task.id for task in tasks.load(options(name), tokenizer).train.tasks]
-        for name in (path, "a.jsonl", "./a.jsonl")
-    ]
-    assert ids[0] == ids[1] == ids[2]
-
-
-# unslothrl data
+    loaded = [tasks.load(options(name), tokenizer) for name in (path, "a.jsonl", "./a.jsonl")]
+    assert len({tuple(task.id for task in data.train.tasks) for data in loaded}) == 1
 
 
 @pytest.mark.real
 def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
-    from unslothrl.commands import cli
-
     rows = [*ROWS, ROWS[3], {"problem": "x" * 500, "answer": "1"}, {"problem": "y"}]
     path = str(write(tmp_path / "a.jsonl", rows))
     flags = [path, "--model", "embedded", "--reward", "boxed", "--max_prompt_tokens", "200"]
@@ -629,8 +559,7 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
     assert any(line.startswith("1 longer than 200") for line in found["not_used"])
     assert cli.main(["data", *flags]) == 0
     text = capfd.readouterr().out
-    for part in ("21 rows", "problem -> answer", "--- row 5,", "longest", "1 longer than 200"):
-        assert part in text
+    assert all(part in text for part in ("21 rows", "--- row 5,", "longest", "1 longer than 200"))
     assert cli.main(["data", path, "--reward", "code", "--model", "embedded"]) == 2
     assert "no tests" in capfd.readouterr().err
 
@@ -638,19 +567,15 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
 GIGABYTE = """
 import sys
 from unslothrl.data.columns import RowNeeds
-from unslothrl.data import tasks
-from unslothrl.data.tasks import DataOptions
+from unslothrl.data.tasks import DataOptions, load
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
     needs=RowNeeds(answer=("boxed",)))
-data = tasks.load(asked, Tokenizer())
-position = 0
-for _ in range(20):
-    drawn, position = data.train.draw(position, 32)
-    assert len(drawn) == 32
+data = load(asked, Tokenizer())
+assert len(data.train.draw(0, 640)[0]) == 640
 status = open("/proc/self/status").read()  # getrusage would count the test's own process too
 print(len(data.train.tasks), int(status.split("VmHWM:")[1].split()[0]) >> 10)
 """
@@ -662,12 +587,10 @@ def test_a_large_file_is_streamed(tmp_path):
     """150 MB here, in less memory than it has itself; bench/data.py at f11e666 had a gigabyte."""
     count, filler = 150_000, "x" * 1000
     path = tmp_path / "large.jsonl"
-    with path.open("w") as file:
-        for i in range(count):
-            file.write(f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n')
-    done = subprocess.run(
-        [sys.executable, "-c", GIGABYTE, str(path)], capture_output=True, text=True, cwd=ROOT
-    )
+    rows = (f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n' for i in range(count))
+    path.write_text("".join(rows))
+    words = [sys.executable, "-c", GIGABYTE, str(path)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     rows, memory_mb = map(int, done.stdout.split())
     assert rows == count - 15_000 and memory_mb < 150
@@ -675,19 +598,16 @@ def test_a_large_file_is_streamed(tmp_path):
 
 def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
-    config = Config(dataset=str(path), prompt_column="nosuch")
+    found = data_options(Config(dataset=str(path), prompt_column="nosuch"))
     with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
-        found = data_options(config)
         sources.split(found, found.reader)
 
 
-def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(tmp_path, tokenizer):
-    """One row in 40 has no answer; its number is the line's, held out or not."""
-    path = tmp_path / "a.jsonl"
+def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(load):
     for broken in (3, 17, 30):
         rows = [{"problem": f"{i}+1?", "answer": str(i + 1)} for i in range(40)]
         rows[broken - 1]["answer"] = None
-        notes = tasks.load(options(write(path, rows), holdout=0.5), tokenizer).notes
+        notes = load(rows, holdout=0.5).notes
         assert [note for note in notes if "column answer is empty" in note] != []
         assert all(f"(row {broken})" in note for note in notes)
 
@@ -700,16 +620,11 @@ def test_data_refuses_a_test_split_that_a_run_would_refuse(tmp_path):
     (note,) = describe.look(config)["not_used"]
     assert note.startswith("eval set held_out: of 4 rows not used: 1 no column answer")
     write(tmp_path / "test.jsonl", [{"text": "1?"}] * 2)
-    with pytest.raises(UserError) as refused:
+    with pytest.raises(UserError, match=f"^eval set held_out row 1 of {tmp_path}: no column "):
         describe.look(config)
-    assert str(refused.value).startswith(
-        f"eval set held_out row 1 of {tmp_path}: no column messages"
-    )
 
 
 @pytest.mark.real
 def test_hub_ids_that_cannot_be_had_are_one_line():
-    with pytest.raises(UserError) as error:
+    with pytest.raises(UserError, match=r"\A.*no-such-owner/no-such-set.*\Z"):
         sources.load_splits(sources.parse("no-such-owner/no-such-set"))
-    (line,) = str(error.value).splitlines()
-    assert "no-such-owner/no-such-set" in line

@@ -42,10 +42,7 @@ def test_what_is_learnt_of_a_conversation_is_marked(shown):
     assert found["facts"]["columns"] == {"messages": 1, "prompt -> answer": 1}
     assert found["facts"]["trained rows"] == 2
     assert 0 < found["facts"]["learnt tokens"] < sum(found["lengths"])
-    lines = text.splitlines()
-    at = lines.index("learnt | b")
-    assert lines[at + 1] == "learnt | c<|im_end|>"
-    assert "read   | <|im_start|>assistant" in lines
+    assert "learnt | b\nlearnt | c<|im_end|>\n" in text and "\nread   | <|im_start|>" in text
     everything = shown("sft", [{"messages": TURNS}], "--no_assistant_only_loss")[1]
     assert [part for part, _ in everything["examples"][0]["parts"]] == ["learnt"]
 
@@ -63,16 +60,12 @@ def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown)
     assert [part for part, _ in second["parts"]] == ["prompt", "chosen", "rejected"]
     learnt = len("a") + len("b\nc") + len("b\nc") + len("a") + len("b") + 5  # a stop each
     assert found["facts"]["learnt tokens"] == learnt
-    assert f"learnt tokens       {learnt}" in text
     assert "chosen, read | <|im_start|>user" in text
 
 
 @pytest.mark.parametrize(
     ("command", "row", "columns", "parts"),
     [
-        ("dpo", {"prompt": "1?", "chosen": "a", "rejected": "b"}, "prompt -> chosen, rejected",
-         [["prompt", PROMPT.format("1?")], ["chosen", "a<|im_end|>"],
-          ["rejected", "b<|im_end|>"]]),
         ("rm", {"chosen": TURNS, "rejected": [TURNS[0], MORE[1]]}, "chosen, rejected",
          [["chosen", PROMPT.format("1?") + "a<|im_end|>"],
           ["rejected", PROMPT.format("1?") + "b\nc<|im_end|>"]]),
@@ -88,7 +81,7 @@ def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown)
 def test_each_layout_is_shown_with_its_columns(command, row, columns, parts, shown):
     _, found, text = shown(command, [row])
     assert found["facts"]["columns"] == {columns: 1} and found["examples"][0]["parts"] == parts
-    assert f"columns             {columns}" in text and "rows.jsonl: 1 rows" in text
+    assert columns in text
 
 
 def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
@@ -97,25 +90,18 @@ def test_rows_that_are_left_out_are_counted_with_the_reason(shown):
     pairs[4]["chosen"] = "long " * 40
     _, found, text = shown("dpo", pairs, "--max_length", "100")
     assert (found["rows"], found["facts"]["trained rows"], len(found["lengths"])) == (6, 4, 5)
+    assert found["facts"]["evaluation rows"] == 6
     equal, long = found["not_used"][:2]
     assert equal.endswith("1 chosen and rejected are equal (row 2)")
     assert "1 longer than 100 tokens" in long and str(max(found["lengths"])) in long
-    assert "--- rows not used, with --max_length 100" in text and equal in text
+    assert equal in text
     assert len(found["not_used"]) == 4  # the evaluation's too
     code, said, _ = shown("dpo", pairs, "--max_length", "10")
     assert code == 2 and "max_length 10: all 5 rows of dataset" in said
 
 
 def test_text_of_the_data_does_not_steer_the_terminal(shown):
-    _, _, text = shown("sft", [{"prompt": "1?\x1b[2J\r\nlearnt | no", "completion": "\x9b2Jb"}])
-    assert "\x1b" not in text and "\x9b" not in text and "\r" not in text
+    prompt = "1?\x1b[2J\u202e\r\nlearnt | no"
+    _, _, text = shown("sft", [{"prompt": prompt, "completion": "\x9b2J\tb"}])
+    assert "\t" in text and not any(character in text for character in "\x1b\x9b\u202e\r")
     assert "read   | learnt | no<|im_end|>" in text
-
-
-def test_a_share_of_the_rows_is_held_out(capsys, tmp_path):
-    path = tmp_path / "rows.jsonl"
-    path.write_text("".join(json.dumps({"prompt": f"{n}?", "completion": "a"}) + "\n"
-                            for n in range(40)))  # fmt: skip
-    assert cli.main(["data", "sft", str(path), "--model", "embedded", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["rows"], found["facts"]["evaluation rows"]) == (36, 4)

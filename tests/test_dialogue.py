@@ -17,18 +17,11 @@ from unslothrl.errors import UserError
 
 pytestmark = pytest.mark.real
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": "Adds.",
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "string", "description": "one"}},
-            "required": ["a"],
-        },
-    },
-}
+TAKES = {"a": {"type": "string", "description": "one"}}
+PARAMETERS = {"type": "object", "properties": TAKES, "required": ["a"]}
+FUNCTION = {"name": "add", "description": "Adds.", "parameters": PARAMETERS}
+TOOL = {"type": "function", "function": FUNCTION}
+ASKED = [{"role": "user", "content": "What is 2 + 3?"}]
 TEMPLATES = list(installed_templates())
 
 
@@ -62,12 +55,10 @@ def sampled_ids(draw, dialogue, tokenizer, canonical):
     return ids
 
 
-def observation(draw, tokenizer, text, with_tools):
+def observation(draw, text, with_tools):
     if with_tools and draw.random() < 0.6:
-        return [{"role": "tool", "content": text} for _ in range(draw.randint(1, 2))]
-    if draw.random() < 0.15:
-        return [{"role": "system", "content": text}]
-    return [{"role": "user", "content": text}]
+        return [{"role": "tool", "content": text}] * draw.randint(1, 2)
+    return [{"role": "system" if draw.random() < 0.15 else "user", "content": text}]
 
 
 def anew(tokenizer, conversation):
@@ -95,19 +86,17 @@ def refuses(dialogue, messages, tools, turns, turn):
 
 def canonical_call(dialogue, tokenizer, tools, thought=""):
     """The ids of a turn that is one call, as the model's own writer writes it."""
-    question = [{"role": "user", "content": "What is 2 + 3?"}]
     function = {"name": "add", "arguments": {"a": "2 + 3"}}
     call = {"id": "functions.add:0", "type": "function", "function": function}  # as Kimi's
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
     if thought:
         calling["reasoning_content"] = thought
     if dialogue.native is None:
-        prompt = dialogue.written(question, [])
+        prompt = dialogue.written(ASKED, [])
         closed = "\n</think>\n" if prompt.rstrip().endswith("<think>") else ""
         return tokenizer.encode(f"{closed}<tool_call>\n{json.dumps(function)}\n</tool_call>")
-    else:
-        prompt = tokenizer.encode(dialogue.written(question, tools))
-        whole = tokenizer.encode(dialogue.written([*question, calling], tools, False))
+    prompt = tokenizer.encode(dialogue.written(ASKED, tools))
+    whole = tokenizer.encode(dialogue.written([*ASKED, calling], tools, False))
     if whole[: len(prompt)] != prompt and not thought:  # it begins with reasoning
         return canonical_call(dialogue, tokenizer, tools, "Ask.")
     return whole[len(prompt) :] if whole[: len(prompt)] == prompt else None
@@ -122,7 +111,7 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
     dialogue, tokenizer = dialogue_of(which)
     draw = random.Random(seed)
     tools = [TOOL] if draw.random() < 0.6 else []
-    messages = [{"role": "user", "content": "What is 2 + 3?"}]
+    messages = [*ASKED]
     if draw.random() < 0.5:
         messages.insert(0, {"role": "system", "content": "Be brief."})
     try:
@@ -143,8 +132,7 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
         assert reply == tokenizer.decode(ids, skip_special_tokens=True)
         record, is_sampled = record + ids, is_sampled + [True] * len(ids)
         sampled += ids
-        text = hostile_text(draw, tokenizer)
-        turn = observation(draw, tokenizer, text, bool(tools))
+        turn = observation(draw, hostile_text(draw, tokenizer), bool(tools))
         try:
             extension = conversation.add(turn)
             harmless = twin.add([{**message, "content": "x"} for message in turn])
@@ -176,6 +164,5 @@ def test_a_canonical_call_is_read(which):
     ids = canonical_call(dialogue, tokenizer, [TOOL])
     if ids is None:
         pytest.skip("the turn does not begin where the policy would begin it")
-    conversation = Conversation(dialogue, [{"role": "user", "content": "What is 2 + 3?"}], [TOOL])
-    (call,) = conversation.reply(ids).calls
+    (call,) = Conversation(dialogue, ASKED, [TOOL]).reply(ids).calls
     assert (call.name, call.arguments, call.error) == ("add", {"a": "2 + 3"}, "")

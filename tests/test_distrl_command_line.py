@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from runs_compared import rows
 from test_fit import gpus
 
 from unslothrl.commands import cli
@@ -34,7 +35,6 @@ def command_line(options):
 
 
 def parsed(arguments):
-    """What the real parser makes of them: name -> value."""
     context = cli.parser().commands["train"].make_context("train", list(arguments))
     return {name: value for name, value in context.params.items() if value not in (None, [], ())}
 
@@ -58,22 +58,20 @@ def test_every_flag_with_a_value_reaches_its_option(tmp_path, monkeypatch):
 
 def test_the_project_is_that_of_the_flag_then_of_the_trackers_variable(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_PROJECT", "of-wandb")
-    named = TrackedRun("x", "1", tmp_path, {"project_name": "maths"})
+    named, other = (TrackedRun("x", "1", tmp_path, {"project_name": n}) for n in ("maths", None))
     assert named.project("WANDB_PROJECT") == "maths"
-    other = TrackedRun("x", "1", tmp_path, {"project_name": None})
     assert (other.project("WANDB_PROJECT"), other.project("NONE")) == ("of-wandb", "unslothrl")
 
 
 @pytest.mark.real
 def test_a_job_runs_with_all_of_them(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    rows = [{"problem": f"What is 1{i}0 + 2{i}5?", "answer": str(305 + 20 * i)} for i in range(4)]
-    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows * 2))
+    known = [{"problem": f"What is 1{i}0 + 2{i}5?", "answer": str(305 + 20 * i)} for i in range(4)]
+    (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known * 2))
     more = "--cluster local --engine transformers --eval_candidates 1"
     assert cli.main([*command_line(SMALL), *more.split()]) == 0
     folder = tmp_path / "runs" / "x"
-    metrics = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    steps = [row for row in metrics if "rollout/tokens" in row]
+    steps = [row for row in rows(folder / "metrics.jsonl") if "rollout/tokens" in row]
     assert len(steps) == 4  # 2 episodes of the 5 rows that are not held out, 4 a step
     trained = [row["train/selected_completions"] for row in steps if "train/loss" in row]
     assert trained and max(trained) <= 8  # the best 2 candidates of 4 prompts

@@ -1,9 +1,7 @@
 """The examples in the documents run as they are, and what the documents name exists."""
 
-import functools
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,10 +22,14 @@ from unslothrl.rewards.scorer import Scorer
 ROOT = Path(__file__).parents[1]
 
 
+def python_of(page: str, number: int = 0) -> str:
+    text = (ROOT / "docs" / page).read_text()
+    return text.split("```python\n")[number + 1].split("```")[0]
+
+
 def documented_example(number: int = 0) -> str:
     """A Python file of docs/algorithms.md: SAPO, GMPO, a mask by entropy."""
-    text = (ROOT / "docs" / "algorithms.md").read_text()
-    return text.split("```python\n")[number + 1].split("```")[0]
+    return python_of("algorithms.md", number)
 
 
 def test_the_example_has_the_gradient_of_its_formula(tmp_path):
@@ -43,8 +45,8 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
 
 @pytest.mark.real
 def test_the_documented_rewards_run(tmp_path):
-    text = (ROOT / "docs" / "rewards.md").read_text().split("```python\n")[1].split("```")[0]
-    (tmp_path / "mine.py").write_text(text.replace("    ...", "    return level"))
+    text = python_of("rewards.md").replace("    ...", "    return level")
+    (tmp_path / "mine.py").write_text(text)
     made = [
         completed("<answer>7</answer>", 2, "7", {"level": 3}, "P"),
         completed("not 7: <answer>8</answer>", 1, "7", {"level": 4}, "P"),
@@ -76,37 +78,25 @@ OTHER_PROGRAMS = re.compile(
     re.MULTILINE,
 )
 OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base
+OTHERS |= {"help", "help_all", "objective", "install_completion", "show_completion"}
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+(?:\.[a-z_]+)?)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
-@functools.cache
-def command() -> Any:
-    """`unslothrl`, with its commands."""
-    return typer.main.get_command(cli.app)
-
-
-@functools.cache
-def known_flags() -> set[str]:
-    """The names of every flag of every command."""
-    return {
+def test_every_flag_that_is_named_exists():
+    command = typer.main.get_command(cli.app)
+    known = OTHERS | {
         name.lstrip("-")
-        for each in [*command().commands.values(), command()]
+        for each in [*command.commands.values(), command]
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
-    } | {"help", "help_all", "objective", "install_completion", "show_completion"}
+    }
+    for path in TEXTS:
+        named = set(FLAG.findall(OTHER_PROGRAMS.sub("", path.read_text()))) - known
+        assert [flag for flag in named if flag.replace("-", "_") not in known] == [], path
 
 
-@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
-def test_every_flag_that_is_named_exists(path):
-    known = known_flags() | OTHERS
-    named = set(FLAG.findall(OTHER_PROGRAMS.sub("", path.read_text())))
-    assert {
-        flag for flag in named if flag not in known and flag.replace("-", "_") not in known
-    } == set()
-
-
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
 
 
 def anchors(path: Path) -> set[str]:
@@ -117,20 +107,13 @@ def anchors(path: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
 
 
-@pytest.mark.parametrize("path", [p for p in TEXTS if p.suffix == ".md"], ids=lambda p: p.name)
-def test_every_link_within_the_repository_leads_somewhere(path):
-    for link in LINK.findall(path.read_text()):
-        if link.startswith(("http://", "https://", "mailto:")):
-            continue
+def test_every_link_within_the_repository_leads_somewhere():
+    texts = {path: path.read_text() for path in TEXTS if path.suffix == ".md"}
+    for path, link in [(path, link) for path, text in texts.items() for link in LINK.findall(text)]:
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         assert target.exists() and target.is_relative_to(ROOT), link
         assert not anchor or anchor in anchors(target), link
-
-
-def test_every_document_is_in_the_site():
-    listed = re.findall(r"^[\w-]+$", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
-    assert sorted([*listed, "index"]) == sorted(p.stem for p in (ROOT / "docs").glob("*.md"))
 
 
 def test_the_picture_is_of_the_committed_results(monkeypatch):
@@ -146,12 +129,10 @@ def test_every_metric_that_is_named_is_written():
     named = {name for path in TEXTS for name in METRIC.findall(path.read_text())}
     assert "reward/failed" in named
     named.discard(f"reward/{FROM_THE_ENVIRONMENT}")  # written as any reward, by its name
-    beginnings = {name.partition("<")[0] for name in named}
-    assert {name for name in beginnings if f'"{name}' not in sources} == set()
+    assert [name for name in named if f'"{name.partition("<")[0]}' not in sources] == []
 
 
 def table(path: str, heading: str) -> list[list[str]]:
-    """The cells of the first table under a heading, without its head."""
     text = (ROOT / path).read_text().partition(f"\n## {heading}\n")[2]
     lines = text.partition("\n## ")[0].splitlines()
     rows = [line for line in lines if line.startswith("|")]
@@ -170,24 +151,6 @@ def test_every_column_that_is_documented_is_read():
 
 
 def test_every_evaluation_set_with_a_name_is_documented():
-    rows = {
-        (name, source, reward)
-        for name, source, reward in (
-            [cell.strip("`") for cell in row]
-            for row in table("docs/data.md", "Evaluation sets by name")
-        )
-    }
-    assert rows == {(name, *each) for name, each in sources.NAMED.items()}
-
-
-def test_every_learner_and_reward_is_in_the_readme():
-    text = (ROOT / "README.md").read_text()
-    learners = text.partition("`--learner dapo`; ")[2].partition(", or")[0].split(", ")
-    assert len(learners) == len(set(learners)) >= 9 and set(learners) <= set(objectives.names())
-    named = {
-        word
-        for line in text.splitlines()
-        if line.startswith("| `")
-        for word in re.findall(r"`(\w+)`", line.split("|")[1])
-    }
-    assert {name for name in builtin.names() if name not in named} <= {"format", "tags"}
+    rows = table("docs/data.md", "Evaluation sets by name")
+    documented = {tuple(cell.strip("`") for cell in row) for row in rows}
+    assert documented == {(name, *each) for name, each in sources.NAMED.items()}

@@ -51,12 +51,8 @@ def test_what_is_left_of_a_request_that_goes_on():
     flight.extend((7, 8), (-0.1, -0.2))
     flight.go_on(6, 11)
     second = flight.left()
-    assert second == replace(
-        REQUEST,
-        prompt_ids=(1, 2, 3, 7, 8),
-        seed=seed_of(77, "segment", 1),
-        sampling=Sampling(1.0, 0.9, 5, 8),
-    )
+    seed, sampling = seed_of(77, "segment", 1), Sampling(1.0, 0.9, 5, 8)
+    assert second == replace(REQUEST, prompt_ids=(1, 2, 3, 7, 8), seed=seed, sampling=sampling)
     flight.extend((9,), (-0.3,))
     flight.go_on(7, 11)  # the number again
     third = flight.left()

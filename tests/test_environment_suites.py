@@ -17,7 +17,7 @@ from test_broken_environments import nothing_is_left  # noqa: F401
 
 from unslothrl import environments
 from unslothrl.actors.episodes import Played
-from unslothrl.environments.host import Host
+from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
 
 pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.usefixtures("nothing_is_left")]
@@ -43,13 +43,13 @@ def verifiers(tmp_path, monkeypatch) -> dict[str, object]:
     return {"taskset": "guess-v1"}
 
 
-def example(suite: str) -> str:
-    """What `--environment` is given."""
-    return f"{EXAMPLES}/{suite}.py:{CLASSES[suite]}"
+def setup_of(python: str, suite: str, **options) -> Setup:
+    example = f"{EXAMPLES}/{suite}.py:{CLASSES[suite]}"
+    return environments.setup_of(example, options=options, python=python)
 
 
 def played(python: str, suite: str, replies: list[str], **options) -> Played:
-    setup = environments.setup_of(example(suite), options=options, python=python)
+    setup = setup_of(python, suite, **options)
     script = Script(*(f"{reply}$" for reply in replies))
     result = play_with(setup, script, most=3000, turn=100, seed=SEED)
     ended()
@@ -61,10 +61,15 @@ def turns(episode: Played) -> list[tuple[str, float]]:
     return [(turn.observation, turn.reward) for turn in episode.completion.transcript.turns]
 
 
-def test_gem(python):
-    secret = random.Random(SEED).randint(1, 10)
+def guesses(most: int) -> tuple[int, int, str]:
+    """-> (the number, another, what is said of that)"""
+    secret = random.Random(SEED).randint(1, most)
     wrong = 3 if secret != 3 else 4
-    hint = "lower" if wrong > secret else "higher"
+    return secret, wrong, "lower" if wrong > secret else "higher"
+
+
+def test_gem(python):
+    secret, wrong, hint = guesses(10)
     replies = [f"\\boxed{{{wrong}}}", f"\\boxed{{{secret}}}"]
     episode = played(python("gem"), "gem", replies, env_id="game:GuessTheNumber-v0-easy")
     said = f"At turn 1, you guessed {wrong}, and the target number is {hint} than {wrong}."
@@ -76,9 +81,7 @@ def test_gem(python):
 
 
 def test_textarena(python):
-    secret = random.Random(SEED).randint(1, 20)
-    wrong = 3 if secret != 3 else 4
-    hint = "lower" if wrong > secret else "higher"
+    secret, wrong, hint = guesses(20)
     options = {"env_id": "GuessTheNumber-v0"}
     episode = played(python("textarena"), "textarena", [f"[{wrong}]", f"[{secret}]"], **options)
     assert turns(episode) == [(f"The target number is {hint}.", 0.0), ("", 1.0)]
@@ -100,7 +103,6 @@ def test_reasoning_gym(python):
 
 
 def test_openenv(python, tmp_path):
-    """A number, an action in JSON, and one that the server refuses."""
     secret = random.Random(SEED).randint(90, 99)
     replies = ["7", "1" * 41, json.dumps({"guess": str(secret)})]
     with openenv_server(python("openenv"), tmp_path) as url:
@@ -128,9 +130,6 @@ def test_verifiers(python, verifiers):
 
 
 def test_a_server_that_does_not_answer_is_named_at_the_start(python):
-    url = "http://me:secret@127.0.0.1:9"
-    setup = environments.setup_of(
-        example("openenv"), options={"base_url": url}, python=python("openenv")
-    )
+    setup = setup_of(python("openenv"), "openenv", base_url="http://me:secret@127.0.0.1:9")
     with pytest.raises(UserError, match=r"no OpenEnv server answers at 127\.0\.0\.1:9"):
         Host(setup).start()

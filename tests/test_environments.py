@@ -16,12 +16,10 @@ from unslothrl.rewards.scorer import Scored
 pytestmark = pytest.mark.real
 
 
-STEP = '''
+STEP = """
 from unslothrl.environments.base import Step
 
 class Guess:
-    """Guess a number of the row's."""
-
     max_turns = 4
 
     def reset(self, task, seed):
@@ -33,18 +31,17 @@ class Guess:
         if guess == self.secret:
             return Step(True, reward=1.0, score=1.0)
         return Step(False, "higher" if guess < self.secret else "lower", reward=-0.1, score=0.0)
-'''
+"""
 
 
 def test_ours(tmp_path):
     setup = Setup(written(tmp_path, STEP), "Guess")
     played = play_with(setup, Script("3$", "9$", "7$"), of=asked("?"))
-    turns = played.completion.transcript.turns
-    assert [(turn.reply, turn.observation, turn.reward) for turn in turns] == [
+    transcript = played.completion.transcript
+    assert [(turn.reply, turn.observation, turn.reward) for turn in transcript.turns] == [
         ("3", "higher", -0.1), ("9", "lower", -0.1), ("7", "", 1.0),
     ]  # fmt: skip
     assert (played.reward, played.score) == (pytest.approx(0.8), 1.0)
-    transcript = played.completion.transcript
     assert transcript.prompt.startswith("<|im_start|>user\nGuess my number")
     assert transcript.question == "Guess my number. Hint: level 2."
 
@@ -83,12 +80,10 @@ def test_a_bonus_does_not_count_as_correct(rewards, total, correct, tmp_path):
     assert group_of(asked("?"), [played], judged, slice(0, 1), True).scores == (0.0,)
 
 
-SHARED = '''
+SHARED = """
 import os
 
 class Shared:
-    """Loads something once, and counts what an episode that is cut off has earned."""
-
     max_turns = 2
 
     @classmethod
@@ -109,7 +104,7 @@ class Shared:
 
     async def finish(self):
         return float(self.turns)
-'''
+"""
 
 
 def test_what_is_prepared_is_shared_and_a_cut_off_episode_is_finished(tmp_path):
@@ -122,18 +117,10 @@ def test_what_is_prepared_is_shared_and_a_cut_off_episode_is_finished(tmp_path):
     assert [turn.reward for turn in cut_off.completion.transcript.turns] == [0.25, 1.0]
 
 
-def test_what_cannot_be_prepared_is_refused_at_the_start(tmp_path):
-    host = Host(Setup(written(tmp_path, SHARED), "Shared", {"limit": 10}))
-    with pytest.raises(UserError, match=r"cannot be loaded \(ValueError: 10 is too much"):
-        host.start()
-
-
-GYMNASIUM = '''
+GYMNASIUM = """
 import random
 
 class Counter:
-    """In Gymnasium's form, over texts."""
-
     def __init__(self, target=3):
         self.target = target
 
@@ -147,9 +134,8 @@ class Counter:
         over = self.count == self.target
         return f"now {self.count}", float(right), over, not right, {"score": float(right and over)}
 
-    def close(self):
-        pass
-'''
+    def close(self): ...
+"""
 
 
 def test_gymnasiums_form(tmp_path):
@@ -158,15 +144,12 @@ def test_gymnasiums_form(tmp_path):
     assert (played.reward, played.score, len(played.replies)) == (0.0, 0.0, 1)  # cut off
     played = play_with(setup, Script("1$", "2$"), seed=1)
     assert (played.reward, played.score) == (2.0, 1.0)
-    prompts = [
-        play_with(setup, Script("x$"), seed=seed).completion.transcript.prompt for seed in range(8)
-    ]
-    assert len(set(prompts)) == 2  # the seed says where it begins
+    begun = [play_with(setup, Script("x$"), seed=seed).completion for seed in range(8)]
+    assert len({one.transcript.prompt for one in begun}) == 2  # the seed says where it begins
 
 
-RL2 = '''
+RL2 = """
 async def step(state, action, extra_info):
-    """In RL2's form."""
     answer = {"next_state": None, "reward": 0.0, "score": 0.0, "done": False,
               "extra_info": extra_info}
     if action.startswith("search"):
@@ -178,13 +161,11 @@ async def step(state, action, extra_info):
         answer["reward"] = float(action == extra_info["answer"]) + extra_info["searched"]
         answer["score"], answer["done"] = float(action == extra_info["answer"]), True
     return answer
-'''
+"""
 
 
 def test_rl2s_form(tmp_path):
-    """A next state that goes on is one sequence; another one is a sequence of its own."""
-    setup = Setup(written(tmp_path, RL2), "step")
-    of = asked("Who?")
+    setup, of = Setup(written(tmp_path, RL2), "step"), asked("Who?")
     anew = play_with(setup, Script("search x$", "again$", "7$"), of=of)
     assert (anew.reward, anew.score) == (2.0, 1.0)
     search, again, seven = ((*ids_of(text), 2) for text in ("search x", "again", "7"))
@@ -208,7 +189,6 @@ TOOLS = (
 
 
 def test_plain_functions_are_tools(tmp_path):
-    """Errors go back to the policy and are counted; a bound on calls."""
     setup = Setup(tools=(written(tmp_path, TOOLS),), max_calls=3)
     replies = [
         call("multiply", a=6, b=7) + call("look_up", name="me"),
@@ -222,47 +202,50 @@ def test_plain_functions_are_tools(tmp_path):
     script = Script(*(reply + "$" for reply in replies))
     played = play_with(setup, script, most=4000, turn=400, of=asked("6 times 7?"))
     turns = played.completion.transcript.turns
-    said = [turn.observation for turn in turns]
-    assert said[0] == '42\n{"name": "me", "age": 7}'
-    assert said[1] == "error: KeyError: 'nobody'"
-    assert said[2] == "error: there is no tool 'divide'; there are: multiply, look_up"
-    assert said[3] == "error: no more calls: 3 were made"
-    assert said[4].startswith("error: ") and said[5] == said[3]
-    assert [(turn.calls, turn.failed_calls) for turn in turns] == [
-        (2, 0), (1, 1), (1, 1), (1, 1), (1, 1), (1, 1), (0, 0),
-    ]  # fmt: skip
-    assert turns[0].tool_calls == (
-        Call("multiply", '{"a": 6, "b": 7}'), Call("look_up", '{"name": "me"}'),
-    )  # fmt: skip
     (unreadable,) = turns[4].tool_calls
-    assert unreadable.arguments == "" and said[4] == f"error: {unreadable.error}"
+    too_many = "error: no more calls: 3 were made"
+    assert [turn.observation for turn in turns] == [
+        '42\n{"name": "me", "age": 7}',
+        "error: KeyError: 'nobody'",
+        "error: there is no tool 'divide'; there are: multiply, look_up",
+        too_many,
+        f"error: {unreadable.error}",
+        too_many,
+        "",
+    ]
+    assert [(turn.calls, turn.failed_calls) for turn in turns] == [(2, 0), *[(1, 1)] * 5, (0, 0)]
+    six, me = Call("multiply", '{"a": 6, "b": 7}'), Call("look_up", '{"name": "me"}')
+    assert turns[0].tool_calls == (six, me) and unreadable.arguments == ""
     assert turns[-1].tool_calls == () and played.completion.transcript.question == ""
     assert played.replies[-1] == "42" and played.reward == 0.0 and not played.lost
 
 
+def refused(setup: Setup) -> str:
+    with pytest.raises(UserError) as error:
+        Host(setup).start()
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 @pytest.mark.parametrize(
-    ("source", "name", "options", "why"),
+    ("source", "options", "why"),
     [
-        ("x = 1/0", "E", {}, "ZeroDivisionError: division by zero (mine.py line 1)"),
-        ("E = 3", "E", {}, "the file defines no class or function E"),
-        ("class E: ...", "E", {}, "E lacks reset"),
-        ("import nowhere", "E", {}, "No module named 'nowhere'"),
-        ("import os; os._exit(0)", "E", {}, "its process has ended"),
+        ("x = 1/0", {}, "ZeroDivisionError: division by zero (mine.py line 1)"),
+        ("Shared = 3", {}, "the file defines no class or function Shared"),
+        ("class Shared: ...", {}, "Shared lacks reset"),
+        ("import nowhere", {}, "No module named 'nowhere'"),
+        ("import os; os._exit(0)", {}, "its process has ended"),
+        (SHARED, {"limit": 10}, "cannot be loaded (ValueError: 10 is too much"),
     ],
 )
-def test_what_cannot_be_loaded_is_refused_in_a_line(source, name, options, why, tmp_path):
-    host = Host(Setup(written(tmp_path, source), name, options))
-    with pytest.raises(UserError) as refused:
-        host.start()
-    said = str(refused.value)
-    assert why in said and "\n" not in said and said.startswith("environment ")
+def test_what_cannot_be_loaded_is_refused_in_a_line(source, options, why, tmp_path):
+    said = refused(Setup(written(tmp_path, source), "Shared", options))
+    assert why in said and said.startswith("environment ")
 
 
 def test_a_python_that_is_none_is_refused(tmp_path):
     for python, why in ((tmp_path / "none", "is no program"), ("/bin/true", "cannot be loaded")):
-        host = Host(Setup(written(tmp_path, STEP), "Guess", python=str(python)))
-        with pytest.raises(UserError, match=why):
-            host.start()
+        assert why in refused(Setup(written(tmp_path, STEP), "Guess", python=str(python)))
 
 
 def test_another_python_needs_none_of_our_packages(tmp_path):
@@ -275,15 +258,14 @@ def test_another_python_needs_none_of_our_packages(tmp_path):
 
 
 def test_options_are_json_or_texts():
-    texts = ["a=1", "b=two", "c=[1]", "d=", "e=x=y"]
-    expected = {"a": 1, "b": "two", "c": [1], "d": "", "e": "x=y"}
-    assert environments.options_of(texts) == expected
+    found = environments.options_of(["a=1", "b=two", "c=[1]", "d=", "e=x=y"])
+    assert found == {"a": 1, "b": "two", "c": [1], "d": "", "e": "x=y"}
     for text in ("a", "=1", "a b=1"):
         with pytest.raises(UserError, match="write KEY=VALUE"):
             environments.options_of([text])
 
 
-WRAPS = '''
+WRAPS = """
 import asyncio
 
 async def ask(what):
@@ -291,8 +273,6 @@ async def ask(what):
     return what.upper()
 
 class Wraps:
-    """Of a service that knows only `async`."""
-
     max_turns = 2
 
     def reset(self, task, seed):
@@ -313,7 +293,7 @@ class Both:
 
     async def ask(self):
         return "", float(self.loop is asyncio.get_running_loop()), True
-'''
+"""
 
 
 def test_synchronous_code_may_run_a_loop_of_its_own(tmp_path):
@@ -327,48 +307,22 @@ def test_synchronous_code_may_run_a_loop_of_its_own(tmp_path):
     assert (played.lost, played.reward) == ("", 1.0)
 
 
-RL2_DONE = "async def step(state, action, extra_info): return {'done': True}\n"
-TOOL = 'def now() -> int:\n    """\n    The time.\n    """\n    return 7\n'
 CLASS = """
-import functools, json
-{before}
 class E:
     {part}
-
-    def reset(self, {seed}):
-        return f"seed {{{said}}}"
-
-    async def step(self, action):
-        return {returned}
+    def reset(self, {parameters}): return f"seed {{{said}}}"
+    def step(self, action): return "on", 0.0, True
 """
 
 
-def source(
-    part: str = "",
-    *,
-    before: str = "",
-    seed: str = "task",
-    said: str = "0",
-    returned: str = "'on', 0.0, False",
-) -> str:
-    return CLASS.format(part=part, before=before, seed=seed, said=said, returned=returned)
-
-
-def played(tmp_path, text: str, turns: int = 12, **of):
-    setup = Setup(written(tmp_path, text), "E", **of)
-    return play_with(setup, Script(*["x$"] * turns), of=asked("?"), most=5000)
-
-
-def refused(setup: Setup) -> str:
-    with pytest.raises(UserError) as error:
-        Host(setup).start()
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def played(tmp_path, part: str = "", parameters: str = "task", said: str = "0"):
+    text = CLASS.format(part=part, parameters=parameters, said=said)
+    return play_with(Setup(written(tmp_path, text), "E"), Script("x$"), of=asked("?"))
 
 
 def test_what_would_have_no_effect_is_refused(tmp_path):
     empty = written(tmp_path, "from os.path import join\ndef _hidden(): ...\n", "empty.py")
-    tool, rl2 = written(tmp_path, TOOL, "tool.py"), written(tmp_path, RL2_DONE, "rl2.py")
+    tool, rl2 = written(tmp_path, TOOLS, "tool.py"), written(tmp_path, RL2, "rl2.py")
     assert "empty.py defines no function that is a tool" in refused(Setup(tools=(empty,)))
     for setup in (Setup(rl2, "step", tools=(tool,)), Setup(rl2, "step", {"nonsense": 3})):
         assert "takes no tools and no environment_options" in refused(setup)
@@ -376,7 +330,7 @@ def test_what_would_have_no_effect_is_refused(tmp_path):
 
 @pytest.mark.parametrize("most", ["2.5", "0", "True"])
 def test_other_turns_lose_the_episode(most, tmp_path):
-    lost = played(tmp_path, source(f"max_turns = {most}")).lost
+    lost = played(tmp_path, f"max_turns = {most}").lost
     assert lost.startswith("its max_turns is ") and "give a whole number from 1 on" in lost
 
 
@@ -386,10 +340,10 @@ def test_other_turns_lose_the_episode(most, tmp_path):
         ("task", "0"),
         ("task, seed", "seed"),
         ("task, *, seed=3", "seed"),
-        ("task, **kw", "kw['seed']"),
+        ("task, **k", "k['seed']"),
     ],
 )
 def test_reset_takes_the_seed_as_it_likes(parameters, said, tmp_path):
-    of = played(tmp_path, source(seed=parameters, said=said))
+    of = played(tmp_path, parameters=parameters, said=said)
     assert not of.lost
     assert of.completion.transcript.question == f"seed {0 if said == '0' else 5}"

@@ -8,7 +8,8 @@ from pathlib import Path
 import environments_page
 import numpy
 import pytest
-from environment_files import Script, asked, call, play_with, tool, written
+from environment_files import ECHO, Script, asked, call, play_with, tool, written
+from runs_compared import rows
 
 from unslothrl.actors.episodes import Rules
 from unslothrl.commands import cli
@@ -20,12 +21,10 @@ FEW = {  # what a documented command is run with, in full: 8 episodes a step
     "max_steps": 2, "batch_size": 2, "num_candidates": 4, "topk": 4, "eval_every": 0,
     "cluster": "local", "engine": "transformers", "number_of_actors": 0,
 }  # fmt: skip
-ONE = Rules(max_turns=1)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """With the files that the page shows."""
     folder = tmp_path_factory.mktemp("page")
     for name, text in environments_page.files().items():
         (folder / name).write_text(text)
@@ -40,16 +39,13 @@ def trained(command: str, folder: Path, monkeypatch) -> list[dict]:
     few = [word for key, value in FEW.items() for word in (f"--{key}", str(value))]
     assert cli.main([*words, *few, "--run_name", name]) == 0
     run = folder / "runs" / name
-    steps = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    steps = rows(run / "metrics.jsonl")
     assert [step["step"] for step in steps] == [1, 2]
     for step in steps:
         assert step["episode/lost"] == 0 and step["episode/turns"] >= 1
-        assert {"tool_calls", "failed_tool_calls", "observed_tokens"} <= {
-            key.partition("/")[2] for key in step if key.startswith("episode/")
-        }
-    episodes = [
-        json.loads(line) for file in sorted(run.glob("rollouts/*.jsonl")) for line in file.open()
-    ]
+        for name in ("tool_calls", "failed_tool_calls", "observed_tokens"):
+            assert f"episode/{name}" in step
+    episodes = [row for file in sorted(run.glob("rollouts/*.jsonl")) for row in rows(file)]
     assert len(episodes) == 2 * FEW["batch_size"] * FEW["num_candidates"]
     for episode in episodes:
         assert episode["turns"] and episode["finish_reason"] != "lost"
@@ -69,16 +65,11 @@ def test_a_documented_command_trains(command, folder, monkeypatch):
             assert all(shown in episode["prompt"] for episode in episodes)
 
 
-TELLS = '''
-import json, os, random, sys
+TELLS = """
+import json, random
 import numpy
 
-with open(os.environ["IMPORTS"], "a") as file:
-    file.write("imported\\n")
-
 class Tells:
-    """Says what it was given."""
-
     def __init__(self, **options):
         self.options = options
 
@@ -91,32 +82,25 @@ class Tells:
         return json.dumps([str(action), action.content, action.reasoning]), 0.5, False
 
     def close(self):
-        with open(os.environ["IMPORTS"], "a") as file:
-            file.write("closed\\n")
-'''
+        with open(__file__ + ".closed", "a") as file:
+            file.write("closed")
+"""
 
 
-@pytest.fixture
-def written_to(tmp_path, monkeypatch):
-    monkeypatch.setenv("IMPORTS", str(tmp_path / "imports"))
-    return tmp_path / "imports"
-
-
-def test_what_reset_is_given(tmp_path, written_to):
+def test_what_reset_is_given(tmp_path):
     setup = Setup(written(tmp_path, TELLS), "Tells", {"a": [1]})
-    prompts = [
-        play_with(setup, Script("x$"), of=asked("Who?"), seed=seed, rules=ONE).completion.transcript
-        for seed in (5, 5, 2**40)
-    ]
-    assert prompts[0].prompt == prompts[1].prompt != prompts[2].prompt
-    said = prompts[2].prompt.split("user\n")[1].split("< |")[0].split("<|im_end|>")[0]
+    prompts = []
+    for seed in (5, 5, 2**40):
+        played = play_with(setup, Script("x$"), of=asked("Who?"), seed=seed, rules=Rules(1))
+        prompts.append(played.completion.transcript.prompt)
+    assert prompts[0] == prompts[1] != prompts[2]
+    said = prompts[2].split("user\n")[1].split("< |")[0].split("<|im_end|>")[0]
     expected = [random.Random(2**40).random(), numpy.random.RandomState(2**40 % 2**32).random()]
-    messages = [{"role": "user", "content": "Who?"}]
-    extra = {"id": "a", "level": 2, "messages": messages}
+    extra = {"id": "a", "level": 2, "messages": [{"role": "user", "content": "Who?"}]}
     assert json.loads(said) == ["Who?", "7", extra, 2**40, expected, {"a": [1]}]
 
 
-def test_what_step_is_given_and_returns(tmp_path, written_to):
+def test_what_step_is_given_and_returns(tmp_path):
     reply = "<think>Hm.</think>Hello."
     setup = Setup(written(tmp_path, TELLS), "Tells")
     played = play_with(setup, Script(reply + "$", "x$"), most=2000, turn=300, rules=Rules(2))
@@ -124,13 +108,12 @@ def test_what_step_is_given_and_returns(tmp_path, written_to):
     assert json.loads(first.observation) == [reply, "Hello.", "Hm."] and first.reward == 0.5
 
 
-def test_close_is_called_however_an_episode_ends(tmp_path, written_to):
-    fails = TELLS.replace("0.5, False", "1 / 0, False")
-    for number, source in enumerate((TELLS, fails), start=1):
-        setup = Setup(written(tmp_path, source, f"tells{number}.py"), "Tells")
-        played = play_with(setup, Script("x$", "y$"), most=900, rules=Rules(2))
-        assert bool(played.lost) == (source is fails)
-        assert written_to.read_text().count("closed") == number
+def test_close_is_called_however_an_episode_ends(tmp_path):
+    for name, source in (("ends", TELLS), ("fails", TELLS.replace("0.5, False", "1 / 0, False"))):
+        file = written(tmp_path, source, f"{name}.py")
+        played = play_with(Setup(file, "Tells"), Script("x$", "y$"), most=900, rules=Rules(2))
+        assert bool(played.lost) == (name == "fails")
+        assert Path(f"{file}.closed").read_text() == "closed"
 
 
 OWN_TOOLS = (
@@ -150,30 +133,19 @@ FILE_TOOL = tool("def double(a: int) -> int", "return 2 * a")
 
 
 def test_tools_answer_calls_and_the_environment_the_rest(tmp_path):
-    """The class's own tools beside those of a file."""
     tools = (written(tmp_path, FILE_TOOL, "tools.py"),)
     setup = Setup(written(tmp_path, OWN_TOOLS), "Quiz", tools=tools, max_calls=2)
     add, double = call("add", a=2, b=3) + "$", call("double", a=4) + "$"
     played = play_with(setup, Script(add, "hm$", double, add, "bye$"), most=5000, turn=300)
     turns = played.completion.transcript.turns
-    assert [turn.observation for turn in turns] == [
-        "5", "and?", "8", "error: no more calls: 2 were made", "",
-    ]  # fmt: skip
+    too_many = "error: no more calls: 2 were made"
+    assert [turn.observation for turn in turns] == ["5", "and?", "8", too_many, ""]
     assert [turn.reward for turn in turns] == [0.0, 1.0, 0.0, 0.0, 1.0]
 
 
-QUIZ = """
-class Quiz:
-    max_turns = 2
-
-    def reset(self, task, seed): ...
-
-    async def step(self, action):
-        return "and?", 1.0, False
-"""
 JUDGE = """
 def judge(completion, answer):
-    assert "and?" not in completion
+    assert "you: " not in completion
     return float(len(completion))
 """
 
@@ -181,18 +153,14 @@ def judge(completion, answer):
 @pytest.mark.slow
 @pytest.mark.parametrize("reward", ["judge.py:judge", "none"])
 def test_rewards_judge_what_the_model_wrote(reward, folder, monkeypatch):
-    """The run of an environment, without a reward and with one of the user's own."""
     (folder / "judge.py").write_text(JUDGE)
-    (folder / "quiz.py").write_text(QUIZ)
+    (folder / "echo.py").write_text(ECHO)
     command = (
-        "python train_distributed.py --learner grpo --environment quiz.py:Quiz "
+        "python train_distributed.py --learner grpo --environment echo.py:Echo "
         f"--max_new_tokens 20 --max_episode_tokens 60 --reward {reward}"
     )
     for episode in trained(command, folder, monkeypatch):
         rewards = episode["rewards"]
         assert rewards["environment"] == sum(turn["reward"] for turn in episode["turns"])
-        if reward == "none":
-            assert rewards.keys() == {"environment"}
-        else:
-            wrote = sum(len(turn["reply"]) for turn in episode["turns"])
-            assert rewards["judge"] >= wrote
+        wrote = sum(len(turn["reply"]) for turn in episode["turns"])
+        assert rewards.keys() == {"environment"} if reward == "none" else rewards["judge"] >= wrote

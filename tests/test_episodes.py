@@ -41,9 +41,8 @@ def test_turns_and_observations_in_one_record(echo):
     record = played.completion
     assert tuple(record.token_ids) == first + said + second
     assert tuple(record.sampled) == (True,) * 3 + (False,) * len(said) + (True,) * 4
-    assert (
-        tuple(record.versions) == (3,) * (3 + len(said)) + (4,) * 4 and record.policy_version == 3
-    )
+    assert tuple(record.versions) == (3,) * (3 + len(said)) + (4,) * 4
+    assert record.policy_version == 3
     assert tuple(record.logprobs) == (-0.5,) * 3 + (0.0,) * len(said) + (-0.5,) * 4
     assert played.replies == ("hi", "bye") and played.reward == 5.0
     assert record.text == "hi\nyou: hi 5\nbye" and record.finish_reason == "stop"
@@ -81,18 +80,16 @@ def test_the_tokens_of_a_turn_and_of_all_turns_are_bounded(echo):
     assert (len(in_reply.token_ids), in_reply.finish_reason) == (3 + said + 2, "length")
     assert script.requests[1].sampling.max_new_tokens == 2
     observed = play_with(echo, Script("hi$"), most=8).completion
-    assert (len(observed.token_ids), observed.finish_reason, sum(observed.sampled)) == (
-        8, "length", 3,
-    )  # fmt: skip
+    assert (len(observed.token_ids), observed.finish_reason) == (8, "length")
+    assert sum(observed.sampled) == 3
 
 
 def test_a_sequence_fits_into_the_context(echo):
-    prompt = len(asked("hello").prompt_ids)
+    context = len(asked("hello").prompt_ids) + 60
     script = Script("hi$", "a long reply$")
-    played = play_with(echo, script, rules=Rules(context=prompt + 60))
-    assert script.requests[1].sampling.max_new_tokens == prompt + 60 - len(
-        script.requests[1].prompt_ids
-    )
+    played = play_with(echo, script, rules=Rules(context=context))
+    second = script.requests[1]
+    assert second.sampling.max_new_tokens == context - len(second.prompt_ids)
     assert len(played.completion.token_ids) <= 60
 
 
@@ -119,13 +116,11 @@ def test_an_environment_may_give_the_prompt(given, prompt, tmp_path):
     script, of = Script("4$"), asked("2+2?", (SYSTEM, ("user", "2+2?")))
     played = play_with(setup, script, of=of)
     expected = f"<|im_start|>{prompt}<|im_end|>\n<|im_start|>assistant\n"
-    assert script.requests[0].prompt_ids == ids_of(expected)
-    transcript = played.completion.transcript
-    is_own = given is None
-    assert transcript.prompt == ("" if is_own else expected)
-    assert transcript.prompt_ids == (None if is_own else ids_of(expected))
+    transcript, ids = played.completion.transcript, ids_of(expected)
+    found = transcript.prompt, transcript.prompt_ids
+    assert found == (("", None) if given is None else (expected, ids))
     (sequence,) = played.completion.sequences(of)
-    assert sequence[0] == ids_of(expected)
+    assert sequence[0] == script.requests[0].prompt_ids == ids
 
 
 def test_a_prompt_that_is_too_long_loses_the_episode(tmp_path):

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from few_cases import few
 
-from unslothrl.algorithms.estimates import (
-    best_of,
-    estimate,
-    paired,
-    sign_test,
-    t_quantile,
-)
+from unslothrl.algorithms.estimates import best_of, estimate, paired, sign_test, t_quantile
 
 
 def test_pass_at_k_by_hand():
@@ -99,10 +93,9 @@ def test_intervals_cover_when_problems_and_completions_are_drawn_again(a, b, n):
 def test_a_difference_by_hand():
     # differences 0.5, 0.5, 0, 1: mean 0.5, standard error sqrt(1/6) / 2, t of 3 degrees 3.182
     result = paired([0.0, 0.5, 0.5, 0.0], [0.5, 1.0, 0.5, 1.0])
-    error = math.sqrt(1 / 6) / 2
+    half = 3.1824 * math.sqrt(1 / 6) / 2
     assert result.mean == 0.5
-    assert result.high - result.mean == pytest.approx(3.1824 * error, abs=1e-3)
-    assert result.mean - result.low == pytest.approx(3.1824 * error, abs=1e-3)
+    assert (result.low, result.high) == pytest.approx((0.5 - half, 0.5 + half), abs=1e-3)
     # of the 8 ways to give three differences signs, two are as far from 0
     assert result.p == 2 / 8
 
@@ -115,11 +108,10 @@ def test_signs_are_random_where_nothing_differs():
 
 
 def test_many_differences_are_drawn_and_few_are_counted():
-    few = [0.1] * 10 + [-0.1] * 4
-    # at least 10 of 14 of one sign, either way
-    exact = 2 * sum(math.comb(14, k) for k in range(10, 15)) / 2**14
-    assert sign_test(few) == pytest.approx(exact)
-    many = [0.1] * 25 + [-0.1] * 10
-    exact = 2 * sum(math.comb(35, k) for k in range(25, 36)) / 2**35
-    assert sign_test(many) == pytest.approx(exact, abs=0.003)
+    for right, wrong, error in ((10, 4, 1e-9), (25, 10, 0.003)):
+        # at least so many of one sign, either way
+        count = right + wrong
+        exact = 2 * sum(math.comb(count, k) for k in range(right, count + 1)) / 2**count
+        drawn = sign_test([0.1] * right + [-0.1] * wrong)
+        assert drawn == pytest.approx(exact, abs=error)
     assert sign_test([0.1] * 60) == pytest.approx(0, abs=1e-4)

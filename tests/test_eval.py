@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from adapters import write
 from fakes import completion, task
+from runs_compared import rows as read
 
 from unslothrl import rewards
 from unslothrl.commands import cli
@@ -83,16 +84,11 @@ def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     """To the last bit, where as many generators draw; the base's is that before the first step."""
     more = ["--number_of_actors", str(actors), "--output_dir", str(tmp_path)]
     assert cli.main([*RUN.split(), *more]) == 0
-    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").open()]
-    evals = [row for row in rows if "eval/held_out/pass@1" in row]
+    metrics = read(tmp_path / "run" / "metrics.jsonl")
+    evals = [row for row in metrics if "eval/held_out/pass@1" in row]
     capsys.readouterr()
     assert cli.main(["eval", "--adapter", str(tmp_path / "run"), "--json"]) == 0
-    *said, last = capsys.readouterr().out.splitlines()
-    assert [line.rpartition(" ")[2] for line in said if "generating the answers" in line] == [
-        "base", "adapter"
-    ]  # fmt: skip
-    found = json.loads(last)
-    of_set = found["sets"]["held_out"]
+    of_set = json.loads(capsys.readouterr().out.splitlines()[-1])["sets"]["held_out"]
     before, after = [each["mean"] for each in of_set["figures"]["pass@1"]["estimates"]]
     assert before == evals[0]["eval/held_out/pass@1"]
     assert after == evals[-1]["eval/held_out/pass@1"]
@@ -100,21 +96,12 @@ def test_a_runs_figure_comes_out_again(tmp_path, capsys, actors):
     rows = read(tmp_path / "run" / "evals" / "v000003.jsonl")
     assert len(rows) == 2 * 6 * 2 and {row["policy"] for row in rows} == {"base", "adapter"}
     for policy, step in (("base", 0), ("adapter", 3)):
-        assert [drawn for drawn in completions(rows) if drawn[0] == policy] == [
-            (policy, *drawn[1:])
-            for drawn in completions(read(tmp_path / f"run/evals/step_{step:06d}.jsonl"))
-        ]
-
-
-def read(path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+        of_run = completions(read(tmp_path / f"run/evals/step_{step:06d}.jsonl"))
+        assert completions([row for row in rows if row["policy"] == policy]) == of_run
 
 
 def completions(rows: list[dict]) -> list[tuple]:
-    return [
-        (row.get("policy"), row["set"], row["task"], row["candidate"], row["completion"])
-        for row in rows
-    ]
+    return [(row["set"], row["task"], row["candidate"], row["completion"]) for row in rows]
 
 
 def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, monkeypatch):
@@ -132,15 +119,13 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, mon
 
 
 def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, capsys):
-    """Nor is an adapter of no run; one that was trained on the embedded rows has their problems."""
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "run"
     folder = write(run / "adapters" / "v000001")
     write(tmp_path / "alone")
     for dataset, model in (("rows.jsonl", "embedded"), ("org/rows", "org/model")):
-        (run / "config.toml").write_text(
-            f'command = "sft"\nmodel = "{model}"\ndataset = "{dataset}"\n'
-        )
+        of_stage = f'command = "sft"\nmodel = "{model}"\ndataset = "{dataset}"\n'
+        (run / "config.toml").write_text(of_stage)
         for adapter in ("run", "run/adapters/v000001", "alone"):
             assert cli.main(["eval", "--adapter", adapter]) == 2
             (line,) = capsys.readouterr().err.splitlines()

@@ -1,6 +1,7 @@
 """Learners in processes of their own, over gloo: one sum, one step, and a dead one is named."""
 
 import dataclasses
+import itertools
 import multiprocessing
 import os
 import signal
@@ -26,19 +27,17 @@ DEADLINE_S = 3.0
 def meet(work: Callable, world_size: int, *arguments) -> list:
     """What `work(rank, world_size, address, stores, *arguments)` returned in each process."""
     context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
+    started, found = [], []
     for rank in range(world_size):
         ours, theirs = context.Pipe()
         options = (work, rank, world_size, theirs, arguments)
-        processes.append(context.Process(target=in_a_process, args=options))
-        processes[-1].start()
+        started.append((ours, context.Process(target=in_a_process, args=options)))
+        started[-1][1].start()
         theirs.close()
-        pipes.append(ours)
-    address = pipes[0].recv()
-    for pipe in pipes:
+    address = started[0][0].recv()
+    for pipe, _ in started:
         pipe.send(address)
-    found = []
-    for pipe, process in zip(pipes, processes, strict=True):
+    for pipe, process in started:
         try:
             found.append(pipe.recv())
         except EOFError:
@@ -68,13 +67,11 @@ def joined(rank, world_size, address, stores) -> Exchange:
 def add_up(rank, world_size, address, stores):
     """-> the sums of three parts: the second one has a NaN of rank 1, the third an odd length."""
     group = joined(rank, world_size, address, stores)
-    sums = [
-        group.sum(torch.tensor([rank + 1.0, 0.5]), DEADLINE_S).tolist(),
-        group.sum(torch.tensor([float("nan") if rank == 1 else 1.0, 1.0]), DEADLINE_S).tolist(),
-        group.sum(torch.full((100_003,), 0.1 * (rank + 1)), DEADLINE_S).double().sum().item(),
-    ]
+    nan = float("nan") if rank == 1 else 1.0
+    parts = ([rank + 1.0, 0.5], [nan, 1.0], [0.1 * (rank + 1)] * 100_003)
+    first, second, third = (group.sum(torch.tensor(part), DEADLINE_S) for part in parts)
     group.close()
-    return sums
+    return [first.tolist(), second.tolist(), third.double().sum().item()]
 
 
 @pytest.mark.parametrize("world_size", few([2, 3]))
@@ -88,13 +85,9 @@ def test_every_learner_gets_the_same_sum(world_size):
 
 
 def lose(rank, world_size, address, stores, lost, how):
-    """Rank `lost` gets a signal before the second sum.
-
-    -> (who is named to another rank, in what words, the seconds that it waited)
-    """
+    """-> (who is named to another rank, in what words, the seconds that it waited)"""
     group = joined(rank, world_size, address, stores)
     group.sum(torch.ones(3), DEADLINE_S)
-
     if rank == lost:
         if how == signal.SIGSTOP:  # until the others have given it up
             pause = f"sleep {DEADLINE_S + 12}; kill -CONT {os.getpid()}"
@@ -112,16 +105,11 @@ def lose(rank, world_size, address, stores, lost, how):
 
 @pytest.mark.parametrize(("lost", "learners"), few([(0, 3), (1, 4), (3, 4)]))
 def test_a_learner_that_was_killed_is_noticed_at_once(lost, learners):
-    """By all of the others, also by those that wait for one that has given up; rank 0 has the
-    store."""
     found = meet(lose, learners, lost, signal.SIGKILL)
     assert found[lost] == "died"
-    others = [found[rank] for rank in range(learners) if rank != lost]
-    assert max(seconds for _, _, seconds in others) < 10
-    for name, message, _ in others:
-        assert name.startswith("learner-")
-        assert message.endswith("continue from the last checkpoint with --resume")
-        assert "\n" not in message
+    for name, message, seconds in [*found[:lost], *found[lost + 1 :]]:
+        assert name.startswith("learner-") and seconds < 10
+        assert message.endswith("with --resume") and "\n" not in message
 
 
 @pytest.mark.slow
@@ -131,40 +119,35 @@ def test_a_learner_that_hangs_is_waited_for_until_the_deadline(lost):
     found = meet(lose, 3, lost, signal.SIGSTOP)
     assert found[lost] == "stopped"
     others = [found[rank] for rank in range(3) if rank != lost]
-    for _, message, seconds in others:
-        assert seconds < DEADLINE_S + 8
-        assert " without success (" in message
-    assert max(seconds for _, _, seconds in others) >= DEADLINE_S
+    assert all(" without success (" in message for _, message, _ in others)
+    assert DEADLINE_S <= max(seconds for _, _, seconds in others) < DEADLINE_S + 8
 
 
-def meet_again(rank, world_size, address, stores, base):
+def meet_again(rank, world_size, address, stores):
     """Two groups one after the other. -> the sums of each, and whether the first port is free."""
-    found = []
-    for turn in range(2):
-        group = joined(rank, world_size, address, stores)
-        found.append(group.sum(torch.tensor([rank + 1.0 + turn]), DEADLINE_S).item())
-        group.sum(torch.zeros(1), DEADLINE_S)
-        group.close()
-        if rank == 0 and turn == 0:
-            host, port = address.split(":")
-            stores.clear()
-            with socket.create_server((host, int(port))):
-                found.append("free")
-            store, there = listen("127.0.0.1")
-            stores.append(store)
-            (base / "address.new").write_text(there)
-            (base / "address.new").rename(base / "address")
-        while turn == 0 and not (base / "address").exists():
-            time.sleep(0.01)
-        address = (base / "address").read_text()
+    group = joined(rank, world_size, address, stores)
+    found = [group.sum(torch.tensor([rank + 1.0]), DEADLINE_S).item()]
+    (host, port), next_port = address.split(":"), 0.0
+    if rank == 0:
+        store, there = listen(host)
+        next_port = float(there.partition(":")[2])
+    again = group.sum(torch.tensor([next_port]), DEADLINE_S).item()
+    group.close()
+    if rank == 0:
+        stores[:] = [store]
+        with socket.create_server((host, int(port))):
+            found.append("free")
+    group = joined(rank, world_size, f"{host}:{again:.0f}", stores)
+    found.append(group.sum(torch.tensor([rank + 2.0]), DEADLINE_S).item())
+    group.close()
     with pytest.raises(PeerLost, match="has left the others"):
         group.sum(torch.zeros(1), DEADLINE_S)
     return found
 
 
 @pytest.mark.slow
-def test_learners_may_meet_again_and_leave_no_port_behind(tmp_path):
-    assert meet(meet_again, 2, tmp_path) == [[3, "free", 5], [3, 5]]
+def test_learners_may_meet_again_and_leave_no_port_behind():
+    assert meet(meet_again, 2) == [[3, "free", 5], [3, 5]]
 
 
 def test_an_address_where_nobody_listens():
@@ -197,8 +180,7 @@ def test_what_travels_is_the_gradients_and_who_has_one():
 
 def test_a_checksum_by_hand():
     """1.0 is 0x3f800000; each place has an odd number of its own, here 1 and 3."""
-    bits = 0x3F800000
-    factor = 6364136223846793005
+    bits, factor = 0x3F800000, 6364136223846793005
 
     def signed(value: int) -> int:
         return (value + 2**63) % 2**64 - 2**63
@@ -215,12 +197,10 @@ def test_every_bit_and_every_place_counts(dtype):
     plain = [torch.nn.Parameter(torch.randn(5, 7, dtype=dtype)) for _ in range(3)]
     checksum = exchange.checksum(plain)
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[plain[0].element_size()]
-    for place in (0, 6, 34):
-        for bit in range(8 * plain[0].element_size() - 1):
-            flipped = plain[1].detach().clone()
-            flipped.view(whole).view(-1)[place] ^= 1 << bit
-            changed = [plain[0], torch.nn.Parameter(flipped), plain[2]]
-            assert exchange.checksum(changed) != checksum
+    for place, bit in itertools.product((0, 6, 34), range(8 * plain[0].element_size() - 1)):
+        flipped = plain[1].detach().clone()
+        flipped.view(whole).view(-1)[place] ^= 1 << bit
+        assert exchange.checksum([plain[0], torch.nn.Parameter(flipped), plain[2]]) != checksum
     swapped = plain[1].detach().clone()
     swapped[0, 0], swapped[4, 6] = plain[1][4, 6].item(), plain[1][0, 0].item()
     assert exchange.checksum([plain[0], torch.nn.Parameter(swapped), plain[2]]) != checksum
@@ -262,8 +242,7 @@ def test_learners_in_three_processes_take_the_same_steps(bases):
     found = meet(train, 3, bases["plain"])
     steps = list(zip(*found, strict=True))
     tokens = [[of_rank[2] for of_rank in step] for step in steps]
-    assert [sum(counts) for counts in tokens] == [44, 9, 44, 44]
-    assert tokens[1] == [9, 0, 0]
+    assert [sum(counts) for counts in tokens] == [44, 9, 44, 44] and tokens[1] == [9, 0, 0]
     for step in steps:
         assert len({(repr(norm), skipped, sha) for norm, skipped, _, sha in step}) == 1
     of_first = found[0]

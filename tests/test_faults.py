@@ -1,28 +1,35 @@
-"""How bench/faults.py judges a run: what it takes for lost, consumed twice, or slow."""
+"""How bench/faults.py judges a run: what it takes for lost, consumed twice, or slow; and the table
+of bench/fault_matrix.py in docs/reliability.md: that of the last run, which keeps its promises."""
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 from run_on_hosts import wrongly_consumed
 
+from unslothrl.tracking.run_folder import RunFolder
+
 BENCH = Path(__file__).parents[1] / "bench"
+RESULTS = BENCH / "results" / "fault-matrix-cpu.json"
 
 
 @pytest.fixture
 def faults(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCH))
-    import faults
+    return importlib.import_module("faults")
 
-    return faults
+
+@pytest.fixture
+def matrix(monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCH))
+    return importlib.import_module("fault_matrix")
 
 
 def write(folder: Path, *steps: list[tuple[str, int]]) -> Path:
-    """Rollouts of so many steps: (task, candidate) of each row."""
-    (folder / "rollouts").mkdir()
     for step, rows in enumerate(steps, 1):
-        text = "".join(json.dumps({"task": t, "candidate": c}) + "\n" for t, c in rows)
-        (folder / "rollouts" / f"step_{step:06d}.jsonl").write_text(text)
+        drawn = [{"task": task, "candidate": candidate} for task, candidate in rows]
+        RunFolder(folder).write_rows("rollouts", step, drawn)
     return folder
 
 
@@ -71,43 +78,51 @@ def test_steps_that_are_computed_again_are_no_longer_among_those_that_are_counte
 
 
 def test_a_run_fails_for_each_of_what_it_must_do(faults):
-    good = {
-        "exit_code": 0,
-        "status": "finished",
-        "steps": faults.STEPS,
-        "steps_wanted": faults.STEPS,
-        "prompts_not_consumed_once_a_pass": [],
-        "left_behind": [],
-        "reward_last": 1.0,
-        "lost_s_a_failure": 6.0,
-        "may_lose_s_a_failure": 6.0,
-        "reward_by_step": [0.9, 1.1] * 20,
-    }
+    good = {"exit_code": 0, "status": "finished", "steps": faults.STEPS, "reward_last": 1.0}
+    good |= {"steps_wanted": faults.STEPS, "prompts_not_consumed_once_a_pass": []}
+    good |= {"left_behind": [], "lost_s_a_failure": 6.0, "may_lose_s_a_failure": 6.0}
+    good |= {"reward_by_step": [0.9, 1.1] * 20}
     assert faults.problems_of(dict(good), dict(good)) == []
-    for name, value in {
-        "exit_code": 1,
-        "status": "failed",
-        "steps": faults.STEPS - 1,
-        "prompts_not_consumed_once_a_pass": ["0 tasks of 3"],
-        "left_behind": ["host-1: /dev/shm/unslothrl-x"],
-        "reward_last": 0.8,
-        "lost_s_a_failure": 6.1,
-    }.items():
+    bad = {"exit_code": 1, "status": "failed", "steps": faults.STEPS - 1, "reward_last": 0.8}
+    bad |= {"left_behind": ["host-1: /dev/shm/x"], "lost_s_a_failure": 6.1}
+    bad |= {"prompts_not_consumed_once_a_pass": ["0 tasks of 3"]}
+    for name, value in bad.items():
         assert len(faults.problems_of({**good, name: value}, dict(good))) == 1, name
 
 
-def test_what_has_passed_at_this_commit_is_not_run_again(faults, monkeypatch):
-    monkeypatch.setattr(faults, "commit", lambda: "1234567")
-    passed = {"commit": "1234567", "problems": []}
-    assert faults.is_done(passed) and not faults.is_done(None)
-    assert not faults.is_done({**passed, "commit": "1234567-dirty"})
-    assert not faults.is_done({**passed, "problems": ["exit code 1"]})
+def test_the_documents_table_is_that_of_the_last_run_which_found_nothing_broken(matrix):
+    found = json.loads(RESULTS.read_text())
+    assert matrix.table(found) in (BENCH.parent / "docs/reliability.md").read_text()
+    assert found["faults"].keys() == matrix.FAULTS.keys() and all(found["faults"].values())
+    for name, done in found["faults"].items():
+        for each in done:
+            cost = matrix.Cost(**{key: each[key] for key in matrix.Cost.__dataclass_fields__})
+            assert matrix.problems_of(matrix.FAULTS[name], cost) == each["problems"] == [], name
 
 
-def test_all_runs_have_keys_of_their_own_and_come_after_what_they_are_compared_with(faults):
-    runs = faults.all_runs()
-    keys = [faults.key_of(*run) for run in runs]
-    assert len(set(keys)) == len(keys) and set(faults.KINDS) == {kind for kind, _, _ in runs}
-    for kind, steps, seed in runs:
-        quiet = faults.key_of(faults.KINDS[kind].quiet, steps, seed)
-        assert keys.index(quiet) <= keys.index(faults.key_of(kind, steps, seed))
+def test_each_broken_promise_is_named(matrix):
+    fault = matrix.Fault(lambda place: None, (1,), most_lost=1)
+    kept = {"at": "", "code": 1, "said": "", "lost": 1}
+    assert matrix.problems_of(fault, matrix.Cost(**kept)) == []
+    broken = {"code": 0, "lost": 2, "data": 3, "differs": ["metrics"], "wrong": ["no line"]}
+    found = matrix.problems_of(fault, matrix.Cost(**{**kept, **broken}))
+    said = ["exit code 0", "2 whole steps lost", "3 prompts or lines lost", "metrics", "no line"]
+    assert sorted(found) == sorted(said)
+
+
+def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(matrix, tmp_path):
+    from small_runs import data_lost as lost
+    from small_runs import recorded
+
+    def run(name: str, steps: list[int], tasks: str) -> Path:
+        (tmp_path / name).mkdir()
+        folder = RunFolder(tmp_path / name)
+        for step in steps:
+            folder.log({"step": step})
+        folder.write_rows("rollouts", 1, [{"task": task, "candidate": 0} for task in tasks])
+        return folder.path
+
+    whole = run("whole", [1, 2], "ab")
+    assert lost(whole, whole) == 0 and len(recorded(whole)) == 4
+    for steps, tasks in (([1], "a"), ([1, 2, 2], "abb"), ([1, 2], "ac")):
+        assert lost(run(tasks, steps, tasks), whole) == 2

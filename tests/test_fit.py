@@ -13,6 +13,7 @@ from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import shapes
 
 ALL = frozenset({"vllm", "unsloth", "ray"})
+NAME = "unsloth/Qwen2.5-{}-Instruct-bnb-4bit"
 
 
 def gpus(*sizes_mb, capability=(8, 6), **more):
@@ -31,7 +32,7 @@ def cpu(packages=("vllm", "ray"), **more):
 def test_the_model_follows_the_card_and_fits_by_the_estimate(memory_mb, model):
     resolved = resolve({}, gpus(memory_mb))
     config = resolved.config
-    assert config.model == f"unsloth/Qwen2.5-{model}-Instruct-bnb-4bit"
+    assert config.model == NAME.format(model)
     assert (config.dataset, config.number_of_actors) == ("HuggingFaceH4/MATH-500", 0)
     assert any(note.startswith("model ") for note in resolved.notes) == (model != "7B")
     found = forecast_of(config, shapes.shape_of(config.model), gpus(memory_mb))
@@ -39,10 +40,8 @@ def test_the_model_follows_the_card_and_fits_by_the_estimate(memory_mb, model):
 
 
 def test_a_small_card_lowers_everything_and_says_so():
-    notes = resolve({}, gpus(4_096)).notes
-    assert notes == (
-        "model unsloth/Qwen2.5-7B-Instruct-bnb-4bit -> unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit: "
-        "fits 4 GB",
+    assert resolve({}, gpus(4_096)).notes == (
+        f"model {NAME.format('7B')} -> {NAME.format('0.5B')}: fits 4 GB",
         "number_of_actors 2 -> 0: 1 GPU",
         "learner_gpu_usage 0.35 -> 0.495: its engine sleeps while it updates",
     )
@@ -62,14 +61,8 @@ def test_fit_may_ask_for_the_largest_or_the_fastest(how, longer):
 
 
 def test_given_values_are_never_changed_but_doubted():
-    flags = {
-        "model": "unsloth/Qwen2.5-7B-Instruct-bnb-4bit",
-        "max_num_seqs": "128",
-        "train_batch_size": "8",
-        "num_candidates": "16",
-        "max_new_tokens": "1200",
-        "number_of_actors": "1",
-    }
+    flags = {"model": NAME.format("7B"), "max_num_seqs": "128", "train_batch_size": "8"}
+    flags |= {"num_candidates": "16", "max_new_tokens": "1200", "number_of_actors": "1"}
     resolved = resolve(flags, gpus(8_192))
     assert {name: str(getattr(resolved.config, name)) for name in flags} == flags
     assert any("this may run out of memory" in note for note in resolved.notes)
@@ -93,9 +86,9 @@ def test_actors_follow_the_number_of_cards(cards, actors):
 
 def test_the_embedded_default_on_a_cpu_changes_nothing_silently():
     resolved = resolve({}, cpu())
-    assert (resolved.config.model, resolved.config.dataset) == ("embedded", "embedded")
-    assert (resolved.config.engine, resolved.config.backend) == ("vllm", "peft")
-    assert (resolved.config.dtype, resolved.config.cluster) == ("bfloat16", "ray")
+    chosen = {"model": "embedded", "dataset": "embedded", "engine": "vllm", "backend": "peft"}
+    chosen |= {"dtype": "bfloat16", "cluster": "ray"}
+    assert {name: getattr(resolved.config, name) for name in chosen} == chosen
     assert resolved.notes == ()
 
 
@@ -111,7 +104,7 @@ def test_what_is_missing_is_one_line_each_with_the_command():
     assert (config.engine, config.backend, config.cluster) == ("transformers", "peft", "local")
     engine, cluster = resolved.notes
     assert engine.endswith("pip install --no-deps -r requirements-cpu.txt")
-    assert cluster == "cluster ray -> local: Ray is not installed: pip install ray==2.60.0"
+    assert cluster.startswith("cluster ray -> local: ") and "pip install ray==" in cluster
     notes = resolve({}, gpus(81_559, packages=frozenset({"ray", "vllm"}))).notes
     assert any(note.startswith("backend auto -> peft: Unsloth is not") for note in notes)
 
@@ -119,18 +112,16 @@ def test_what_is_missing_is_one_line_each_with_the_command():
 @pytest.mark.parametrize(
     ("flags", "machine", "words"),
     [
-        ({"engine": "vllm"}, cpu(["ray"]), ("engine vllm", "--engine transformers")),
-        ({"cluster": "ray"}, cpu([]), ("cluster ray", "pip install", "--cluster local")),
+        ({"engine": "vllm"}, cpu(["ray"]), "engine vllm.*--engine transformers"),
+        ({"cluster": "ray"}, cpu([]), "cluster ray.*pip install.*--cluster local"),
     ],
 )
 def test_what_was_asked_for_and_is_missing_is_refused(flags, machine, words):
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=words):
         resolve(flags, machine)
-    assert all(word in str(caught.value) for word in words)
 
 
 def test_one_process_holds_one_vllm(tmp_path):
-    """And computes on one card, where the learner's engine is that one."""
     resolved = resolve({"cluster": "local"}, gpus(*[24_564] * 4))
     assert resolved.config.number_of_actors == 0
     assert "number_of_actors 2 -> 0: 1 GPU (--cluster local)" in resolved.notes
@@ -174,10 +165,8 @@ def test_a_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
 def test_a_cgroups_limits_count(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     free = machine.usable_cpus(), machine.usable_ram_mb()
-    for cpus, memory, expected in (
-        ("max 100000", "max", free),
-        ("50000 100000", str(512 * 2**20), (1, 512)),
-    ):
+    limited = ("50000 100000", str(512 * 2**20), (1, 512))
+    for cpus, memory, expected in (("max 100000", "max", free), limited):
         (tmp_path / "cpu.max").write_text(cpus)
         (tmp_path / "memory.max").write_text(memory)
         assert (machine.usable_cpus(), machine.usable_ram_mb()) == expected

@@ -4,73 +4,46 @@ import gzip
 import json
 
 import pyarrow
-import pyarrow.parquet
 import pytest
+from test_data import as_csv, write
 
-from unslothrl.commands import cli
 from unslothrl.data import files, formats, sources, tasks
 from unslothrl.data.formats import Columns
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 
-ASKED = (("user", "What is 3 + 4?"),)
-TURNS = [
-    {"from": "human", "value": "What is 3 + 4?"},
-    {"from": "gpt", "value": "It is \\boxed{7}."},
-]
-
-
+PROBLEM = "What is 3 + 4?"
+ASKED = (("user", PROBLEM),)
+TURNS = [{"from": "human", "value": PROBLEM}, {"from": "gpt", "value": "It is \\boxed{7}."}]
 BRIEF = (("system", "Be brief."), *ASKED)
-ADD = (("user", "Add.\n\n3 and 4"),)
-QUESTION, LAST = {"role": "user", "content": "What is 3 + 4?"}, formats.LAST_TURN
+ADD, ADDED = {"instruction": "Add.", "input": "3 and 4"}, (("user", "Add.\n\n3 and 4"),)
+QUESTION, LAST = {"role": "user", "content": PROBLEM}, formats.LAST_TURN
 SYSTEM = {"from": "system", "value": "Be brief."}
+GIVEN, CHAT = {"instruction": PROBLEM}, "conversations"
 
 
 @pytest.mark.parametrize(
-    ("row", "messages", "columns"),
+    ("row", "messages", "prompt", "answer"),
     [
-        ({"conversations": json.dumps(TURNS)}, ASKED, ("conversations", LAST)),
-        ({"conversations": [SYSTEM, *TURNS]}, BRIEF, ("conversations", LAST)),
-        ({"conversations": TURNS, "system": "Be brief."}, BRIEF, ("conversations", LAST)),
-        ({"conversations": [QUESTION], "answer": "7"}, ASKED, ("conversations", "answer")),
-        (
-            {"instruction": "What is 3 + 4?", "input": "", "output": "3 + 4 = 7\n#### 7"},
-            ASKED,
-            ("instruction", "output"),
-        ),
-        (
-            {"instruction": "Add.", "input": "3 and 4", "output": "The answer is: 7."},
-            ADD,
-            ("instruction + input", "output"),
-        ),
-        (
-            {"instruction": "What is 3 + 4?", "system": "Be brief.", "output": "7"},
-            BRIEF,
-            ("instruction + system", "output"),
-        ),
-        ({" Question ": "What is 3 + 4?", "ANSWER": 7}, ASKED, ("question", "answer")),
-        ({"question": "What is 3 + 4?", "answer": 7.0}, ASKED, ("question", "answer")),  # pandas
+        ({CHAT: json.dumps(TURNS)}, ASKED, CHAT, LAST),
+        ({CHAT: [SYSTEM, *TURNS]}, BRIEF, CHAT, LAST),
+        ({CHAT: TURNS, "system": "Be brief."}, BRIEF, CHAT, LAST),
+        ({CHAT: [QUESTION], "answer": "7"}, ASKED, CHAT, "answer"),
+        ({**GIVEN, "input": "", "output": "3 + 4 = 7\n#### 7"}, ASKED, "instruction", "output"),
+        ({**ADD, "output": "The answer is: 7."}, ADDED, "instruction + input", "output"),
+        ({**GIVEN, "system": "Be brief.", "output": "7"}, BRIEF, "instruction + system", "output"),
+        ({" Question ": PROBLEM, "ANSWER": 7}, ASKED, "question", "answer"),
+        ({"question": PROBLEM, "answer": 7.0}, ASKED, "question", "answer"),  # pandas
     ],
 )
-def test_rows_of_other_peoples_formats(row, messages, columns):
+def test_rows_of_other_peoples_formats(row, messages, prompt, answer):
     record = formats.read(row)
-    assert (record.messages, record.answer, record.columns) == (messages, "7", Columns(*columns))
-    used = {"conversations", "instruction", "output", "answer"}
-    assert used & record.extra.keys() == set()
+    assert (record.messages, record.answer) == (messages, "7")
+    assert record.columns == Columns(prompt, answer)
+    assert {CHAT, "instruction", "output", "answer"} & record.extra.keys() == set()
 
 
 ROWS = [{"problem": f'What, "{i}";\n then|{i}?', "answer": f"{i},5"} for i in range(20)]
-
-
-def as_csv(rows, delimiter, newline="\n"):
-    import csv
-    import io
-
-    out = io.StringIO(newline="")
-    writer = csv.DictWriter(out, rows[0], delimiter=delimiter, lineterminator=newline)
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
@@ -80,22 +53,14 @@ def test_every_delimiter_is_found(delimiter, start, newline, tmp_path):
     path = tmp_path / "rows.csv"
     path.write_bytes((start + as_csv(ROWS, delimiter, newline)).encode())
     rows = files.read(path)
-    expected = [{**row, "problem": row["problem"]} for row in ROWS]
-    assert [rows[i] for i in (0, 19, 7)] == [expected[i] for i in (0, 19, 7)] and len(rows) == 20
+    assert [rows[i] for i in (0, 19, 7)] == [ROWS[i] for i in (0, 19, 7)] and len(rows) == 20
 
 
-@pytest.mark.parametrize(
-    ("text", "delimiter"),
-    [
-        ("problem\nis it 1, 2; or 3?\nwhat\n", ","),
-        ("a;b\n1,5;2,5\n", ";"),
-        ('"a\nb",c\n1,2\n', ","),
-    ],
-)
-def test_the_delimiter_is_the_one_that_separates(text, delimiter, tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text(text)
-    assert files.dialect_of(path)["delimiter"] == delimiter
+def test_the_delimiter_is_the_one_that_separates(tmp_path):
+    commas = ("problem\nis it 1, 2; or 3?\nwhat\n", '"a\nb",c\n1,2\n')
+    for text, delimiter in (("a;b\n1,5;2,5\n", ";"), *((text, ",") for text in commas)):
+        (tmp_path / "rows.csv").write_text(text)
+        assert files.dialect_of(tmp_path / "rows.csv")["delimiter"] == delimiter
 
 
 @pytest.mark.parametrize(
@@ -114,13 +79,6 @@ def test_json_that_is_one_object(whole, indent, tmp_path):
     assert [row["a"] for row in (rows[0], rows[1])] == [1, 2] and len(rows) == 2
 
 
-def test_json_with_several_lists_is_refused(tmp_path):
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps({"train": [{"a": 1}], "test": [{"a": 2}]}))
-    with pytest.raises(UserError, match=r"several lists of rows \(train, test\)"):
-        files.read(path)
-
-
 def test_an_object_a_line_stays_that(tmp_path):
     path = tmp_path / "rows.json"
     path.write_text('{"a": [1, 2], "b": 3}\n{"a": [3], "b": 4}\n')
@@ -129,9 +87,6 @@ def test_an_object_a_line_stays_that(tmp_path):
     assert len(files.read(path)) == 1
     path.write_text(json.dumps({"conversations": TURNS}))
     assert files.read(path)[0] == {"conversations": TURNS}
-    path.write_text('{"a": 1}\n{"a": }\n')
-    with pytest.raises(UserError, match="row 2 is no JSON object"):
-        files.read(path)
 
 
 @pytest.mark.parametrize("kind", [".jsonl", ".json", ".csv"])
@@ -147,40 +102,13 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
         files.read(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16, or WINDOWS-1252"),
-        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f UTF-16, or WINDOWS-1252"),
-        ("a.xlsx", b"PK", "unknown kind of file: use .jsonl"),
-        ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
-    ],
-)
-def test_files_that_cannot_be_read_say_what_to_do(name, content, said, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError) as error:
-        sources.load_splits(sources.parse(str(tmp_path / name)))
-    assert said in str(error.value)
-
-
-# Named sets
-
-
-@pytest.mark.parametrize(
-    ("text", "known"),
-    [
-        ("math500", "MATH-500"), ("human_eval", "HumanEval"), ("openai/gsm8k", None),
-    ],
-)  # fmt: skip
-def test_sets_are_known_by_name(text, known):
-    assert sources.name_of(text) == known
-    found = sources.parse(text)
-    assert found.known == known
-    assert known is None or (found.name.count("/") == 1 and found.split and found.label == known)
-
-
-def test_a_file_of_that_name_goes_first(tmp_path, monkeypatch):
+def test_sets_are_known_by_name_but_a_file_of_that_name_goes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for text, known in (("math500", "MATH-500"), ("human_eval", "HumanEval")):
+        found = sources.parse(text)
+        assert sources.name_of(text) == known == found.known == found.label
+        assert found.name.count("/") == 1 and found.split
+    assert sources.name_of("openai/gsm8k") is None is sources.parse("openai/gsm8k").known
     (tmp_path / "mbpp").mkdir()
     assert sources.parse("mbpp").known is None and sources.parse("mbpp").is_local
 
@@ -194,30 +122,21 @@ def test_the_reward_is_the_runs_where_it_grades_them():
         sources.reward_of(["GSM8K", "MBPP"], "accuracy")
 
 
-# Problems that are in both
-
-
-def task(problem):
-    return Task("x", problem, "", problem, (1,), {})
-
-
 def test_problems_that_are_trained_on_and_evaluated_are_counted():
+    def task(problem):
+        return Task("x", problem, "", problem, (1,), {})
+
     train = tasks.FiniteTasks([task("1 + 1?"), task("2 + 2?")], 0)
     evals = {"mine": [task(" 2 +  2? "), task("3 + 3?"), task("1 + 1?")], "other": [task("9?")]}
     (warning,) = tasks.notes_on_repeated(train, evals)
     assert warning.startswith("warning: 2 of 3 problems of eval set mine are also trained on")
 
 
-# What is not what its name says, or what Python cannot hold
-
 ENDS = bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])  # of two texts of two bytes
 NOT_UTF8 = pyarrow.StringArray.from_buffers(
     2, pyarrow.py_buffer(ENDS), pyarrow.py_buffer(b"ab\xff\xfe")
 )
-
-
-def nested(levels: int) -> str:
-    return "[" * levels + "]" * levels
+NESTED = b"[" * 101 + b"]" * 101
 
 
 def said_of(path) -> str:
@@ -232,14 +151,19 @@ def said_of(path) -> str:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("a.csv", "problem;answer\n1;2\n".encode("utf-16"), "iconv -f UTF-16, or WINDOWS-1252"),
+        ("a.csv", b"problem;answer\n\xfc;2\n", "iconv -f UTF-16, or WINDOWS-1252"),
+        ("a.csv", b"problem;answer\n1;2;3\n1;2\n1;2\n", "quote fields that hold a semicolon"),
         ("a.csv", b"PK\x03\x04\x14\x00\x06\x00", "the ending of what it is"),
         ("a.jsonl", b"\x1f\x8b\x08\x00", "the ending of what it is"),
         ("a.csv", b"c," * 300_000 + b"c\n", "its header has 'c' twice"),
-        ("a.jsonl", b'{"x": %s}\n' % nested(101).encode(), "row 1 is no JSON object of at"),
-        ("a.json", b'[{"x": %s}]\n' % nested(101).encode(), "row 1 is no JSON object of at"),
-        ],
-)  # fmt: skip
-def test_what_a_file_is_instead_is_said(tmp_path, name, content, said):
+        ("a.jsonl", b'{"x": %s}\n' % NESTED, "row 1 is no JSON object of at"),
+        ("a.json", b'[{"x": %s}]\n' % NESTED, "row 1 is no JSON object of at"),
+        ("a.json", b'{"a": 1}\n{"a": }\n', "row 2 is no JSON object"),
+        ("a.json", b'{"b": [{"a": 1}], "c": [{"a": 2}]}', "several lists of rows (b, c)"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path, name, content, said):
     (tmp_path / name).write_bytes(content)
     line = said_of(tmp_path / name)
     assert said in line and len(line) < 400 + len(str(tmp_path))
@@ -262,22 +186,3 @@ def test_a_text_that_ends_outside_of_its_table_is_never_read(tmp_path, end):
     assert path.read_bytes().count(ENDS) == 1
     path.write_bytes(path.read_bytes().replace(ENDS, ENDS[:8] + end))
     assert "damaged (" in said_of(path)
-
-
-def write(path, table) -> None:
-    if path.suffix == ".parquet":
-        pyarrow.parquet.write_table(table, path)
-        return
-    with pyarrow.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
-
-
-@pytest.mark.real
-def test_data_shows_prompts_as_text_alone(tmp_path, capsys):
-    row = {"problem": "a\x1b[2J\u202eb\tc\nd", "answer": "1\x1b[31m"}
-    rows = [row, {**row, "problem": row["problem"] + "e"}]  # of which one is held out
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    words = ["data", str(tmp_path / "a.jsonl"), "--model", "embedded", "--system_prompt", ""]
-    assert cli.main(words) == 0
-    out = capsys.readouterr().out
-    assert "\x1b" not in out and "\u202e" not in out and "a?[2J?b\tc\n" in out
