@@ -68,6 +68,7 @@ BAD = [
     ("--model ./not-there", ["model ", "/not-there", "no such", "check the path"]),
     ("--dataset not-there.jsonl", ["dataset ", "/not-there.jsonl", "no such", "check the path"]),
     ("--adapter .", ["adapter ", "adapter_config.json", "PEFT"]),
+    ("--recipe ./", ["it is a folder"]),
     ("--recipe not-there", ["recipe not-there", "FILE.toml", "tiny-cpu"]),
     ("--resume not-there", ["resume", "not-there", "config.toml", "--resume runs/"]),
     ("--max_new_tokens 999999", ["max_new_tokens 999999", "context", "--max_new_tokens"]),
