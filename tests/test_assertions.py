@@ -169,12 +169,10 @@ def test_the_model_is_asked_for_a_function_with_its_name():
 def test_files_of_both_data_sets_are_scored(tmp_path, capfd):
     path = tmp_path / "made.jsonl"
     rows = [
-        {**FORGED, "task_id": "HumanEval/0", "canonical_solution": "    return 2 * x\n",
-         "completion": block(SOLVES)},
+        {**FORGED, "canonical_solution": "    return 2 * x\n", "completion": block(SOLVES)},
         {**FORGED, "completion": block("def double(x): return x")},
-        {**listed("assert area(2) == 4", "assert area(3) == 9"), "code": "def area(x): return x*x",
-         "test_setup_code": "", "challenge_test_list": [],
-         "completion": block("def area(x): return x * x")},
+        {**listed("assert area(2) == 4", "assert area(3) == 9"), "test_setup_code": "",
+         "challenge_test_list": [], "completion": block("def area(x): return x * x")},
         {"prompt": "Square it.", "test_list": ["assert area(3) == 9"],
          "test_imports": ["import math"],
          "completion": block("def area(x): return math.pow(x, 2)")},

@@ -33,12 +33,6 @@ def gpu(monkeypatch, tmp_path):
     return gpu
 
 
-def first_words(output: str) -> list[str]:
-    """Of each line about a stage."""
-    lines = [line for line in output.splitlines() if not line.startswith("    |")]
-    return [line.split()[0] for line in lines[1:]]  # the first is about the GPU
-
-
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
@@ -55,9 +49,7 @@ def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
     assert [one["status"] for one in written["stages"]] == ["good", "failed", "good"]
     assert written["stages"][1]["error"] == "exit code 2"
     assert written["stages"][1]["peak_mb"] >= 0 and written["versions"]["torch"]
-    output = capsys.readouterr().out
-    assert first_words(output) == ["good", "failed", "good"]
-    assert "can't open file" in output  # the end of the stage's output
+    assert "can't open file" in capsys.readouterr().out  # the end of the stage's output
     with tarfile.open(tmp_path / "out" / "failures.tar") as archive:
         (name,) = archive.getnames()
         with tarfile.open(fileobj=archive.extractfile(name)) as inner:
@@ -68,7 +60,7 @@ def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
     assert len(list((tmp_path / "out").iterdir())) <= 4
 
     assert gpu.main() == 1  # the good ones are kept, the other tried again
-    assert first_words(capsys.readouterr().out) == ["before", "failed", "before"]
+    assert capsys.readouterr().out.count("\nbefore ") == 2
 
 
 @pytest.mark.slow

@@ -150,17 +150,12 @@ def test_gae_needs_no_siblings_and_keeps_groups_of_equals():
         assign(groups, PPO, "topk", 2, measure_with([]))
 
 
-def of_two_turns(scored):
-    """The group's first candidate with an environment's two tokens in the middle of four."""
-    first, *others = scored.completions
-    mixed = dataclasses.replace(
-        first, sampled=(True, False, False, True), logprobs=(-0.5, 0.0, 0.0, -0.7)
-    )
-    return dataclasses.replace(scored, completions=(mixed, *others))
-
-
 def test_per_token_arrays_are_over_the_sampled_tokens():
-    groups = [of_two_turns(group("a", [1.0, 0.0], lengths=[4, 3]))]
+    made = group("a", [1.0, 0.0], lengths=[4, 3])
+    mixed = dataclasses.replace(  # an environment's two tokens are in the middle of four
+        made.completions[0], sampled=(True, False, False, True), logprobs=(-0.5, 0.0, 0.0, -0.7)
+    )
+    groups = [dataclasses.replace(made, completions=(mixed, made.completions[1]))]
     first, second = assign(groups, PG, "all", 2).samples
     assert first.sampler_logprobs == pytest.approx([-0.5, -0.7])
     assert tuple(first.sampled) == (True, False, False, True)
@@ -227,8 +222,7 @@ def test_a_lost_candidate_is_neither_trained_on_nor_compared_with():
     """Of 1, 0 and 2 the mean is 1 and the deviation sqrt(2/3)."""
     selected = assign([with_lost()], GRPO, "topk", k=4)
     assert selected.chosen == [[0, 1, 3]]
-    expected = [0.0, -1.224745, 0.0, 1.224745]
-    assert selected.advantages[0] == pytest.approx(expected, abs=1e-6)
+    assert selected.advantages[0] == pytest.approx([0.0, -1.224745, 0.0, 1.224745], abs=1e-6)
     assert assign([with_lost()], GRPO, "topk", k=1).chosen == [[3]]
 
 
