@@ -149,6 +149,9 @@ def test_only_weights_that_are_loaded_are_compared_and_others_are_refused(tmp_pa
     (base / WEIGHTS).write_bytes(b"short")
     with pytest.raises(UserError, match=r"model.safetensors is damaged"):
         base_parts.of(base)
+    write(base)
+    with pytest.raises(UserError, match="would apply the adapter in it"):
+        base_model.find(str(base))
 
 
 def test_an_index_without_one_of_its_files_or_beside_whole_weights_is_refused(tmp_path):
@@ -163,13 +166,6 @@ def test_an_index_without_one_of_its_files_or_beside_whole_weights_is_refused(tm
     next(base.glob("model-00002*")).unlink()
     with pytest.raises(UserError, match=r"model-00002-of-00002\.safetensors is damaged"):
         base_parts.of(base)
-
-
-def test_a_base_with_an_adapter_in_its_folder_is_refused(tmp_path):
-    base = copy_of(tmp_path / "base")
-    write(base)
-    with pytest.raises(UserError, match="would apply the adapter in it"):
-        base_model.find(str(base))
 
 
 def test_neither_its_folder_nor_its_shards_tell_a_base_from_another(tmp_path):

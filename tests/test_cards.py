@@ -63,12 +63,11 @@ def test_fit_plan_and_workers_ask_for_the_same_and_it_fits(name, on_card):
 def test_a_worker_takes_what_was_planned_of_its_card(on_card):
     """What others used before counts, not what our own processes have taken since."""
     machine = machine_of((card(24, used_mb=1100, index=0), card(80, index=1)))
-    config = resolve({"number_of_actors": "1"}, machine).config
-    _, actor = placed(config, machine).processes
+    _, actor = placed(resolve({"number_of_actors": "1"}, machine).config, machine).processes
     assert actor.gpu == machine.gpus[0]
     on_card(machine.gpus[0], 23 * GB)
-    first = build.engine_memory(actor)
-    assert first.utilisation == pytest.approx(0.95 - 1600 / (24 * GB), abs=0.001)
+    utilisation = build.engine_memory(actor).utilisation
+    assert utilisation == pytest.approx(0.95 - 1600 / (24 * GB), abs=0.001)
 
 
 def test_a_limit_makes_a_card_small_and_shares_stay_those_of_the_real_one(monkeypatch):

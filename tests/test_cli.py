@@ -42,7 +42,6 @@ FILE = THIS.removesuffix(".py")
 BAD = [
     ("--lr abc", ["lr", "a number", "'abc'", "--lr 2e-05"]),
     ("--lr", ["--lr"]),
-    ("--top_p 1.5", ["top_p", "at most 1", "1.5", "--top_p 1"]),
     ("--batch_size 2.5", ["batch_size", "a whole number", "'2.5'", "--batch_size 30"]),
     ("--topk 9", ["topk", "num_candidates (8)", "9", "--topk 8"]),
     ("--learner grpo --num-candidates 1", ["num_candidates", "grpo", "1", "--num_candidates 8"]),
@@ -54,7 +53,6 @@ BAD = [
     ("plan --crad 8", ["--crad is not an option", "did you mean --card?"]),
     ("eval --adapter x --max_response_length 1", ["not an option of eval: set --max_new_tokens"]),
     ("train lr=1e-5", ["lr=1e-5", "--NAME VALUE"]),
-    ("--reward acuracy", ["reward", "'acuracy'", "set --reward accuracy"]),
     ("trian --lr 1e-3", ["'trian'", "Did you mean 'train'"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--no_shuffle_rewards"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl", "folder"]),

@@ -60,20 +60,16 @@ def documented() -> list[str]:
     return list(dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in found))
 
 
-def is_run(command: str) -> bool:
-    return not any(part in command for part in NOT_RUN)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Where the commands are given: a data set, completions, a reward, a model, a run."""
     folder = tmp_path_factory.mktemp("newcomer")
     problems = arithmetic.problems("test", 0)
     rows = [next(problems) for _ in range(ROWS)]
-    for name in ("problems.jsonl", "math500.jsonl"):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = [{**row, "completion": f"<answer>{row['answer']}</answer>"} for row in rows]
-    (folder / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    for name, each in (("problems", rows), ("math500", rows), ("made", made)):
+        text = "".join(json.dumps(row) + "\n" for row in each)
+        (folder / f"{name}.jsonl").write_text(text)
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
@@ -115,7 +111,7 @@ def test_what_is_left_out_is_documented():
     assert {part for part in NOT_RUN if not any(part in command for command in commands)} == set()
 
 
-RUN = [command for command in documented() if is_run(command)]
+RUN = [each for each in documented() if not any(part in each for part in NOT_RUN)]
 TRAINED = ("runs/preferred", "runs/judge")  # made by commands that train
 OFTEN = [  # that `make test` runs: without a model, and without a run of one
     command

@@ -40,13 +40,12 @@ def test_messages_are_passed_where_the_data_have_them(tmp_path):
     rows = {"prompt": [{"role": role, "content": text} for role, text in turns]}
     task, done = completed("7", 1, "7")
     task = replace(task, problem="What?", prompt="<user>What?</user>", messages=turns)
-    plain = replace(task, read={"prompt": "What?"}), done
     told = replace(task, read=rows), done
-    signature = custom.signature_of(path, "f")
+    signature, plain = custom.signature_of(path, "f"), replace(task, read={"prompt": "What?"})
     named = signature.named_for_all([told])
     assert named["prompts"] == [rows["prompt"]]
     assert named["completions"] == [[{"role": "assistant", "content": "7"}]]
-    named = signature.named_for_all([plain])
+    named = signature.named_for_all([(plain, done)])
     assert (named["prompts"], named["completions"]) == (["What?"], ["7"])
     own = custom.Signature(("answers",), None, True, False, False)
     assert own.named_for_all([told])["completions"] == ["7"]
