@@ -169,6 +169,7 @@ def make_backend():
         trained: bool = True,
         start=None,
         packs: bool = True,
+        dropout: float = 0.0,
     ):
         import torch
 
@@ -179,7 +180,7 @@ def make_backend():
             dtype=getattr(torch, dtype),
             rank=8,
             alpha=16,
-            dropout=0.0,
+            dropout=dropout,
             seed=seed,
             start=start,
             packs=packs,

@@ -5,13 +5,13 @@ import threading
 import time
 
 import pytest
-from fakes import draw_groups, task
+from fakes import FakeEngine, draw_groups, task
 
 from unslothrl import rewards
 from unslothrl.actors.actor import Actor
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.engines.base import Finished
-from unslothrl.records import Assignment, Completion, Group, Request, Sampling, seed_of
+from unslothrl.records import Assignment, Completion, Group, Sampling, seed_of
 from unslothrl.rewards.scorer import Scorer
 
 SAMPLING = Sampling(1.0, 1.0, 0, 8)
@@ -25,42 +25,28 @@ class Words:
         return "<answer>" + "".join(map(str, ids)) + "</answer>"
 
 
-class ScriptedEngine:
+class ScriptedEngine(FakeEngine):
     """Finishes requests in the order of `script`: numbers of candidates, counted over all tasks. A
     callable in it is called in between."""
 
-    versions_loaded = versions_unloaded = 0
-
     def __init__(self, script):
-        self.script, self.sampled_tokens = list(script), 0
-        self.requests: list[Request] = []
-        self.sleeps = 0
-
-    def add(self, request):
-        self.requests.append(request)
+        super().__init__()
+        self.script = list(script)
 
     def is_finished(self):
         return not self.script
 
     def step(self):
+        requests = [running.request for running in self.in_flight.values()]
         item = self.script[0]
-        if not callable(item) and item >= len(self.requests):
+        if not callable(item) and item >= len(requests):
             return []  # what has been scored is not taken yet, so its request has not been made
         del self.script[0]
         if callable(item):
             item()
             return []
         self.sampled_tokens += 1
-        return [Finished(self.requests[item].id, Completion.drawn((item + 4,), (-0.5,), "stop", 0))]
-
-    def sleep(self):
-        self.sleeps += 1
-
-    def memory_mb(self):
-        return 1.0
-
-    def close(self):
-        pass
+        return [Finished(requests[item].id, Completion.drawn((item + 4,), (-0.5,), "stop", 0))]
 
 
 class WatchedScorer(Scorer):
@@ -77,9 +63,16 @@ class WatchedScorer(Scorer):
         self.scored.set()
         return found
 
+    def wait(self):
+        assert self.scored.wait(WAIT_S), "the finished group is not scored"
+
+
+def actor_of(script, scorer: Scorer | None = None) -> Actor:
+    return Actor("actor-0", ScriptedEngine(script), Words(), scorer or WatchedScorer("accuracy"))
+
 
 def rolled(script, scorer, tasks: int = 3, candidates: int = 2) -> list[Group]:
-    actor = Actor("actor-0", ScriptedEngine(script), Words(), scorer)
+    actor = actor_of(script, scorer)
     try:
         return draw_groups(actor, [task(str(i)) for i in range(tasks)], candidates, SAMPLING, (0,))
     finally:
@@ -88,11 +81,7 @@ def rolled(script, scorer, tasks: int = 3, candidates: int = 2) -> list[Group]:
 
 def test_a_group_is_scored_while_others_are_drawn():
     scorer = WatchedScorer("accuracy")
-
-    def wait():
-        assert scorer.scored.wait(WAIT_S), "the finished group is not scored"
-
-    groups = rolled([4, 2, 5, wait, 0, 3, 1], scorer)
+    groups = rolled([4, 2, 5, scorer.wait, 0, 3, 1], scorer)
     assert scorer.sizes[0] == 2 and sum(scorer.sizes) == 6
     # in the order of the tasks: candidate 3 says "7", the gold answer of all of them
     assert [group.task.id for group in groups] == ["0", "1", "2"]
@@ -114,9 +103,8 @@ def test_failures_come_with_their_rollout(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def reward(completion):\n    return 1 / (('7' in completion) - 1)\n")
     groups = rolled([0, 1, 2, 3, 4, 5], WatchedScorer(f"{file}:reward"))
-    failures = [failure for group in groups for failure in group.failures]
-    assert [(f.text, f.candidate) for f in failures] == [("<answer>7</answer>", 1)]
-    assert groups[1].failures == tuple(failures)
+    failures = [[(f.text, f.candidate) for f in group.failures] for group in groups]
+    assert failures == [[], [("<answer>7</answer>", 1)], []]
 
 
 def test_ctrl_c_ends_what_is_being_scored(tmp_path):
@@ -143,55 +131,39 @@ def test_ctrl_c_ends_what_is_being_scored(tmp_path):
     assert not [t for t in threading.enumerate() if t.name == "scoring" and t not in before]
 
 
-def assigned(*names: str, first: int = 0, candidates: int = 2) -> list[Assignment]:
-    return [
-        Assignment(first + i, task(name), candidates, SAMPLING, (0,))
-        for i, name in enumerate(names)
-    ]
+def assigned(*names: str, first: int = 0) -> list[Assignment]:
+    return [Assignment(first + i, task(name), 2, SAMPLING, (0,)) for i, name in enumerate(names)]
 
 
 def test_groups_come_as_they_are_complete_and_more_may_be_submitted():
-    engine = ScriptedEngine([2, 3, 0, 4, 5, 1])
     scorer = WatchedScorer("accuracy")
-    actor = Actor("actor-0", engine, Words(), scorer)
-
-    def wait():  # between two tokens
-        assert scorer.scored.wait(WAIT_S)
-
-    engine.script.insert(2, wait)
+    actor = actor_of([2, 3, scorer.wait, 0, 4, 5, 1], scorer)  # it waits between two tokens
     actor.submit(assigned("a", "b"))
     first = actor.collect(1)
-    assert [index for index, _ in first.groups] == [1] and engine.sleeps == 0
+    assert [index for index, _ in first.groups] == [1] and not actor.engine.is_asleep
     actor.submit(assigned("c", first=2))
     rest = actor.collect()
-    assert sorted(index for index, _ in rest.groups) == [0, 2] and engine.sleeps == 1
+    assert sorted(index for index, _ in rest.groups) == [0, 2] and actor.engine.is_asleep
     assert actor.collect().groups == ()
-    actor.close()
-
-
-def test_long_prompts_start_first_and_groups_keep_their_order():
-    engine = ScriptedEngine([0, 1, 2, 3, 4, 5])
-    actor = Actor("actor-0", engine, Words(), WatchedScorer("accuracy"))
-    prompts = [(1,), (1, 2, 3), (1, 2)]
-    tasks = [task(str(i), prompt) for i, prompt in enumerate(prompts)]
-    groups = draw_groups(actor, tasks, 2, SAMPLING, (5, 1))
-    assert [len(request.prompt_ids) for request in engine.requests] == [3, 3, 2, 2, 1, 1]
-    assert [group.task.id for group in groups] == ["0", "1", "2"]
-    assert [tuple(one.token_ids) for one in groups[1].completions] == [(4,), (5,)]
-    assert engine.requests[0].seed == seed_of(5, 1, "1", 0)
-    actor.close()
-
-
-def test_close_ends_episodes_in_flight():
-    actor = Actor("actor-0", ScriptedEngine([0]), Words(), WatchedScorer("accuracy"))
-    actor.submit(assigned("a"))
+    actor.submit(assigned("d"))
     actor.close()
     assert not actor.episodes
 
 
+def test_long_prompts_start_first_and_groups_keep_their_order():
+    actor = actor_of(range(6))
+    tasks = [task(str(i), prompt) for i, prompt in enumerate([(1,), (1, 2, 3), (1, 2)])]
+    groups = draw_groups(actor, tasks, 2, SAMPLING, (5, 1))
+    requests = [running.request for running in actor.engine.in_flight.values()]
+    assert [len(request.prompt_ids) for request in requests] == [3, 3, 2, 2, 1, 1]
+    assert [group.task.id for group in groups] == ["0", "1", "2"]
+    assert [tuple(one.token_ids) for one in groups[1].completions] == [(4,), (5,)]
+    assert requests[0].seed == seed_of(5, 1, "1", 0)
+    actor.close()
+
+
 def test_the_progress_counts_every_completion():
-    actor = Actor("actor-0", ScriptedEngine([0, 1]), Words(), WatchedScorer("accuracy"))
-    cluster = LocalCluster.of({"actor-0": actor}, {})
+    cluster = LocalCluster.of({"actor-0": actor_of([0, 1])}, {})
     seen = []
     call = cluster.actors[0].collect(assignments=assigned("a"))
     cluster.gather([call], lambda *state: seen.append(state))

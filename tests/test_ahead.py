@@ -14,20 +14,14 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]))  # its usual table take
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 LOGPROBS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 WHOLE = st.integers(0, 2**31 - 1)
+CALLS = st.lists(st.builds(Call, TEXT, TEXT, TEXT), max_size=2).map(tuple)
+TURNS = st.lists(st.builds(Turn, TEXT, TEXT, FINITE, WHOLE, WHOLE, CALLS), max_size=3).map(tuple)
+IDS = st.lists(WHOLE, max_size=3).map(tuple)
 
 
-@st.composite
-def transcripts(draw) -> Transcript:
-    calls = st.lists(st.builds(Call, TEXT, TEXT, TEXT), max_size=2).map(tuple)
-    turn = st.builds(Turn, TEXT, TEXT, FINITE, WHOLE, WHOLE, calls)
-    ids = st.lists(WHOLE, max_size=3).map(tuple)
-    return Transcript(
-        tuple(draw(st.lists(turn, max_size=3))),
-        draw(TEXT),
-        draw(TEXT),
-        draw(st.none() | ids),
-        tuple(draw(st.lists(st.tuples(ids, completions(of_episodes=False)), max_size=2))),
-    )
+def transcripts() -> st.SearchStrategy[Transcript]:
+    earlier = st.lists(st.tuples(IDS, completions(of_episodes=False)), max_size=2).map(tuple)
+    return st.builds(Transcript, TURNS, TEXT, TEXT, st.none() | IDS, earlier)
 
 
 @st.composite
@@ -58,17 +52,9 @@ def test_groups_come_back_as_they_were(drawn):
     assert from_jsonl(to_jsonl(drawn)) == tuple(drawn)
 
 
-DRAWN = Ahead(
-    3,
-    0,
-    Group(
-        UNKNOWN,
-        (Completion((7, 8), (-0.5, -0.25), (True, True), (1, 2), "stop", "a", "b"),),
-        {"accuracy": (1.0,)},
-        (1.0,),
-        (Failure("accuracy", "E: x", "a", 0),),
-    ),
-)
+COMPLETION = Completion((7, 8), (-0.5, -0.25), (True, True), (1, 2), "stop", "a", "b")
+FAILURES = (Failure("accuracy", "E: x", "a", 0),)
+DRAWN = Ahead(3, 0, Group(UNKNOWN, (COMPLETION,), {"accuracy": (1.0,)}, (1.0,), FAILURES))
 ROW = json.loads(to_jsonl([DRAWN]))
 ONE = ROW["group"]["completions"][0]
 
@@ -95,14 +81,12 @@ def test_other_rows_are_refused(wrong):
 
 def test_a_checkpoint_without_them_or_with_others_is_damaged(tmp_path):
     checkpoints, notes = Checkpoints(tmp_path), []
-    drawn = (DRAWN,)
-    assert checkpoints.write(RunState(step=1), b"one").joinpath("ahead.jsonl").exists() is False
-    second = checkpoints.write(RunState(step=2), b"two", groups=drawn)
+    assert not (checkpoints.write(RunState(step=1), b"one") / "ahead.jsonl").exists()
+    path = checkpoints.write(RunState(step=2), b"two", groups=(DRAWN,)) / "ahead.jsonl"
     found = checkpoints.newest()
-    assert found.state.step == 2 and found.ahead == drawn
-    content = (second / "ahead.jsonl").read_bytes()
-    (second / "ahead.jsonl").write_bytes(content.replace(b"-0.5", b"-0.6"))
+    assert found.state.step == 2 and found.ahead == (DRAWN,)
+    path.write_bytes(path.read_bytes().replace(b"-0.5", b"-0.6"))
     assert checkpoints.newest(notes.append).state.step == 1
-    (second / "ahead.jsonl").unlink()
+    path.unlink()
     assert checkpoints.newest(notes.append).ahead == ()
     assert ["ahead.jsonl" in note for note in notes] == [True, True]

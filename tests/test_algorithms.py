@@ -21,13 +21,7 @@ from unslothrl.algorithms import (
     schedules,
     selection,
 )
-from unslothrl.algorithms.advantages import (
-    ADVANTAGES,
-    batch_standardised,
-    centred,
-    leave_one_out,
-    standardised,
-)
+from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.clipping import Clip
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_terms
@@ -42,32 +36,26 @@ def numbers(*values: float, gradient: bool = False) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.float64, requires_grad=gradient)
 
 
-# Advantages
-
-
-def test_centred_takes_the_mean_off():
-    # mean of 1, 0, 0, 1 is 1/2; of 3, 0, 0 it is 1
-    assert centred([[1.0, 0.0, 0.0, 1.0], [3.0, 0.0, 0.0]]) == [[0.5, -0.5, -0.5, 0.5], [2, -1, -1]]
-
-
-def test_standardised_divides_by_the_deviation():
-    # mean 2, deviations -1 0 1 -> population variance 2/3, std 0.81650; 1 / 0.81650 = 1.22474
-    assert standardised([[1.0, 2.0, 3.0]])[0] == pytest.approx([-1.2247449, 0, 1.2247449], abs=1e-6)
-    # of the sample: variance 2/2 = 1, and with epsilon 1e-4: 1 / 1.0001
-    result = standardised([[1.0, 2.0, 3.0]], ddof=1, epsilon=1e-4)[0]
-    assert result == pytest.approx([-1 / 1.0001, 0, 1 / 1.0001])
-
-
-def test_batch_standardised_has_one_deviation_for_all_groups():
-    # centred: 1 -1 | 3 -3; variance (1 + 1 + 9 + 9) / 4 = 5, std 2.236068
-    result = batch_standardised([[2.0, 0.0], [6.0, 0.0]])
-    assert result[0] == pytest.approx([0.4472136, -0.4472136])
-    assert result[1] == pytest.approx([1.3416408, -1.3416408])
-
-
-def test_leave_one_out_compares_with_the_others():
-    # 1 - (0 + 2) / 2 = 0, 0 - (1 + 2) / 2 = -1.5, 2 - (1 + 0) / 2 = 1.5
-    assert leave_one_out([[1.0, 0.0, 2.0]])[0] == pytest.approx([0.0, -1.5, 1.5])
+@pytest.mark.parametrize(
+    ("name", "options", "rewards", "expected"),
+    [
+        # mean of 1, 0, 0, 1 is 1/2; of 3, 0, 0 it is 1
+        ("centred", {}, [[1, 0, 0, 1], [3, 0, 0]], [[0.5, -0.5, -0.5, 0.5], [2, -1, -1]]),
+        # mean 2, deviations -1 0 1 -> population variance 2/3, std 0.81650; 1 / 0.81650 = 1.22474
+        ("standardised", {}, [[1, 2, 3]], [[-1.2247449, 0, 1.2247449]]),
+        # of the sample: variance 2/2 = 1, and with epsilon 1e-4: 1 / 1.0001
+        ("standardised", {"ddof": 1, "epsilon": 1e-4}, [[1, 2, 3]], [[-1 / 1.0001, 0, 1 / 1.0001]]),
+        # centred: 1 -1 | 3 -3; variance (1 + 1 + 9 + 9) / 4 = 5, std 2.236068
+        ("batch_standardised", {}, [[2, 0], [6, 0]],
+         [[0.4472136, -0.4472136], [1.3416408, -1.3416408]]),
+        # 1 - (0 + 2) / 2 = 0, 0 - (1 + 2) / 2 = -1.5, 2 - (1 + 0) / 2 = 1.5
+        ("leave_one_out", {}, [[1, 0, 2]], [[0, -1.5, 1.5]]),
+    ],
+)  # fmt: skip
+def test_advantages_by_hand(name, options, rewards, expected):
+    found = ADVANTAGES[name]([list(map(float, group)) for group in rewards], **options)
+    for group, values in zip(found, expected, strict=True):
+        assert group == pytest.approx(values, abs=1e-6)
 
 
 @pytest.mark.parametrize("rewards", [[0.3] * 3, [0.1] * 7, [1.3], [0.0, 0.0]])
@@ -78,9 +66,6 @@ def test_a_group_of_equals_or_of_one_has_no_signal(name, rewards):
     for options in ({}, {"epsilon": 0.0} if "standardised" in name else {}):
         beside = ADVANTAGES[name]([rewards, [1.0, 0.0]], **options)
         assert beside[0] == [0.0] * len(rewards) and beside[1][0] > 0 > beside[1][1]
-
-
-# Generalised advantage estimation
 
 
 @pytest.mark.parametrize(
@@ -125,49 +110,33 @@ def test_ratios_by_hand():
     assert clipping.one(log_ratio, lengths).tolist() == [1, 1, 1]
 
 
-def test_the_ratio_one_has_the_gradient_of_the_log_probability():
-    logprobs = numbers(-1, -2, gradient=True)
-    clipping.one(logprobs - numbers(-5, -5), [2]).sum().backward()
-    assert logprobs.grad.tolist() == [1, 1]
-
-
-def test_the_sequence_ratio_spreads_its_gradient():
-    # d/dx of exp((x + y) / 2), summed over both tokens: 2 * ratio / 2 = ratio
-    logprobs = numbers(math.log(4), 0, gradient=True)
-    clipping.sequence(logprobs, [2]).sum().backward()
-    assert logprobs.grad.tolist() == pytest.approx([2, 2])
-
-
 @pytest.mark.parametrize("name", clipping.RATIOS)
 def test_ratios_on_policy_are_exactly_one_and_empty_sequences_are_fine(name):
     assert clipping.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
     assert clipping.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
 
 
-# Clipping
-
-
-def test_surrogate_clips_what_has_moved_too_far():
-    # ratios 1.5, 0.5, 1.5, 0.5 with advantages 1, 1, -1, -1 and clip 0.2, 0.3:
-    # min(1.5, 1.3) = 1.3 (clipped), min(0.5, 0.8) = 0.5, min(-1.5, -1.3) = -1.5,
-    # min(-0.5, -0.8) = -0.8 (clipped)
-    ratio = numbers(1.5, 0.5, 1.5, 0.5, gradient=True)
-    terms, acted = clipping.surrogate(ratio, ratio, numbers(1, 1, -1, -1), Clip(0.2, 0.3))
-    assert terms.tolist() == pytest.approx([-1.3, -0.5, 1.5, 0.8])
-    assert acted.tolist() == [True, False, False, True]
+@pytest.mark.parametrize(
+    ("ratios", "weights", "clip", "expected", "has_acted", "gradient"),
+    [
+        # min(1.5, 1.3) = 1.3 (clipped), min(0.5, 0.8) = 0.5, min(-1.5, -1.3) = -1.5,
+        # min(-0.5, -0.8) = -0.8 (clipped)
+        ((1.5, 0.5, 1.5, 0.5), (1, 1, -1, -1), Clip(0.2, 0.3), [-1.3, -0.5, 1.5, 0.8],
+         [True, False, False, True], [0, -1, 1, 0]),
+        # dual 3 bounds the loss of bad tokens alone: min is -2 * 10 = -20, the bound 3 * -2 = -6
+        # (acts); at ratio 2 it is -4. Advantage +2 at ratio 10: clipped at 1.2 * 2 = 2.4 as ever.
+        ((10, 2, 10), (-2, -2, 2), Clip(0.2, 0.2, 3.0), [6, 4, -2.4], [True, False, True],
+         [0, 2, 0]),
+    ],
+)  # fmt: skip
+def test_surrogate_clips_what_has_moved_too_far(
+    ratios, weights, clip, expected, has_acted, gradient
+):
+    ratio = numbers(*ratios, gradient=True)
+    terms, acted = clipping.surrogate(ratio, ratio, numbers(*weights), clip)
+    assert terms.tolist() == pytest.approx(expected) and acted.tolist() == has_acted
     terms.sum().backward()
-    assert ratio.grad.tolist() == [0, -1, 1, 0]
-
-
-def test_dual_clip_bounds_the_loss_of_bad_tokens_alone():
-    # dual 3, advantage -2: min is -2 * 10 = -20, the bound 3 * -2 = -6 (acts); at ratio 2 it is -4.
-    # Advantage +2 at ratio 10: clipped at 1.2 * 2 = 2.4 as ever.
-    ratio = numbers(10, 2, 10, gradient=True)
-    terms, acted = clipping.surrogate(ratio, ratio, numbers(-2, -2, 2), Clip(0.2, 0.2, 3.0))
-    assert terms.tolist() == pytest.approx([6, 4, -2.4])
-    assert acted.tolist() == [True, False, True]
-    terms.sum().backward()
-    assert ratio.grad.tolist() == [0, 2, 0]
+    assert ratio.grad.tolist() == gradient
 
 
 def test_weight_bounds_the_weight_and_keeps_the_gradient():
@@ -183,9 +152,6 @@ def test_weight_bounds_the_weight_and_keeps_the_gradient():
 def test_no_clip_is_the_plain_product():
     terms, acted = clipping.none(numbers(7.0), numbers(-1.0), numbers(2.0), Clip())
     assert terms.tolist() == [-14] and not acted.any()
-
-
-# Divergence
 
 
 def test_divergence_by_hand():
@@ -205,37 +171,26 @@ def test_estimates_average_to_the_divergence():
     assert divergence.k3(d).mean().item() == pytest.approx(0.2231436)
 
 
-def test_gradients_of_the_estimators_in_the_loss():
-    # by d: k1 1, k2 d, k3 1 - exp(-d); at ln 2: 1, 0.693147, 1/2
-    for name, expected in {"k1": 1.0, "k2": 0.6931472, "k3": 0.5}.items():
-        d = logs(2).requires_grad_()
-        divergence.ESTIMATORS[name](d).sum().backward()
-        assert d.grad.item() == pytest.approx(expected), name
-
-
 # Off-policy corrections: weights 4 and 1 in the first sequence, 0.1 in the second
 
 OLD, SAMPLER = logs(4, 1, 0.1), logs(1, 1, 1)
 
 
-def test_truncated_importance_sampling():
-    factors, acted = clipping.correction("truncated", OLD, SAMPLER, [2, 1])
-    assert factors.tolist() == pytest.approx([2, 1, 0.1]) and acted.tolist() == [True, False, False]
-    assert clipping.correction("truncated", OLD, SAMPLER, [2, 1], high=3.0)[0][0] == 3
-
-
-def test_masked_importance_sampling():
-    factors, acted = clipping.correction("masked", OLD, SAMPLER, [2, 1])  # 0.5 to 5
-    assert factors.tolist() == pytest.approx([4, 1, 0]) and acted.tolist() == [False, False, True]
-    factors, _ = clipping.correction("masked", OLD, SAMPLER, [2, 1], low=0.05, high=3.0)
-    assert factors.tolist() == pytest.approx([0, 1, 0.1])
-
-
-def test_the_geometric_mask_takes_whole_sequences():
-    # geometric means 2 and 0.1: within 0.5 to 3 stays the first, whole; usual bounds keep neither
-    factors, acted = clipping.correction("geometric", OLD, SAMPLER, [2, 1], low=0.5, high=3.0)
-    assert factors.tolist() == [1, 1, 0] and acted.tolist() == [False, False, True]
-    assert clipping.correction("geometric", OLD, SAMPLER, [2, 1])[0].tolist() == [0, 0, 0]
+@pytest.mark.parametrize(
+    ("kind", "bounds", "expected", "has_acted"),
+    [
+        ("truncated", {}, [2, 1, 0.1], [True, False, False]),
+        ("truncated", {"high": 3.0}, [3, 1, 0.1], [True, False, False]),
+        ("masked", {}, [4, 1, 0], [False, False, True]),  # 0.5 to 5
+        ("masked", {"low": 0.05, "high": 3.0}, [0, 1, 0.1], [True, False, False]),
+        # geometric means 2 and 0.1: the first stays, whole; usual bounds keep neither
+        ("geometric", {"low": 0.5, "high": 3.0}, [1, 1, 0], [False, False, True]),
+        ("geometric", {}, [0, 0, 0], [True, True, True]),
+    ],
+)
+def test_off_policy_corrections_by_hand(kind, bounds, expected, has_acted):
+    factors, acted = clipping.correction(kind, OLD, SAMPLER, [2, 1], **bounds)
+    assert factors.tolist() == pytest.approx(expected) and acted.tolist() == has_acted
 
 
 @pytest.mark.parametrize("kind", clipping.CORRECTIONS)
@@ -257,9 +212,6 @@ def test_aggregation_by_hand():
     assert aggregation.constant(terms, lengths, over).item() == pytest.approx(0.3)  # 9 / 30
 
 
-# Values
-
-
 def test_value_loss_by_hand():
     # value 3, return 1: (3 - 1)^2 / 2 = 2. Clipped to old 2.5 + 0.2 = 2.7: (2.7 - 1)^2 / 2 = 1.445,
     # the larger counts. Value 1, return 1, old 2: 0, clipped 1.8: 0.8^2 / 2 = 0.32 counts.
@@ -271,20 +223,9 @@ def test_value_loss_by_hand():
     assert value_terms(values, numbers(0, 0), numbers(1, 1)).tolist() == [2, 0]
 
 
-# Selection
-
-
 def test_topk_keeps_the_best_in_candidate_order():
     assert selection.topk([0.1, 0.9, -1.0, 0.5], k=2, seed=0) == [1, 3]
     assert selection.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
-
-
-def test_max_variance_takes_both_ends():
-    # lowest one and highest one of two: variance of (0, 1) beats (0, 0.1) and (0.9, 1)
-    assert selection.max_variance([0.1, 1.0, 0.0, 0.9], k=2, seed=0) == [1, 2]
-    # of 0 0 0 1 with k = 3: 0 0 1 (variance 2/9) beats 0 0 0
-    chosen = selection.max_variance([0.0, 0.0, 0.0, 1.0], k=3, seed=0)
-    assert 3 in chosen and len(chosen) == 3
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 99))
@@ -325,24 +266,32 @@ def test_ties_and_draws_follow_the_seed(name):
     assert len(picks) > 5
 
 
-# Filtering
+MIDDLE = (0.01, 0.99)
+DAPO = (objectives.load("dapo").filter_low, objectives.load("dapo").filter_high)
+ONE_RIGHT, ONE_WRONG = [1.0] + [0.0] * 1023, [1.0] * 1023 + [0.0]
 
 
-def test_groups_are_kept_by_accuracy_and_signal():
-    low, high = 0.01, 0.99
-    assert selection.keeps([1.0, 0.0], [1.0, 0.0], low, high)
-    assert not selection.keeps([1.0, 1.1], [1.0, 1.0], low, high)  # all solved, formats differ
-    assert not selection.keeps([0.0, 0.1], [0.0, 0.0], low, high)
-    assert not selection.keeps([0.5, 0.5], [1.0, 0.0], low, high)  # nothing to prefer
-    assert selection.keeps([0.0, 0.1], [0.0, 0.0], 0.0, 1.0)
-
-
-@pytest.mark.parametrize("scores", [[1.0, -1.0, -1.0], [2.0, 0.0, 2.0], [-200.0, -100.0, -150.0]])
-def test_scores_on_a_scale_of_their_own_are_no_accuracy(scores):
-    """DAPO's own rewards are 1 and -1: one right of three has the mean -1/3."""
-    dapo = objectives.load("dapo")
-    assert selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
-    assert not selection.keeps([0.5] * 3, scores, dapo.filter_low, dapo.filter_high)
+@pytest.mark.parametrize(
+    ("rewards", "scores", "bounds", "kept"),
+    [
+        ([1.0, 0.0], [1.0, 0.0], MIDDLE, True),
+        ([1.0, 1.1], [1.0, 1.0], MIDDLE, False),  # all solved, formats differ
+        ([0.0, 0.1], [0.0, 0.0], MIDDLE, False),
+        ([0.5, 0.5], [1.0, 0.0], MIDDLE, False),  # nothing to prefer
+        ([0.0, 0.1], [0.0, 0.0], (0.0, 1.0), True),
+        ([1.0, 1.1], [1.0, 1.0], DAPO, False),
+        ([0.0, 0.1], [0.0, 0.0], DAPO, False),
+        (ONE_RIGHT, ONE_RIGHT, DAPO, True),
+        (ONE_WRONG, ONE_WRONG, DAPO, True),
+        # a scale of their own, as DAPO's rewards are 1 and -1: the mean is no accuracy
+        ([1.0, -1.0, -1.0], [1.0, -1.0, -1.0], DAPO, True),
+        ([2.0, 0.0, 2.0], [2.0, 0.0, 2.0], DAPO, True),
+        ([-200.0, -100.0, -150.0], [-200.0, -100.0, -150.0], DAPO, True),
+        ([0.5] * 3, [1.0, -1.0, -1.0], DAPO, False),
+    ],
+)
+def test_groups_are_kept_by_accuracy_and_signal(rewards, scores, bounds, kept):
+    assert selection.keeps(rewards, scores, *bounds) is kept
 
 
 def test_how_many_prompts_to_draw_next():
@@ -351,9 +300,6 @@ def test_how_many_prompts_to_draw_next():
     assert selection.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
     assert selection.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
     assert selection.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
-
-
-# Schedules
 
 
 def test_schedules_by_hand():
@@ -400,15 +346,6 @@ def test_a_gap_that_is_no_number_shows():
     gaps = np.array([0.1, np.nan, *np.zeros(300)])
     part = Agreement(gaps, [("a", 0, 302)])
     assert all(math.isnan(v) for v in diagnostics.sampler_agreement([[part]]).values())
-
-
-def test_dapo_keeps_one_right_of_any_number():
-    dapo = objectives.load("dapo")
-    for right in (1, 1023):
-        scores = [1.0] * right + [0.0] * (1024 - right)
-        assert selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
-    for scores in ([1.0] * 8, [0.0] * 8):
-        assert not selection.keeps(scores, scores, dapo.filter_low, dapo.filter_high)
 
 
 @pytest.mark.parametrize(("advantage", "dual"), [(1.0, 0.0), (-1.0, 3.0), (0.0, 0.0)])

@@ -43,19 +43,10 @@ def test_programs_that_solve_pass_and_others_do_not(name, scorer):
     assert dict(zip(made, scores(scorer, row, made), strict=True)) == made
 
 
-def test_no_program_forges_its_success(scorer):
-    found = scores(scorer, FORGED, [*FORGING.values(), SOLVES])
-    passed = [name for name, score in zip(FORGING, found, strict=False) if score]
-    assert passed == [] and found[-1] == 1.0 and len(FORGING) >= 40
-
-
-def test_a_result_does_not_judge_itself(scorer):
-    row, solves, forging = JUDGING
-    found = scores(scorer, row, [*forging.values(), solves])
-    assert dict(zip([*forging, "solves"], found, strict=True)) == {
-        **dict.fromkeys(forging, 0.0),
-        "solves": 1.0,
-    }
+@pytest.mark.parametrize(("row", "solves", "forging"), [(FORGED, SOLVES, FORGING), JUDGING])
+def test_no_program_forges_its_success_or_is_judged_by_its_result(row, solves, forging, scorer):
+    found = scores(scorer, row, [solves, *forging.values()])
+    assert [n for n, score in zip(["solves", *forging], found, strict=True) if score] == ["solves"]
 
 
 SEQUENCE = """
@@ -143,11 +134,11 @@ def test_a_program_cannot_end_what_the_tests_go_through(scorer):
     """map() takes a StopIteration of its function for its end."""
     row = checked("double(x)", "assert all(map(lambda x: candidate(x) == 2 * x, [1, 2]))")
     forging = "def double(x): raise StopIteration"
+    assert scores(scorer, row, [forging, SOLVES]) == [0.0, 1.0]
     attribute = (
         "class Stops:\n    @property\n    def value(self): raise StopIteration\n"
         "def double(x): return Stops()"
     )
-    assert scores(scorer, row, [forging, SOLVES]) == [0.0, 1.0]
     by_attribute = checked("double(x)", "assert all(map(lambda x: candidate(x).value == 2, [1]))")
     assert scores(scorer, by_attribute, [attribute]) == [0.0]
     expected = checked("double(x)", """
@@ -160,42 +151,28 @@ assert list(candidate([1])) == [1]
 """)  # fmt: skip
     stops = "def double(x):\n    if x == 1: raise StopIteration\n    return iter(x)"
     assert scores(scorer, expected, [stops, SOLVES]) == [1.0, 0.0]
-
-
-def test_tests_that_do_not_call_the_program_are_passed_by_none(scorer):
-    row = checked("double(x)", "assert 1 == 1")
-    assert scores(scorer, row, [SOLVES]) == [0.0]
+    assert scores(scorer, checked("double(x)", "assert 1 == 1"), [SOLVES]) == [0.0]  # not called
 
 
 def test_the_model_is_asked_for_a_function_with_its_name():
-    row = {**FORGED}
-    needs = rewards.needs_of(rewards.choose(("code",)))
-    from unslothrl.data.formats import Reader
-
-    record = Reader(needs=needs).record(row)
-    assert (
-        record.problem.startswith("Complete this function") and "def double(x):" in record.problem
-    )
+    reader = formats.Reader(needs=rewards.needs_of(rewards.choose(("code",))))
+    record = reader.record({**FORGED})
+    assert "def double(x):" in record.problem
     assert "test" not in record.extra and record.extra["tests"]["has_check"]
-    mbpp = Reader(needs=needs).record(listed("assert area(2) == 4", "assert area(3) == 9"))
+    mbpp = reader.record(listed("assert area(2) == 4", "assert area(3) == 9"))
     assert mbpp.problem.endswith("assert area(2) == 4") and "area(3)" not in mbpp.problem
-    again = Reader(needs=needs).record(
-        {"prompt": mbpp.problem, "test_list": ["assert area(2) == 4"]}
-    )
+    again = reader.record({"prompt": mbpp.problem, "test_list": ["assert area(2) == 4"]})
     assert again.problem == mbpp.problem  # shown once
-    plain = formats.read({"question": "q", "test_list": ["assert f(1)"]})
-    assert plain.problem == "q"
+    assert formats.read({"question": "q", "test_list": ["assert f(1)"]}).problem == "q"
 
 
 def test_files_of_both_data_sets_are_scored(tmp_path, capfd):
     path = tmp_path / "made.jsonl"
     rows = [
-        {**FORGED, "task_id": "HumanEval/0", "canonical_solution": "    return 2 * x\n",
-         "completion": block(SOLVES)},
+        {**FORGED, "canonical_solution": "    return 2 * x\n", "completion": block(SOLVES)},
         {**FORGED, "completion": block("def double(x): return x")},
-        {**listed("assert area(2) == 4", "assert area(3) == 9"), "code": "def area(x): return x*x",
-         "test_setup_code": "", "challenge_test_list": [],
-         "completion": block("def area(x): return x * x")},
+        {**listed("assert area(2) == 4", "assert area(3) == 9"), "test_setup_code": "",
+         "challenge_test_list": [], "completion": block("def area(x): return x * x")},
         {"prompt": "Square it.", "test_list": ["assert area(3) == 9"],
          "test_imports": ["import math"],
          "completion": block("def area(x): return math.pow(x, 2)")},

@@ -25,20 +25,37 @@ print(json.dumps([str(made), loaded]))
 """
 
 
+COUNTS = """
+import os, sys
+if "unslothrl.weights.quantise" in sys.orig_argv:
+    with open(os.environ["COUNT_FILE"], "a") as file:
+        file.write("quantised\\n")
+"""
+
+
 @pytest.mark.slow
-def test_the_process_that_asks_for_it_loads_nothing(sixteen_bit_bases, bases, tmp_path):
-    """Of what quantises: so on a card no context and no cache of it stay for the run."""
-    source = sixteen_bit_bases["plain"]
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, str(source)],
-        env={
-            **os.environ, "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    made, loaded = json.loads(done.stdout.splitlines()[-1])
-    assert loaded == []
+def test_of_two_processes_that_ask_one_quantises_and_neither_loads_for_it(
+    sixteen_bit_bases, bases, tmp_path
+):
+    """In a process of its own, which leaves a line: so on a card no context of it stays."""
+    (tmp_path / "sitecustomize.py").write_text(COUNTS)
+    environment = {
+        **os.environ,
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "COUNT_FILE": str(tmp_path / "count"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+    }
+    command = [sys.executable, "-c", DRIVER, str(sixteen_bit_bases["plain"])]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    first, second = (
+        json.loads(process.communicate(timeout=200)[0].splitlines()[-1]) for process in both
+    )
+    made, loaded = first
+    assert first == second and loaded == []
+    assert (tmp_path / "count").read_text() == "quantised\n"
     names = {path.name for path in Path(made).iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
     ours = (bases["plain"] / "model.safetensors").read_bytes()
@@ -58,34 +75,6 @@ def test_a_checkpoint_that_cannot_be_read_is_one_line(sixteen_bit_bases, tmp_pat
     message = str(caught.value)
     assert "\n" not in message and "is damaged" in message and str(source) in message
     assert list(tmp_path.glob("cache/unslothrl/nf4/*")) == []
-
-
-COUNTS = """
-import os, sys
-if "unslothrl.weights.quantise" in sys.orig_argv:
-    with open(os.environ["COUNT_FILE"], "a") as file:
-        file.write("quantised\\n")
-"""
-
-
-@pytest.mark.slow
-def test_of_two_processes_that_ask_one_quantises(sixteen_bit_bases, tmp_path):
-    """Each process that quantises leaves a line."""
-    (tmp_path / "sitecustomize.py").write_text(COUNTS)
-    environment = {
-        **os.environ,
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "COUNT_FILE": str(tmp_path / "count"),
-        "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
-    }
-    command = [sys.executable, "-c", DRIVER, str(sixteen_bit_bases["plain"])]
-    both = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
-    made = {json.loads(process.communicate(timeout=200)[0])[0] for process in both}
-    assert len(made) == 1
-    assert (tmp_path / "count").read_text() == "quantised\n"
 
 
 def test_code_beside_a_tokenizer_is_never_run_nor_asked_about(tmp_path, monkeypatch, capfd):

@@ -14,18 +14,21 @@ from unslothrl.training import batching
 from unslothrl.training.batching import Costs, balanced
 
 
-def sample(length: int, prompt: int = 2) -> Sample:
-    ids = tuple(range(length))
-    return Sample(tuple(range(prompt)), ids, (-0.5,) * length, np.ones(length, np.float32), 0)
+def of_problem(prompt: int, completion: int, problem: int = 0) -> Sample:
+    ones = np.ones(completion, np.float32)
+    return Sample((problem,) * prompt, (1,) * completion, (-0.5,) * completion, ones, 0)
+
+
+def sample(length: int) -> Sample:
+    return of_problem(2, length)
 
 
 def test_batches_share_no_sample_and_count_their_own():
-    samples = [sample(length) for length in (1, 2, 3, 4)] * 3
+    samples = [sample(length) for length in (1, 2, 3, 4) * 3]
     parts = batching.batches(samples, [True] * 12, 3, seed=5)
     assert [part.sequences for part in parts] == [4, 4, 4]
     assert sum(part.tokens for part in parts) == 30
-    seen = [id(s) for part in parts for s in part.samples]
-    assert len(seen) == 12
+    assert len({id(s) for part in parts for s in part.samples}) == 12
     for part in parts:
         assert part.tokens == sum(s.tokens for s in part.samples)
     again = batching.batches(samples, [True] * 12, 3, seed=6)
@@ -52,17 +55,11 @@ def test_learners_get_every_sample_once_with_the_whole_denominators(learners):
     assert {(part.sequences, part.tokens) for part in parts} == {(9, 45)}
     got = [s for part in parts for s in part.samples]
     assert sorted(map(id, got)) == sorted(map(id, batch.samples))
-    for part in parts:
-        lengths = [len(s.completion_ids) for s in part.samples]
-        assert lengths == sorted(lengths)
+    lengths = [[s.tokens for s in part.samples] for part in parts]
+    assert lengths == [sorted(each) for each in lengths]
 
 
 TOKENS = Costs()
-
-
-def of_problem(prompt: int, completion: int, problem: int = 0) -> Sample:
-    ones = np.ones(completion, np.float32)
-    return Sample((problem,) * prompt, (1,) * completion, (-0.5,) * completion, ones, 0)
 
 
 def drawn(prompts: int, candidates: int, seed: int, longest: int = 1200) -> list[Sample]:
@@ -102,29 +99,21 @@ def test_costs_of_a_known_model():
     assert Costs.of(Config(model="nobody/knows-it", backend="peft")) == TOKENS
 
 
-def test_one_learner_gets_all_in_their_order():
-    assert balanced(drawn(2, 3, seed=0), 1, TOKENS) == [[0, 1, 2, 3, 4, 5]]
-
-
-def test_prompts_stay_together_where_that_costs_no_balance():
-    samples = [of_problem(10, length, problem) for problem in (1, 2, 3, 4) for length in (5, 9, 20)]
-    shares = balanced(samples, 2, TOKENS)
-    problems = [{samples[i].prompt_ids[0] for i in share} for share in shares]
-    assert not problems[0] & problems[1]
-    assert loads(samples, shares) == [88, 88]
-
-
-def test_a_group_is_split_where_it_must_be():
-    samples = [of_problem(10, 40, 1) for _ in range(4)]
-    assert sorted(map(len, balanced(samples, 2, TOKENS))) == [2, 2]
-    uneven = [of_problem(10, length, 1) for length in (60, 20, 20, 20)]
-    assert loads(uneven, balanced(uneven, 2, TOKENS)) == [70, 70]
-
-
-def test_samples_of_one_prompt_are_moved_one_by_one():
-    """5 + 5 against 4 + 3 + 3; dealt by length alone it would be 5 + 4 (+ 3) against 5 + 3."""
-    samples = [of_problem(0, length) for length in (5, 5, 4, 3, 3)]
-    assert sorted(loads(samples, balanced(samples, 2, TOKENS))) == [10, 10]
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        # four prompts of 10: no prompt is in both shares, where that costs no balance
+        ([of_problem(10, n, prompt) for prompt in (1, 2, 3, 4) for n in (5, 9, 20)], [88, 88]),
+        # a group is split where it must be
+        ([of_problem(10, 40, 1) for _ in range(4)], [90, 90]),
+        ([of_problem(10, length, 1) for length in (60, 20, 20, 20)], [70, 70]),
+        # 5 + 5 against 4 + 3 + 3; dealt by length alone it would be 5 + 4 (+ 3) against 5 + 3
+        ([of_problem(0, length) for length in (5, 5, 4, 3, 3)], [10, 10]),
+    ],
+)
+def test_two_learners_compute_the_same(samples, expected):
+    assert loads(samples, balanced(samples, 2, TOKENS)) == expected
+    assert balanced(samples, 1, TOKENS) == [[*range(len(samples))]]  # one gets all, in their order
 
 
 @pytest.mark.parametrize("learners", [2, 3, 5])

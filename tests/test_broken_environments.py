@@ -1,6 +1,7 @@
 """Environments that break in every way: each costs its own episode, which is counted, and leaves
 no process."""
 
+import contextlib
 import json
 import os
 import uuid
@@ -49,23 +50,33 @@ ALWAYS = """class E:
 """
 
 
-def drawn(folder: Path, how: str, **limits) -> Group:
-    setup = Setup(
-        written(folder, BROKEN),
-        "Broken",
-        {"folder": str(folder), "how": how},
-        deadline_s=1.0,
-        memory_mb=200,
-        **limits,
-    )
+@contextlib.contextmanager
+def acting(folder: Path, how: str, **limits):
+    """An actor whose every turn is its end."""
+    options = {"folder": str(folder), "how": how}
+    setup = Setup(written(folder, BROKEN), "Broken", options, **limits)
     actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
-    actor.load(Adapter.of(1, str(END).encode(), "{}"))  # each turn is its end
+    actor.load(Adapter.of(1, str(END).encode(), "{}"))
     try:
-        sampling = Sampling(1.0, 1.0, 0, 30, 200)
-        (group,) = draw_groups(actor, [asked("1+1?")], CANDIDATES, sampling, (0,))
+        yield actor
     finally:
         actor.close()
+
+
+def drawn(folder: Path, how: str) -> Group:
+    with acting(folder, how, deadline_s=1.0, memory_mb=200) as actor:
+        sampling = Sampling(1.0, 1.0, 0, 30, 200)
+        (group,) = draw_groups(actor, [asked("1+1?")], CANDIDATES, sampling, (0,))
     return group
+
+
+def flags_of(folder: Path, environment: str, more: str) -> list[str]:
+    """Of a small run."""
+    return (
+        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
+        f"--number_of_actors 0 --max_steps 3 --eval_every 0 --environment {environment} "
+        f"--output_dir {folder} --run_name x {more}"
+    ).split()
 
 
 OFTEN = [
@@ -83,8 +94,7 @@ def test_what_breaks_loses_its_own_episode(how, tmp_path, nothing_is_left):
     assert [each.is_lost for each in group.completions].count(True) == 1
     assert group.completions[failure.candidate].is_lost
     assert len(group.rated) == CANDIDATES - 1
-    earned = group.rewards[FROM_THE_ENVIRONMENT]
-    assert earned[failure.candidate] == 0.0
+    assert group.rewards[FROM_THE_ENVIRONMENT][failure.candidate] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -102,14 +112,12 @@ def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
     """The lost episodes are in the record, with turns and reasons; nothing is trained on them."""
     folder = tmp_path / "broken"
     folder.mkdir()
-    file = written(tmp_path, BROKEN)
     how = ",".join(name for name in (*LOST, *HARMLESS) if name != "another prompt")
-    flags = (
-        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
-        f"--number_of_actors 0 --batch_size 6 --num_candidates 8 --topk 8 --max_steps 3 "
-        f"--max_new_tokens 24 --max_episode_tokens 120 --eval_every 0 --environment {file}:Broken "
-        f"--environment_timeout 3 --environment_memory_mb 200 --output_dir {tmp_path} --run_name x"
-    ).split()
+    more = (
+        "--batch_size 6 --num_candidates 8 --topk 8 --max_new_tokens 24 --max_episode_tokens 120 "
+        "--environment_timeout 3 --environment_memory_mb 200"
+    )
+    flags = flags_of(tmp_path, f"{written(tmp_path, BROKEN)}:Broken", more)
     options = [f"--environment_options=folder={folder}", f"--environment_options=how={how}"]
     assert cli.main(["train", *flags, *options]) == 0
     said = capsys.readouterr().out
@@ -117,11 +125,8 @@ def test_a_run_with_all_of_them_ends_well(tmp_path, capsys, nothing_is_left):
     assert {path.name for path in folder.iterdir()} == set(how.split(","))
     metrics = [json.loads(line) for line in (tmp_path / "x" / "metrics.jsonl").open()]
     assert sum(row["episode/lost"] for row in metrics) == len(LOST) - 1
-    rows = [
-        json.loads(line)
-        for path in sorted((tmp_path / "x" / "rollouts").glob("*.jsonl"))
-        for line in path.open()
-    ]
+    files = sorted((tmp_path / "x" / "rollouts").glob("*.jsonl"))
+    rows = [json.loads(line) for path in files for line in path.open()]
     lost = [row for row in rows if row["finish_reason"] == "lost"]
     assert len(lost) == len(LOST) - 1
     assert not any(row["selected"] or row["advantage"] for row in lost)
@@ -133,11 +138,7 @@ def test_an_environment_that_always_fails_ends_the_run(tmp_path, capsys):
     """Where it does so in the first episode that is made up, no model is loaded; else the run ends
     with nothing that a resume would only repeat."""
     file = written(tmp_path, ALWAYS)
-    flags = (
-        f"--learner grpo --model embedded --dataset embedded --cluster local --engine transformers "
-        f"--number_of_actors 0 --batch_size 2 --num_candidates 2 --topk 2 --max_steps 3 "
-        f"--eval_every 0 --environment {file}:E --output_dir {tmp_path} --run_name x"
-    ).split()
+    flags = flags_of(tmp_path, f"{file}:E", "--batch_size 2 --num_candidates 2 --topk 2")
     assert cli.main(["train", *flags]) == 2
     said = capsys.readouterr()
     assert "fails in a made-up episode: ValueError: no (mine.py line 3): fix it" in said.err
@@ -160,8 +161,7 @@ DOCUMENTED = '"""\n    A tool.\n\n    Args:\n        a: One.\n        b: Two.\n 
     ("source", "why"),
     [
         ("def helper(x): return x", "helper has no schema (Cannot generate JSON schema for helper "
-         "because it has no docstring): give it types and a docstring that describes each "
-         "argument, or, if it is no tool, a name that begins with _"),
+         "because it has no docstring)"),
         (f"def g(a, b: int):\n    {DOCUMENTED}", "g has no schema (Argument a is missing a type"),
         (f"def g(a: 'Nothing', b: int):\n    {DOCUMENTED}", "g has no schema (name 'Nothing'"),
     ],
@@ -177,28 +177,16 @@ def test_what_is_no_tool_is_refused_in_a_line(source, why, tmp_path):
 @pytest.mark.slow
 def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
     """Neither memory nor descriptors nor processes, in the actor or in the host."""
-    setup = Setup(
-        written(tmp_path, BROKEN), "Broken", {"folder": str(tmp_path), "how": ""}, deadline_s=30.0
-    )
-    actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
-    actor.load(Adapter.of(1, str(END).encode(), "{}"))
-    this = psutil.Process()
-    seen = []
-    for part in range(20):
-        tasks = [asked("1+1?")] * 125
-        draw_groups(actor, tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
-        host = psutil.Process(actor.host.process.pid)
-        _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # the last are ended
-        seen.append(
-            (
-                this.memory_info().rss >> 20,
-                host.memory_info().rss >> 20,
-                len(os.listdir("/proc/self/fd")),
-                len(os.listdir(f"/proc/{host.pid}/fd")),
-                len(left),
-            )
-        )
-    actor.close()
+    this, seen = psutil.Process(), []
+    with acting(tmp_path, "", deadline_s=30.0) as actor:
+        for part in range(20):
+            tasks = [asked("1+1?")] * 125
+            draw_groups(actor, tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
+            host = psutil.Process(actor.host.process.pid)
+            _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # those that end
+            memory = this.memory_info().rss >> 20, host.memory_info().rss >> 20
+            descriptors = [len(os.listdir(f"/proc/{pid}/fd")) for pid in ("self", host.pid)]
+            seen.append((*memory, *descriptors, len(left)))
     begin, end = seen[4], seen[-1]
     assert end[0] - begin[0] < 10 and end[1] - begin[1] < 2, seen
     assert end[2:] == begin[2:] and end[4] == 0, seen

@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_redaction import GUESSED
 
@@ -19,12 +19,10 @@ from unslothrl.text import HIDDEN
 CHECKS = [Check("card", "ok", "none")]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def no_ray():
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
     """The logs of this machine's Ray are none of these runs'."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_TMPDIR", "/nonexistent")
-        yield
+    monkeypatch.setenv("RAY_TMPDIR", "/nonexistent")
 
 
 def run_at(folder: Path, **texts: str) -> Path:
@@ -49,7 +47,7 @@ FILES = ("config.toml", "run.json", "summary.json", "metrics.jsonl", "error.txt"
 LINE = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=15)
 
 
-@settings(max_examples=8)  # of several files each
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(st.sampled_from(FILES), st.tuples(LINE, GUESSED, LINE), min_size=1))
 def test_no_planted_secret_is_in_any_file_of_the_archive(planted):
     with tempfile.TemporaryDirectory() as name:
@@ -80,19 +78,16 @@ def test_a_secret_variable_and_the_home_folder_are_in_no_file(tmp_path, monkeypa
     monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")
     monkeypatch.setenv("HOME", str(tmp_path))
     text = f"{tmp_path}/models and {tmp_path}-2, correct horse, correct%20horse"
-    run = run_at(tmp_path, error_txt=text)
-    error = bundle.texts(run, CHECKS)["error.txt"]
+    error = bundle.texts(run_at(tmp_path, error_txt=text), CHECKS)["error.txt"]
     assert error == f"~/models and {tmp_path}-2, {HIDDEN}, {HIDDEN}"
 
 
 def test_links_are_not_followed_and_nothing_waits_for_a_pipe(tmp_path):
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "private.log").write_text("private")
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "private.log").write_text("private")
     run = run_at(tmp_path)
-    (run / "error.txt").symlink_to(outside / "private.log")
-    (run / "logs").symlink_to(outside)
-    (run / "loop").symlink_to(run)
+    for name, target in (("error.txt", "outside/private.log"), ("logs", "outside"), ("loop", run)):
+        (run / name).symlink_to(tmp_path / target)
     os.mkfifo(run / "a.log")
     texts = bundle.texts(run, CHECKS)
     assert not any("private" in text for text in texts.values())
@@ -114,30 +109,20 @@ def test_of_large_files_the_end_is_taken(tmp_path):
     assert texts["doctor.txt"] == "ok       card           none\n"
 
 
-def test_completions_are_not_held(tmp_path):
-    run = run_at(tmp_path)
-    (run / "rollouts").mkdir()
-    for step in (1, 2):
-        rows = "".join(f'{{"completion": "answer {step}{i}"}}\n' for i in range(3))
-        (run / "rollouts" / f"step_00000{step}.jsonl").write_text(rows)
-    assert not any("answer" in text for text in bundle.texts(run, CHECKS).values())
-
-
 def test_the_command_writes_an_archive_and_refuses_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("unslothrl.commands.bundle.examine", lambda self_test: CHECKS)
-    run_at(tmp_path)
+    rollouts = run_at(tmp_path) / "rollouts"
+    rollouts.mkdir()
+    (rollouts / "step_000001.jsonl").write_text('{"completion": "answer 1"}\n')
     assert cli.main(["bundle", "a-run"]) == 0
     held = members(tmp_path / "a-run-bundle.tar.gz")
     assert held["a-run-bundle/config.toml"] == "lr = 1e-5\n"
-    assert "no prompts or completions" in capsys.readouterr().out
+    assert not any("answer" in text for text in held.values())
     assert cli.main(["bundle", "a-run", "--output", "b.tgz"]) == 0
     assert members(tmp_path / "b.tgz")["a-run-bundle/doctor.txt"].startswith("ok")
-    for arguments, said in (
-        (["a-run", "--output", "b.tgz"], "exists already"),
-        (["."], "no run's folder"),
-    ):
-        capsys.readouterr()
+    capsys.readouterr()
+    for arguments, said in ((["a-run", "--output", "b.tgz"], "exists"), (["."], "no run's folder")):
         assert cli.main(["bundle", *arguments]) == 2
         assert said in capsys.readouterr().err
 

@@ -4,6 +4,7 @@ The faults are made in the real engines, behind what is read back: every tensor 
 """
 
 import contextlib
+from functools import partial
 
 import pytest
 import torch
@@ -41,11 +42,14 @@ def on_vllm(vllm_engine, bases, monkeypatch):
     engine.close()
 
 
-@pytest.fixture(params=["vllm", "transformers", "transformers with its own base"])
+VLLM, SHARED, OWN = "vllm", "transformers", "transformers with its own base"
+
+
+@pytest.fixture(params=[VLLM, SHARED, OWN])
 def engine(request, bases, backend, make_backend):
-    if request.param == "vllm":
+    if request.param == VLLM:
         return request.getfixturevalue("on_vllm")
-    if request.param == "transformers":
+    if request.param == SHARED:
         return TransformersEngine(backend, bases["biases"], max_num_seqs=16, has_own_base=False)
     own = make_backend(bases["biases"], trained=False, seed=3)
     return TransformersEngine(own, bases["biases"], max_num_seqs=5, has_own_base=True)
@@ -73,68 +77,62 @@ def test_it_passes_and_leaves_nothing_behind(engine, shape, backend):
         assert list(engine.backend.model.peft_config) == ["default"]
 
 
-def test_vllm_that_computes_without_the_adapter(on_vllm, shape, monkeypatch):
-    for layer in on_vllm.slots.manager.modules.values():
-        monkeypatch.setattr(layer, "_apply_lora_to_output", lambda x, output: output)
-    with pytest.raises(AdapterMismatch, match="with a large random adapter they are as without"):
-        on_vllm.canary(shape)
-    assert on_vllm.version == -1 and not on_vllm.loaded
+def without_adapter(engine, patch):
+    for layer in engine.slots.manager.modules.values():
+        patch.setattr(layer, "_apply_lora_to_output", lambda x, output: output)
 
 
-def test_vllm_that_computes_later_tokens_without_the_adapter(on_vllm, shape, monkeypatch):
+def later_tokens_without_adapter(engine, patch):
     """As a graph of CUDA would that was captured without it: one token of each request."""
-    for layer in on_vllm.slots.manager.modules.values():
+    for layer in engine.slots.manager.modules.values():
         apply = layer._apply_lora_to_output
 
         def skip(x, output, apply=apply):
             return output if len(x) <= canary.PROMPTS else apply(x, output)
 
-        monkeypatch.setattr(layer, "_apply_lora_to_output", skip)
-    with pytest.raises(AdapterMismatch, match="only the first tokens were drawn under it"):
-        on_vllm.canary(shape)
+        patch.setattr(layer, "_apply_lora_to_output", skip)
+
+
+def slot_stays(engine, patch, version):
+    """As it was before a version came."""
+    patch.setattr(Slots, "_compare", lambda *_: None)
+    load = engine.load
+
+    def load_or_not(adapter):
+        if adapter.version == version:
+            for layer in engine.slots.manager.modules.values():
+                patch.setattr(layer, "set_lora", lambda *_: None)
+        load(adapter)
+
+    patch.setattr(engine, "load", load_or_not)
+
+
+def requests_without_adapter(engine, patch):
+    inner = engine.llm.llm_engine
+    add = inner.add_request
+    patch.setattr(inner, "add_request", lambda *given, lora_request: add(*given))
 
 
 @pytest.mark.parametrize(
-    ("stuck", "problem"),
+    ("fault", "problem"),
     [
-        (canary.SECOND, "when another adapter was loaded they stayed those of the first"),
-        (canary.NONE_AGAIN, "with an adapter of zeros they are not as before"),
+        (without_adapter, "with a large random adapter they are as without"),
+        (later_tokens_without_adapter, "only the first tokens were drawn under it"),
+        (partial(slot_stays, version=canary.SECOND), "they stayed those of the first"),
+        (partial(slot_stays, version=canary.NONE_AGAIN), "of zeros they are not as before"),
+        (requests_without_adapter, "drawn without an adapter"),
     ],
 )
-def test_vllm_whose_slot_stays_as_it_was(stuck, problem, on_vllm, shape, monkeypatch):
-    monkeypatch.setattr(Slots, "_compare", lambda *_: None)
-    load = on_vllm.load
-
-    def load_or_not(adapter):
-        if adapter.version == stuck:
-            for layer in on_vllm.slots.manager.modules.values():
-                monkeypatch.setattr(layer, "set_lora", lambda *_: None)
-        load(adapter)
-
-    monkeypatch.setattr(on_vllm, "load", load_or_not)
+def test_a_fault_of_vllm_is_named(fault, problem, on_vllm, shape, monkeypatch):
+    fault(on_vllm, monkeypatch)
     with pytest.raises(AdapterMismatch, match=problem):
         on_vllm.canary(shape)
+    assert on_vllm.version == -1 and not on_vllm.loaded and on_vllm.is_finished()
 
 
-def test_vllm_that_forgets_a_requests_adapter(on_vllm, shape, monkeypatch):
-    add_request = on_vllm.llm.llm_engine.add_request
-    monkeypatch.setattr(
-        on_vllm.llm.llm_engine, "add_request", lambda *given, lora_request: add_request(*given)
-    )
-    with pytest.raises(AdapterMismatch, match="drawn without an adapter"):
-        on_vllm.canary(shape)
-    assert on_vllm.is_finished()
-
-
-@pytest.mark.parametrize("has_own_base", few([False, True]))
-def test_transformers_that_generates_without_the_adapter(
-    has_own_base, bases, backend, make_backend, shape, monkeypatch
-):
-    if has_own_base:
-        backend = make_backend(bases["biases"], trained=False, seed=3)
-    engine = TransformersEngine(
-        backend, bases["biases"], max_num_seqs=16, has_own_base=has_own_base
-    )
+@pytest.mark.parametrize("engine", few([SHARED, OWN]), indirect=True)
+def test_transformers_that_generates_without_the_adapter(engine, shape, monkeypatch):
+    backend = engine.backend
     before = {name: p.detach().clone() for name, p in backend.parameters().items()}
     generating = backend.generating
 
@@ -148,7 +146,7 @@ def test_transformers_that_generates_without_the_adapter(
         engine.canary(shape)
     for name, parameter in backend.parameters().items():
         assert torch.equal(parameter, before[name])
-    assert engine.has_own_base == has_own_base and engine.version == -1
+    assert engine.version == -1
 
 
 def test_random_adapters(shape):

@@ -48,16 +48,10 @@ def test_a_part_that_fails_stops_no_other_and_one_that_passed_waits_for_a_change
     for name in ("make", "bwrap", "ip", "chromium"):
         (tmp_path / "bin" / name).write_text(make)
         (tmp_path / "bin" / name).chmod(0o755)
-    for name in (
-        ".ci/run",
-        ".ci/budget",
-        "requirements.txt",
-        "Makefile",
-        "unslothrl/algorithms/x.py",
-    ):
+    copied = (".ci/run", ".ci/budget", "requirements.txt", "Makefile")
+    for name in (*copied, "unslothrl/algorithms/x.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        source = ROOT / name
-        (tmp_path / name).write_bytes(source.read_bytes() if source.exists() else b"")
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes() if name in copied else b"")
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     subprocess.run(["git", "-C", tmp_path, "add", "-A"], check=True)
 

@@ -21,8 +21,11 @@ def block(text: str) -> str:
     return f"I think so.\n```python\n{text}\n```\nDone."
 
 
-def score(texts, tests=DOUBLE, **options):
+def score(texts, tests=DOUBLE, level=None, **options):
     with closing(Scorer(rewards.choose(("code",)), **options)) as scorer:
+        if level is not None:
+            scorer.check()
+            assert scorer.level == level
         return scorer.score([completed(text, 1, "", {"tests": tests}) for text in texts])
 
 
@@ -105,9 +108,8 @@ def test_results_are_compared_as_values(result, expected, is_same):
 
 
 def test_programs_that_stall_are_wrong_and_no_failure_of_the_reward():
-    solves = block("print(2 * int(input()))")
-    stalls = block("while True: pass")
-    scored = score([stalls, solves, stalls, solves], deadline_s=1.0)
+    programs = [block("while True: pass"), block("print(2 * int(input()))")]
+    scored = score(programs * 2, deadline_s=1.0)
     assert scored.scores == [0.0, 1.0, 0.0, 1.0] and scored.failures == []
     assert scored.seconds[0] < 2 * 2.0 + 1  # its first failure ends it: at most two were begun
 
@@ -119,16 +121,9 @@ def test_right_programs_are_right_though_sandboxes_take_long_to_start(tmp_path, 
     slow.write_text(f'#!/bin/sh\nsleep 1.3\nexec {shutil.which("bwrap")} "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    programs = ["print(2 * int(input()))", "import time\ntime.sleep(5)"]
+    programs = [block("print(2 * int(input()))"), block("import time\ntime.sleep(5)")]
     tests = {"inputs": ["21"], "outputs": ["42"], "fn_name": None}
-    made = [completed(block(text), 1, "", {"tests": tests}) for text in programs]
-    scorer = Scorer(rewards.choose(("code",)), deadline_s=0.5)  # 1 s of wall time
-    try:
-        scorer.check()
-        assert scorer.level == "bubblewrap"
-        scored = scorer.score(made)
-    finally:
-        scorer.close()
+    scored = score(programs, tests, "bubblewrap", deadline_s=0.5)  # 1 s of wall time
     assert (scored.scores, scored.failures) == ([1.0, 0.0], [])
     assert scored.seconds[0] > 1.3
 

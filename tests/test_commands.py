@@ -53,17 +53,11 @@ STAGES = ("sft", "dpo", "rm")  # which tests/test_offline_*.py run
 
 def documented() -> list[str]:
     """Every command once, without its comment."""
-    found: dict[str, None] = {}
-    for path in TEXTS:
-        text = path.read_text()
+    found: list[str] = []
+    for text in (path.read_text() for path in TEXTS):
         inline = [line for line in INLINE.findall(text) if len(line.split()) > 2]  # not just a name
-        for line in [*COMMAND.findall(text), *inline]:
-            found[re.sub(r"\s+# .*$", "", line).strip()] = None
-    return list(found)
-
-
-def is_run(command: str) -> bool:
-    return not any(part in command for part in NOT_RUN)
+        found += [*COMMAND.findall(text), *inline]
+    return list(dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in found))
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +66,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("newcomer")
     problems = arithmetic.problems("test", 0)
     rows = [next(problems) for _ in range(ROWS)]
-    for name in ("problems.jsonl", "math500.jsonl"):
-        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     made = [{**row, "completion": f"<answer>{row['answer']}</answer>"} for row in rows]
-    (folder / "made.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+    for name, each in (("problems", rows), ("math500", rows), ("made", made)):
+        text = "".join(json.dumps(row) + "\n" for row in each)
+        (folder / f"{name}.jsonl").write_text(text)
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
@@ -117,24 +111,18 @@ def test_what_is_left_out_is_documented():
     assert {part for part in NOT_RUN if not any(part in command for command in commands)} == set()
 
 
-def often() -> list[str]:
-    """The commands that `make test` runs: those without a model, and without a run of one."""
-    needing = (*WITH_A_MODEL, *STAGES)
-    made = ("runs/preferred", "runs/judge")  # by commands that train
-    return [
-        command
-        for command in documented()
-        if is_run(command)
-        and arguments(command)[0] not in needing
-        and not any(name in command for name in made)
-    ]
-
-
-RUN = [each for each in documented() if is_run(each)]
+RUN = [each for each in documented() if not any(part in each for part in NOT_RUN)]
+TRAINED = ("runs/preferred", "runs/judge")  # made by commands that train
+OFTEN = [  # that `make test` runs: without a model, and without a run of one
+    command
+    for command in RUN
+    if arguments(command)[0] not in (*WITH_A_MODEL, *STAGES)
+    and not any(name in command for name in TRAINED)
+]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", few(RUN, among=often()))
+@pytest.mark.parametrize("command", few(RUN, among=OFTEN))
 def test_a_documented_command_runs(command, folder, capsys, monkeypatch):
     words = arguments(command)
     monkeypatch.setattr(sys, "stdin", io.StringIO("What is 1 + 2?\n"))

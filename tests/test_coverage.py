@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from conftest import SMALL
 from few_cases import few
 
 from unslothrl import embedded
@@ -18,11 +19,7 @@ from unslothrl.weights import base_model, coverage
 
 pytestmark = pytest.mark.real
 
-SIZES = {
-    "vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
-    "eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None,
-}  # fmt: skip
+SPECIAL = {"eos_token_id": 2, "pad_token_id": 0, "bos_token_id": None}
 OF_EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
 LINEAR = {"layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 1,
           "linear_num_value_heads": 2}  # fmt: skip
@@ -36,7 +33,7 @@ KINDS = {  # model, config, its own settings, a layer that would be left out
 
 
 def built(kind: str, config: str, **settings):
-    values = {**SIZES, **settings}
+    values = {**SMALL, "max_position_embeddings": 4096, **SPECIAL, **settings}
     torch.manual_seed(0)
     return getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, config)(**values))
 

@@ -66,6 +66,7 @@ def test_with_a_kl_or_entropy_term_every_sample_has_a_gradient():
 def test_nothing_has_a_gradient_without_any_signal():
     assert assign([group("a", [1.0, 1.0])], GRPO, "topk", 2).has_gradient == (False, False)
     assert assign([], GRPO, "topk", 2).samples == ()
+    assert assign([], dataclasses.replace(PG, **KL), "all", 2).groups == []  # nor measured
 
 
 def test_truncated_completions_count_in_the_statistics_and_not_in_the_loss():
@@ -78,39 +79,27 @@ def test_truncated_completions_count_in_the_statistics_and_not_in_the_loss():
     assert assign(masked, DAPO, "topk", 2).samples == ()
 
 
-# Measuring, and the KL in the reward
-
-
 def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
     """What the learners would do: `policy` and `reference` at each token, the critic's `values` by
     the number of tokens. Notes how many samples each call has."""
 
+    def measured(tokens):
+        of_critic = None if values is None else np.array(values[tokens], float)
+        return Measured(np.full(tokens, policy), np.full(tokens, reference), of_critic)
+
     def measure(samples):
         calls.append(len(samples))
-        return [
-            dataclasses.replace(
-                sample,
-                measured=Measured(
-                    np.full(sample.tokens, policy),
-                    np.full(sample.tokens, reference),
-                    None if values is None else np.array(values[sample.tokens], float),
-                ),
-            )
-            for sample in samples
-        ]
+        return [dataclasses.replace(each, measured=measured(each.tokens)) for each in samples]
 
     return measure
 
 
 def test_only_chosen_samples_with_a_gradient_are_measured_for_several_updates():
-    groups = [group("a", [0.0, 1.0, 0.5]), group("b", [1.0, 1.0, 1.0])]
-    calls: list[int] = []
+    groups, calls = [group("a", [0.0, 1.0, 0.5]), group("b", [1.0, 1.0, 1.0])], []
     selected = assign(groups, GRPO, "topk", 2, measure_with(calls), several_updates=True)
     assert calls == [2]
-    measured = [sample.measured is not None for sample in selected.samples]
-    assert measured == [True, True, False, False]
-    equal = [group("a", [1.0, 1.0])]
-    assign(equal, GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
+    assert [s.measured is not None for s in selected.samples] == [True, True, False, False]
+    assign(groups[1:], GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
 
 
 def test_kl_comes_off_before_rewards_are_compared():
@@ -126,18 +115,8 @@ def test_kl_comes_off_before_rewards_are_compared():
     selected = assign([group("a", [1.0, 1.0], lengths=[1, 3])], objective, "all", 2, measure)
     assert selected.advantages == [[0.25, -0.25]] and all(selected.has_gradient)
     assert selected.metrics()["reward/zero_signal_groups"] == 1
-
-
-def test_kl_in_the_reward_without_a_reference_is_an_error():
-    with pytest.raises(ValueError, match="reference"):
-        assign([group("a", [1.0, 0.0])], dataclasses.replace(PG, **KL), "all", 2, list)
-
-
-def test_no_groups_are_not_measured():
-    assert assign([], dataclasses.replace(PG, **KL), "all", 2).groups == []
-
-
-# With a critic
+    with pytest.raises(ValueError, match="reference"):  # not measured
+        assign(groups, objective, "all", 2, list)
 
 
 def test_gae_gives_every_token_its_own_advantage():
@@ -168,17 +147,12 @@ def test_gae_needs_no_siblings_and_keeps_groups_of_equals():
         assign(groups, PPO, "topk", 2, measure_with([]))
 
 
-def of_two_turns(scored):
-    """The group's first candidate with an environment's two tokens in the middle of four."""
-    first, *others = scored.completions
-    mixed = dataclasses.replace(
-        first, sampled=(True, False, False, True), logprobs=(-0.5, 0.0, 0.0, -0.7)
-    )
-    return dataclasses.replace(scored, completions=(mixed, *others))
-
-
 def test_per_token_arrays_are_over_the_sampled_tokens():
-    groups = [of_two_turns(group("a", [1.0, 0.0], lengths=[4, 3]))]
+    made = group("a", [1.0, 0.0], lengths=[4, 3])
+    mixed = dataclasses.replace(  # an environment's two tokens are in the middle of four
+        made.completions[0], sampled=(True, False, False, True), logprobs=(-0.5, 0.0, 0.0, -0.7)
+    )
+    groups = [dataclasses.replace(made, completions=(mixed, made.completions[1]))]
     first, second = assign(groups, PG, "all", 2).samples
     assert first.sampler_logprobs == pytest.approx([-0.5, -0.7])
     assert tuple(first.sampled) == (True, False, False, True)
@@ -190,15 +164,6 @@ def test_per_token_arrays_are_over_the_sampled_tokens():
     objective = dataclasses.replace(PPO, **KL)
     first, _ = assign(groups, objective, "all", 2, measure, gae_lambda=1.0).samples
     assert first.returns.tolist() == [0.5, 0.75]
-
-
-def test_shuffled_rewards_are_the_same_rewards_for_other_candidates():
-    original = group("a", [float(i) for i in range(16)])
-    shuffled = credit.shuffle_rewards(original, seed=1)
-    assert sorted(shuffled.totals) == sorted(original.totals)
-    assert shuffled.totals != original.totals
-    assert shuffled.scores == original.scores  # what is reported stays true
-    assert shuffled.completions == original.completions
 
 
 REWARDS = (1.0, 0.0, 3.0, 2.0)
@@ -246,14 +211,15 @@ def test_the_tokens_and_versions_of_an_episode_are_those_of_all_its_sequences():
     back = pickle.loads(pickle.dumps(made))
     assert back == made and back.version_counts == {3: 2, 4: 1}
     assert back.sequences(group("a", [0.0]).task) == made.sequences(group("a", [0.0]).task)
+    unplayed = dataclasses.replace(completion(0), finish_reason="lost")
+    assert unplayed.policy_version == -1 and unplayed.is_lost
 
 
 def test_a_lost_candidate_is_neither_trained_on_nor_compared_with():
     """Of 1, 0 and 2 the mean is 1 and the deviation sqrt(2/3)."""
     selected = assign([with_lost()], GRPO, "topk", k=4)
     assert selected.chosen == [[0, 1, 3]]
-    expected = [0.0, -1.224745, 0.0, 1.224745]
-    assert selected.advantages[0] == pytest.approx(expected, abs=1e-6)
+    assert selected.advantages[0] == pytest.approx([0.0, -1.224745, 0.0, 1.224745], abs=1e-6)
     assert assign([with_lost()], GRPO, "topk", k=1).chosen == [[3]]
 
 
@@ -266,10 +232,14 @@ def test_a_group_whose_candidates_are_all_lost_trains_nothing():
     assert selected.metrics()["reward/zero_signal_groups"] == 1
 
 
-def test_shuffling_leaves_lost_rewards_where_they_are():
-    orders = {credit.shuffle_rewards(with_lost(), seed).rewards["accuracy"] for seed in range(40)}
+def test_shuffling_gives_the_same_rewards_to_others_but_leaves_lost_ones_where_they_are():
+    made = with_lost()
+    shuffled = [credit.shuffle_rewards(made, seed) for seed in range(40)]
+    orders = {each.rewards["accuracy"] for each in shuffled}
     assert len(orders) == 6 and {rewards[2] for rewards in orders} == {3.0}
     assert all(sorted(rewards) == sorted(REWARDS) for rewards in orders)
+    for each in shuffled:  # what is reported stays true
+        assert (each.scores, each.completions) == (made.scores, made.completions)
 
 
 def test_the_metrics_of_episodes():
@@ -291,8 +261,3 @@ def test_a_lost_episode_is_noted_once_a_kind():
     report = FailureReport(notes.append)
     assert [report.check([made]), report.check([made])] == [1, 1]
     assert notes == ["an episode is lost: its environment failed: KeyError: 3 (x.py line 1)"]
-
-
-def test_an_unplayed_episode_has_no_tokens():
-    made = dataclasses.replace(completion(0), finish_reason="lost")
-    assert made.policy_version == -1 and made.is_lost

@@ -1,6 +1,7 @@
 """Functions of the user's own as they are written: for TRL, with NumPy, with models to load, with
 mistakes."""
 
+import tempfile
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -18,10 +19,17 @@ from unslothrl.rewards.scorer import Scorer
 pytestmark = pytest.mark.real
 
 
-def test_the_documented_function_for_trl_runs(tmp_path):
+def scored_by(source: str, function: str, texts=("ab", "c"), **options):
+    """What a function of a file mine.py gives."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "mine.py").write_text(source)
+        return scored(Path(folder) / "mine.py", function, texts=texts, **options)
+
+
+def test_the_documented_function_for_trl_runs():
     docs = Path(__file__).parents[1] / "docs" / "rewards.md"
-    (tmp_path / "mine.py").write_text(docs.read_text().split("```python\n")[2].split("```")[0])
-    found = scored(tmp_path / "mine.py", "correctness", texts=("so 7", "no"))
+    source = docs.read_text().split("```python\n")[2].split("```")[0]
+    found = scored_by(source, "correctness", ("so 7", "no"))
     assert (found.rewards["correctness"], found.failures) == ([2.0, 0.0], [])
 
 
@@ -32,13 +40,12 @@ def test_messages_are_passed_where_the_data_have_them(tmp_path):
     rows = {"prompt": [{"role": role, "content": text} for role, text in turns]}
     task, done = completed("7", 1, "7")
     task = replace(task, problem="What?", prompt="<user>What?</user>", messages=turns)
-    plain = replace(task, read={"prompt": "What?"}), done
     told = replace(task, read=rows), done
-    signature = custom.signature_of(path, "f")
+    signature, plain = custom.signature_of(path, "f"), replace(task, read={"prompt": "What?"})
     named = signature.named_for_all([told])
     assert named["prompts"] == [rows["prompt"]]
     assert named["completions"] == [[{"role": "assistant", "content": "7"}]]
-    named = signature.named_for_all([plain])
+    named = signature.named_for_all([(plain, done)])
     assert (named["prompts"], named["completions"]) == (["What?"], ["7"])
     own = custom.Signature(("answers",), None, True, False, False)
     assert own.named_for_all([told])["completions"] == ["7"]
@@ -50,7 +57,7 @@ model = None
 def load():
     global model
     if model is None:
-        time.sleep({load})
+        time.sleep(0.8)
         model = len
 def loads(completion):
     load()
@@ -67,27 +74,22 @@ def sometimes_stalls(completion):
 
 
 @pytest.mark.parametrize("function", few(["loads", "loads_for_all"]))
-def test_a_function_that_loads_a_model_when_it_is_first_called_has_time_for_it(function, tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(LOADS.replace("{load}", "0.8"))
-    found = scored(path, function, texts=["a", "bc", "", "d"], deadline_s=0.5)
+def test_a_function_that_loads_a_model_when_it_is_first_called_has_time_for_it(function):
+    found = scored_by(LOADS, function, ["a", "bc", "", "d"], deadline_s=0.5)
     assert (found.rewards[function], found.failures) == ([1.0, 2.0, 0.0, 1.0], [])
 
 
-def test_what_a_first_call_took_is_allowed_to_the_processes_after_it(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text(LOADS.replace("{load}", "0.8"))
+def test_what_a_first_call_took_is_allowed_to_the_processes_after_it():
     texts = ["a", "b", "stalls", "stalls", "c", "d", "stalls", "e"]
-    found = scored(path, "sometimes_stalls", texts=texts, deadline_s=0.5)
+    found = scored_by(LOADS, "sometimes_stalls", texts, deadline_s=0.5)
     assert found.scores == [float(text != "stalls") for text in texts]
     assert {one.text for one in found.failures} == {"stalls"}
 
 
-def test_one_that_never_answers_is_not_called_for_ever(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("import time\ndef f(completion): time.sleep(1000)")
+def test_one_that_never_answers_is_not_called_for_ever():
     started = time.monotonic()
-    found = scored(path, "f", texts=["a"] * 200, deadline_s=0.1)
+    source = "import time\ndef f(completion): time.sleep(1000)"
+    found = scored_by(source, "f", ["a"] * 200, deadline_s=0.1)
     assert time.monotonic() - started < 10  # 0.1 s for each of 200, and a new process each
     assert len(found.failures) == 200 and all(one.was_late for one in found.failures)
 
@@ -119,9 +121,8 @@ def text(completion):
         ("text", f"returned no number: '{59 * 'x'}"),
     ], 2),
 )  # fmt: skip
-def test_an_error_says_where_it_is(function, reason, tmp_path):
-    (tmp_path / "mine.py").write_text(MISTAKES)
-    found = scored(tmp_path / "mine.py", function, texts=[""])
+def test_an_error_says_where_it_is(function, reason):
+    found = scored_by(MISTAKES, function, [""])
     assert [one.reason for one in found.failures] == [reason]
     assert not found.failures[0].was_late
 
@@ -160,9 +161,8 @@ async def ends(completion):
         ("patch", ["a", "b", "c"], [1.0, 1.0, 1.0]),
     ],
 )
-def test_what_one_call_does_is_not_anothers(function, texts, rewards, tmp_path):
-    (tmp_path / "mine.py").write_text(LEFT_BEHIND)
-    found = scored(tmp_path / "mine.py", function, texts=texts)
+def test_what_one_call_does_is_not_anothers(function, texts, rewards):
+    found = scored_by(LEFT_BEHIND, function, texts)
     assert found.rewards[function] == rewards
     assert len(found.failures) == rewards.count(0.0)
 

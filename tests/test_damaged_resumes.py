@@ -48,13 +48,6 @@ def go_on(run: Path) -> EarlierRun:
     return earlier
 
 
-def refused(run: Path) -> str:
-    with pytest.raises(UserError) as caught:
-        go_on(run)
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("line", "said"),
     [("{", "is not JSON"), ("[1]", "is no object"), ('{"a": 1}', "has no step")],
@@ -79,17 +72,17 @@ def test_the_metrics_of_a_run_that_has_finished_may_be_damaged_too(run):
 
 def test_a_checkpoint_folder_that_is_a_link_loses_nothing_that_is_the_users(tmp_path):
     """Such as the home folder."""
-    (tmp_path / "home" / ".ssh").mkdir(parents=True)
-    (tmp_path / "home" / ".profile").touch()
-    (tmp_path / "home" / "step_000009").mkdir()
+    home, checkpoints = tmp_path / "home", Checkpoints(tmp_path / "run")
+    (home / ".ssh").mkdir(parents=True)
+    (home / ".profile").touch()
+    (home / "step_000009").mkdir()
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "home")
-    Checkpoints(tmp_path / "run").write(RunState(step=1), b"")
-    assert {".ssh", ".profile"} <= set(os.listdir(tmp_path / "home"))
-    (tmp_path / "home" / "step_000012").symlink_to(tmp_path / "home" / ".ssh")
-    Checkpoints(tmp_path / "run").delete_after(9)
-    assert (tmp_path / "home" / ".ssh").is_dir()
-    assert not os.path.lexists(tmp_path / "home" / "step_000012")
+    checkpoints.folder.symlink_to(home)
+    checkpoints.write(RunState(step=1), b"")
+    assert {".ssh", ".profile"} <= set(os.listdir(home))
+    (home / "step_000012").symlink_to(home / ".ssh")
+    checkpoints.delete_after(9)
+    assert (home / ".ssh").is_dir() and not os.path.lexists(home / "step_000012")
 
 
 @pytest.mark.parametrize("kind", ["file", "link", "folder"])
@@ -106,22 +99,6 @@ def test_whatever_is_there_is_replaced(tmp_path, kind):
     assert sorted(os.listdir(tmp_path)) == ["outside", "target"] and not target.is_symlink()
 
 
-# The learner's part of a checkpoint
-
-
-def rewritten(run: Path, values: dict) -> None:
-    """Both checkpoints with other values, and with the sums of these."""
-    for folder in sorted((run / "checkpoints").glob("step_*")):
-        (folder / "learner.safetensors").write_bytes(learner_state.pack(values))
-        names = ("learner.safetensors", "progress.json")
-        sums = "".join(f"{sum_of(folder / name)}  {name}\n" for name in names)
-        (folder / "SHA256SUMS").write_text(sums)
-
-
-def values_of(run: Path) -> dict:
-    return learner_state.unpack(Checkpoints(run).newest().learner())
-
-
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
@@ -133,13 +110,19 @@ def values_of(run: Path) -> dict:
     ],
 )
 def test_another_learners_checkpoint_is_refused_and_changes_nothing(run, name, value, said):
-    rewritten(run, {**values_of(run), name: value})
-    config = (run / "config.toml").read_bytes()
-    lines = (run / "metrics.jsonl").read_bytes()
-    message = refused(run)
+    values = learner_state.unpack(Checkpoints(run).newest().learner())
+    for folder in (run / "checkpoints").glob("step_*"):
+        (folder / "learner.safetensors").write_bytes(learner_state.pack({**values, name: value}))
+        files = ("learner.safetensors", "progress.json")
+        sums = "".join(f"{sum_of(folder / file)}  {file}\n" for file in files)
+        (folder / "SHA256SUMS").write_text(sums)
+    kept = [run / "config.toml", run / "metrics.jsonl"]
+    before = [path.read_bytes() for path in kept]
+    with pytest.raises(UserError) as caught:
+        go_on(run)
+    message = str(caught.value)
     assert message.startswith(f"resume {run}: step_000004: ") and said in message
-    assert (run / "config.toml").read_bytes() == config
-    assert (run / "metrics.jsonl").read_bytes() == lines
+    assert "\n" not in message and [path.read_bytes() for path in kept] == before
 
 
 def test_the_best_evaluation_of_a_run_that_went_on_with_other_sets():
