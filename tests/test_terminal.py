@@ -50,8 +50,6 @@ def group(*rewards_and_texts: tuple[float, str], problem: str = "1 + 1?") -> Gro
     return Group(made[0][0], tuple(each for _, each in made), {"r": rewards}, rewards)
 
 
-# Samples
-
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x00\r\nanswer [bold]2[/bold] \U0001f600 漢字"
 
 
@@ -89,9 +87,6 @@ def test_samples_come_with_the_first_step_and_then_now_and_then():
         terminal.sample([group((1.0, f"minute {minutes}"))])
     shown = [line.rpartition("minute ")[2] for line in written().splitlines()]
     assert shown == ["0", "2", "4"]
-
-
-# Advice and steps
 
 
 def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
@@ -210,9 +205,8 @@ def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
 
 def test_failure_before_the_first_step_is_shown():
     terminal, _, written = view(live=False)
-    with terminal:
-        terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
-        terminal.failed("actor-0 died: out of memory")
+    terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
+    terminal.failed("actor-0 died: out of memory")
     assert written() == "failed: 0 steps in 0 s\nfailed: actor-0 died: out of memory\n"
 
 

@@ -147,10 +147,7 @@ def run(folder, *flags: str, **variables: str) -> subprocess.CompletedProcess:
 def test_wandb_without_a_key_is_one_line_before_anything_loads(tmp_path):
     done = run(tmp_path, "--track=wandb")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == (
-        "unslothrl: track wandb: it has no API key: run `wandb login`, or set "
-        "WANDB_MODE=offline in the environment\n"
-    )
+    assert done.stderr.count("\n") == 1 and "track wandb: it has no API key" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

@@ -18,14 +18,9 @@ import trl
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-TRAINERS = {
-    "grpo": (trl.GRPOTrainer, trl.GRPOConfig),
-    "rloo": (trl.RLOOTrainer, trl.RLOOConfig),
-}
-
 
 def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **options):
-    trainer, config = TRAINERS[kind]
+    trainer, config = (getattr(trl, f"{kind.upper()}{part}") for part in ("Trainer", "Config"))
     tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
     arguments = config(
         output_dir=tempfile.mkdtemp(),
@@ -56,16 +51,10 @@ def loss(case: dict, base: str) -> dict:
         for name, value in case["inputs"].items()
     }
     width = logprobs.shape[1]
-    inputs |= {
-        "prompt_ids": torch.ones(len(logprobs), 1, dtype=torch.long),
-        "prompt_mask": torch.ones(len(logprobs), 1, dtype=torch.long),
-        "completion_ids": torch.ones(len(logprobs), width, dtype=torch.long),
-    }
-    trainer._get_per_token_logps_and_entropies = lambda *a, **k: (
-        logprobs,
-        torch.zeros_like(logprobs),
-        None,
-    )
+    for name, tokens in (("prompt_ids", 1), ("prompt_mask", 1), ("completion_ids", width)):
+        inputs[name] = torch.ones(len(logprobs), tokens, dtype=torch.long)
+    found = logprobs, torch.zeros_like(logprobs), None
+    trainer._get_per_token_logps_and_entropies = lambda *a, **k: found
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     value = trainer._compute_loss(trainer.model, inputs)
