@@ -25,7 +25,7 @@ from unslothrl.records import Call, Failure, Transcript, Turn
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics
-from unslothrl.tracking.rows import rollout_rows
+from unslothrl.tracking.rows import read_jsonl, rollout_rows
 from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
 from unslothrl.tracking.terminal import Terminal
 
@@ -204,7 +204,7 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
     rows = rollout_rows(groups, [[-1.0, 1.0], [0.0, 0.0]], [[1], [0, 1]])
     path = folder.write_rows("rollouts", 10, rows)
     assert path == folder.path / "rollouts" / "step_000010.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    rows = read_jsonl(path)
     assert rows[1] == {
         "task": "a", "candidate": 1, "prompt": "prompt a", "answer": "7", "completion": "",
         "finish_reason": "stop", "rewards": {"accuracy": 1.0}, "score": 1.0, "advantage": 1.0,

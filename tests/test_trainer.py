@@ -1,13 +1,13 @@
 """The loop and the stream over stand-ins for actors and learners: who draws what, under which
 version, and what happens when nothing can be learnt or nothing is finite."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_cluster import holder
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
+from runs_compared import exact
 
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.config.options import Config
@@ -15,6 +15,7 @@ from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
 from unslothrl.errors import HeadLost, ProcessLost, RunError
 from unslothrl.records import Sampling
+from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.trainer import MOST_RECOVERIES, Trainer
@@ -84,8 +85,7 @@ def test_a_run_from_the_first_version_to_the_last(tmp_path):
     ] + ["load 3"]
     assert learner.calls[:3] == ["publish 0", "load 0", "collect 1"]
     assert run.trainer.state.samples_seen == 72 and run.trainer.state.position == 18
-    rows = [json.loads(line) for line in
-            (run.folder.path / "rollouts/step_000002.jsonl").read_text().splitlines()]  # fmt: skip
+    rows = read_jsonl(run.folder.step_file("rollouts", 2))
     assert [row["task"] for row in rows[::4]] == ["6", "7", "8", "9", "10", "11"]
     assert {row["policy_version"] for row in rows} == {1}
     saved = sorted(path.name for path in (run.folder.path / "adapters").iterdir())
@@ -163,12 +163,8 @@ def test_the_state_goes_on_where_it_was_saved(tmp_path):
     second.trainer.restore(first.folder.checkpoints.newest())
     second.trainer.train()
     assert second.learners["learner-0"].steps == 4
-    timed = ("timing/", "memory/", "rollout/tokens_per_s", "sync/put_s", "sync/load_s")
-    plain = [
-        [{k: v for k, v in row.items() if not k.startswith(timed)} for row in run.metrics()]
-        for run in (whole, first, second)
-    ]
-    assert plain[1] + plain[2] == plain[0]
+    rows = [[exact(row) for row in run.metrics()] for run in (whole, first, second)]
+    assert rows[1] + rows[2] == rows[0]
     third = Run(tmp_path / "third", steps=2)
     third.trainer.restore(first.folder.checkpoints.newest())
     third.trainer.train()  # after the last step there is none

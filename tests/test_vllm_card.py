@@ -68,12 +68,8 @@ def request(total_mb: float, free_mb: float, utilisation: float) -> int:
     from vllm.utils.mem_utils import MemorySnapshot
     from vllm.v1.worker.utils import request_memory
 
-    now = MemorySnapshot(
-        free_memory=int(free_mb * 2**20),
-        total_memory=int(total_mb * 2**20),
-        device="cuda:0",
-        auto_measure=False,
-    )
+    free, total = int(free_mb * 2**20), int(total_mb * 2**20)
+    now = MemorySnapshot(free_memory=free, total_memory=total, device="cuda:0", auto_measure=False)
     return request_memory(now, CacheConfig(gpu_memory_utilization=utilisation))
 
 

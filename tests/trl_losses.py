@@ -22,21 +22,13 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **options):
     trainer, config = (getattr(trl, f"{kind.upper()}{part}") for part in ("Trainer", "Config"))
     tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
-    arguments = config(
-        output_dir=tempfile.mkdtemp(),
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        per_device_train_batch_size=len(rewards),
-        num_generations=candidates,
-        max_completion_length=options.pop("max_completion_length", 4),
-        gradient_accumulation_steps=1,
-        **options,
-    )
+    options = {"max_completion_length": 4, "num_generations": candidates, **options}
+    options |= {"per_device_train_batch_size": len(rewards), "gradient_accumulation_steps": 1}
+    options |= {"output_dir": tempfile.mkdtemp(), "use_cpu": True, "bf16": False, "report_to": []}
     return trainer(
         model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
         reward_funcs=lambda completions, **rest: rewards[: len(completions)],
-        args=arguments,
+        args=config(**options),
         train_dataset=Dataset.from_list([{"prompt": f"{i} + 1 ="} for i in range(64)]),
         processing_class=tokenizer,
     )
