@@ -1,5 +1,6 @@
 """Tokenizers of one token per byte, with the special tokens of a model family; no transformers."""
 
+import functools
 import json
 import re
 from functools import cached_property, lru_cache
@@ -31,12 +32,8 @@ class ByteTokenizer:
         for token in dict.fromkeys((*tokens, eos, *filter(None, [bos]))):
             special = token == eos or not any(part in token for part in plain)
             added = AddedToken(token, special=special, normalized=False)
-            add = (
-                self.backend_tokenizer.add_special_tokens
-                if special
-                else self.backend_tokenizer.add_tokens
-            )
-            add([added])
+            kind = "special_tokens" if special else "tokens"
+            getattr(self.backend_tokenizer, f"add_{kind}")([added])
         self.added_tokens_decoder = self.backend_tokenizer.get_added_tokens_decoder()
         special = {i: t.content for i, t in self.added_tokens_decoder.items() if t.special}
         self.all_special_ids, self.all_special_tokens = list(special), list(special.values())
@@ -63,17 +60,10 @@ class ByteTokenizer:
     def compiled(self):
         return compiled(self.chat_template)
 
-    def apply_chat_template(
-        self, messages, tools=None, tokenize=False, add_generation_prompt=False
-    ):
+    def apply_chat_template(self, messages, tools=None, tokenize=False, **given):
         assert not tokenize
-        return self.compiled.render(
-            messages=messages,
-            tools=tools,
-            add_generation_prompt=add_generation_prompt,
-            bos_token=self.bos_token,
-            eos_token=self.eos_token,
-        )
+        given |= {"bos_token": self.bos_token, "eos_token": self.eos_token}
+        return self.compiled.render(messages=messages, tools=tools, **given)
 
 
 @lru_cache
@@ -83,19 +73,10 @@ def compiled(template):
     def raise_exception(message):
         raise jinja2.exceptions.TemplateError(message)
 
-    def tojson(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(
-            value,
-            ensure_ascii=ensure_ascii,
-            indent=indent,
-            separators=separators,
-            sort_keys=sort_keys,
-        )
-
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = tojson
+    environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: "26 Jul 2024"
     # Marks what assistants write; transformers adds the tag, which changes no text.
@@ -107,10 +88,8 @@ def compiled(template):
 def installed_templates():
     """The chat templates that TRL and vLLM bring, by name. Neither is imported."""
     found = {}
-    for package, folder in (
-        ("trl", "chat_templates"),
-        ("vllm", "transformers_utils/chat_templates"),
-    ):
+    places = {"trl": "chat_templates", "vllm": "transformers_utils/chat_templates"}
+    for package, folder in places.items():
         spec = find_spec(package)
         if spec is not None and spec.origin:
             for path in sorted((Path(spec.origin).parent / folder).glob("*.jinja")):
@@ -120,19 +99,13 @@ def installed_templates():
 
 MARKER = re.compile(r"<\|[^|<>\n]{1,40}\|>|<｜[^｜\n]{1,40}｜>|</?[a-z_]{3,20}>|\[/?[A-Z_]{3,20}\]")
 
+ENDS = ["<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>"]
+
 
 @lru_cache
 def for_template(name, template=None):
     """With the markers that stand in the template, and an end token that it writes."""
     template = installed_templates()[name] if template is None else template
     tokens = sorted(set(MARKER.findall(template)))
-    ends = (
-        "<|im_end|>",
-        "<|eot_id|>",
-        "<|end|>",
-        "<end_of_turn>",
-        "<turn|>",
-        "<|END_OF_TURN_TOKEN|>",
-    )
-    eos = next((end for end in ends if end in template), "</s>")
+    eos = next((end for end in ENDS if end in template), "</s>")
     return ByteTokenizer(tokens, eos, template, name, bos="<bos>")

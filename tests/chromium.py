@@ -57,22 +57,17 @@ class Chromium:
         ours_in, theirs_out = os.pipe()
         ends = [fcntl.fcntl(fd, fcntl.F_DUPFD, 10) for fd in (theirs_in, theirs_out)]
         command = [program, *FLAGS, f"--user-data-dir={self.folder.name}", "about:blank"]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", START, *map(str, ends), *command],
-            pass_fds=ends,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        silent = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        command = [sys.executable, "-c", START, *map(str, ends), *command]
+        self.process = subprocess.Popen(command, pass_fds=ends, **silent)
         for fd in (theirs_in, theirs_out, *ends):
             os.close(fd)
         self.reads, self.writes, self.buffer = ours_in, ours_out, b""
         self.asked, self.session = 0, ""
         self.problems: list[str] = []
         self.loads = 0  # pages that are loaded
-        (target,) = [
-            each for each in self.call("Target.getTargets")["targetInfos"] if each["type"] == "page"
-        ]
+        targets = self.call("Target.getTargets")["targetInfos"]
+        (target,) = [each for each in targets if each["type"] == "page"]
         attached = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)
         self.session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
@@ -165,13 +160,8 @@ class Chromium:
 
     def look(self, width: int, height: int, dark: bool = False, phone: bool = False) -> None:
         """The size of the window, and what its user prefers."""
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
-        )
+        size = {"width": width, "height": height, "deviceScaleFactor": 1 + phone}
+        self.call("Emulation.setDeviceMetricsOverride", **size, mobile=phone)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
 

@@ -6,6 +6,8 @@ import os
 import re
 import runpy
 import signal
+import subprocess
+import sys
 import tempfile
 
 from unslothrl.system import variables
@@ -66,17 +68,6 @@ def room_on_disk():
         yield
 
 
-SMALL = {
-    "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add
-    "hidden_size": 128,
-    "intermediate_size": 256,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-}
-
-
 REAL_PARTS = {"sixteen_bit_bases", "bases", "make_backend", "tokenizer", "vllm_engine"}  # fixtures
 REAL_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(real|slow|gpu)\b", re.MULTILINE)
 QUICK = Path(__file__).parent / "quick"
@@ -116,9 +107,22 @@ def pytest_collection_modifyitems(config, items):
         items[:] = kept
 
 
-@pytest.fixture(scope="session")
-def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
-    """Random 16-bit bases by kind: Qwen2 has biases in its attention, Llama has none."""
+SMALL = {
+    "vocab_size": 320,  # the embedded tokenizer's 263 and room for what libraries add
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+}
+# Fresh attention is all but uniform, and its gradients are rounding noise.
+STD = {"bias": 0.1, "q_proj": 0.1, "k_proj": 0.1}
+
+
+def make_base(kind: str, folder: Path, std: dict[str, float], **sizes: int) -> Path:
+    """A random 16-bit base: with "biases" in its attention, as Qwen2 has them, or "plain", a Llama.
+    `std`: of parameters by the last part of their names that is in it."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
@@ -126,26 +130,30 @@ def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
     from unslothrl.weights import base_model
 
     tokenizer = base_model.load_tokenizer(embedded.BASE)
-    special = {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    folders = {}
-    for kind, config, build in (
-        ("biases", Qwen2Config, Qwen2ForCausalLM),
-        ("plain", LlamaConfig, LlamaForCausalLM),
-    ):
-        torch.manual_seed(1)
-        model = build(config(**SMALL, **special)).to(torch.bfloat16)
-        for name, parameter in model.named_parameters():
-            if name.endswith(".bias"):
-                torch.nn.init.normal_(parameter, std=0.1)
-            elif ".q_proj." in name or ".k_proj." in name:
-                # Fresh attention is all but uniform, and its gradients are rounding noise.
-                torch.nn.init.normal_(parameter, std=0.1)
-        with torch.no_grad():
-            model.lm_head.weight.mul_(5)  # a fresh one is too flat for a LoRA to favour any token
-        folders[kind] = tmp_path_factory.mktemp(f"base-{kind}")
-        model.save_pretrained(folders[kind])
-        tokenizer.save_pretrained(folders[kind])
-    return folders
+    sizes |= {"eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
+    torch.manual_seed(1)
+    if kind == "plain":
+        model = LlamaForCausalLM(LlamaConfig(**sizes))
+    else:
+        model = Qwen2ForCausalLM(Qwen2Config(**sizes))
+    model = model.to(torch.bfloat16)
+    for name, parameter in model.named_parameters():
+        part = next((part for part in name.split(".")[::-1] if part in std), None)
+        if part is not None:
+            torch.nn.init.normal_(parameter, std=std[part])
+    with torch.no_grad():
+        model.lm_head.weight.mul_(5)  # a fresh one is too flat for a LoRA to favour any token
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
+    return {
+        kind: make_base(kind, tmp_path_factory.mktemp(f"base-{kind}"), STD, **SMALL)
+        for kind in ("biases", "plain")
+    }
 
 
 @pytest.fixture(scope="session")
@@ -162,29 +170,13 @@ def bases(sixteen_bit_bases) -> dict[str, Path]:
 def make_backend():
     """-> a function that builds a PEFT backend whose LoRA is not zero."""
 
-    def make(
-        base: Path,
-        dtype: str = "bfloat16",
-        seed: int = 0,
-        trained: bool = True,
-        start=None,
-        packs: bool = True,
-        dropout: float = 0.0,
-    ):
+    def make(base: Path, dtype: str = "bfloat16", seed: int = 0, trained: bool = True, **more):
         import torch
 
         from unslothrl.backends import peft
 
-        backend = peft.load(
-            base,
-            dtype=getattr(torch, dtype),
-            rank=8,
-            alpha=16,
-            dropout=dropout,
-            seed=seed,
-            start=start,
-            packs=packs,
-        )
+        shape = {"rank": 8, "alpha": 16, "dropout": 0.0, "dtype": getattr(torch, dtype)}
+        backend = peft.load(base, seed=seed, **{**shape, **more})
         if trained:
             torch.manual_seed(seed + 1)
             for name, parameter in backend.parameters().items():
@@ -224,3 +216,16 @@ def targets_by_layer(names) -> set[tuple[int, str]]:
         for target in LORA_TARGETS
         if f".{target}." in name
     }
+
+
+def run_script(name: str, *arguments: object, cwd: Path, timeout=1200, **variables: str) -> str:
+    """Runs a file of tests/ in a process of its own. -> what it printed"""
+    tests = Path(__file__).parent
+    done = subprocess.run(
+        [sys.executable, tests / name, *map(str, arguments)], cwd=cwd, timeout=timeout, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests.parent, tests))),
+             **variables},
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-8000:]
+    return done.stdout

@@ -109,7 +109,7 @@ class FakeEngine:
             self.favourites[self.versions_loaded] = int(adapter.weights)
         for running in self.in_flight.values():
             if running.request.follows_newest or not running.token_ids:
-                running.go_on(self.versions_loaded, adapter.version)
+                running.load, running.version = self.versions_loaded, adapter.version
         self._unload_unused()
 
     def _unload_unused(self) -> None:
@@ -147,9 +147,6 @@ class FakeRequest:
         self.random = random.Random(request.seed)
         self.token_ids: list[int] = []
         self.versions: list[int] = []
-
-    def go_on(self, load: int, version: int) -> None:
-        self.load, self.version = load, version
 
 
 def samples_of(group: Group) -> list[list[Sample]]:

@@ -1,10 +1,7 @@
 """Hosts on one machine, as far apart as real ones: each has its own network, mounts, processes,
 shared memory and hostname, its own /tmp, /dev/shm and home in memory, and one cable to a switch.
 
-    python tests/hosts.py 2                 # builds two, prints how to enter them, waits for Ctrl-C
-    python tests/hosts.py 2 --ray           # and starts Ray on each
-    python tests/hosts.py 2 --ray -- python train_distributed.py --ray_address auto --max_steps 6
-                                            # runs a command on the first, in its checkout
+    python tests/hosts.py 2      # builds two with Ray, prints how to enter them, waits for Ctrl-C
 
     with hosts(2) as (head, other):
         head.start_ray()
@@ -21,16 +18,15 @@ nested in that one. It ends with the pipe that this process holds, so the kernel
 everything whichever way this process ends.
 """
 
-import argparse
 import contextlib
 import json
 import os
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, distribution
@@ -224,12 +220,8 @@ def hosts(count: int) -> Iterator[tuple[Host, ...]]:
     switch, pid = start_first_process(command)
     built: list[Host] = []
     try:
-        ip(
-            pid,
-            "link add bridge type bridge",
-            "link set bridge up",
-            f"address add {GATEWAY}/24 dev bridge",
-        )
+        address = f"address add {GATEWAY}/24 dev bridge"
+        ip(pid, "link add bridge type bridge", "link set bridge up", address)
         for index in range(count):
             built.append(Host(index, pid))
         yield tuple(built)
@@ -260,11 +252,8 @@ def missing() -> str | None:
         return "hosts are made of Linux's namespaces"
     if os.geteuid() != 0:
         return "hosts need root"
-    for program, package in (
-        ("bwrap", "bubblewrap"),
-        ("ip", "iproute2"),
-        ("nsenter", "util-linux"),
-    ):
+    packages = {"bwrap": "bubblewrap", "ip": "iproute2", "nsenter": "util-linux"}
+    for program, package in packages.items():
         if shutil.which(program) is None:
             return f"hosts need `{program}`: apt-get install {package}"
     return None
@@ -351,31 +340,15 @@ def start_ray(cluster: Sequence[Host], memory_gb: Sequence[float] = ()) -> None:
             start.result()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("count", type=int)
-    parser.add_argument("--ray", action="store_true", help="start Ray on each")
-    parser.add_argument("command", nargs="*", help="to run on the first; without it, wait")
-    options = parser.parse_args()
-    try:
-        with hosts(options.count) as cluster:
-            for host in cluster:
-                print(f"{host.name} {host.address}: {shlex.join(host.command(['bash']))}")
-            if options.ray:
-                start_ray(cluster)
-                print(f"Ray: {cluster[0].ray_address}", flush=True)
-            if options.command:
-                return cluster[0].popen(options.command).wait()
-            with contextlib.suppress(KeyboardInterrupt):
-                while True:
-                    time.sleep(3600)
-    except CannotBuild as error:
-        print(f"hosts: {error}", file=sys.stderr)
-        return 1
-    return 0
+def main() -> None:
+    with hosts(int(sys.argv[1])) as cluster:
+        for host in cluster:
+            print(f"{host.name} {host.address}: {shlex.join(host.command(['bash']))}")
+        start_ray(cluster)
+        print(f"Ray: {cluster[0].ray_address}", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

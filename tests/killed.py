@@ -58,10 +58,10 @@ def use_eight_bit_adam() -> None:
     LoraBackend.optimizer = optimizer
 
 
-def main() -> None:
+def main(phases: dict[str, tuple[str, str, str]] = PHASES) -> None:
     phase, number, descriptor, _, *arguments = sys.argv[1:]
-    if phase != "none":
-        module, owner, name = PHASES[phase]
+    if phase in phases:
+        module, owner, name = phases[phase]
         found = __import__(module, fromlist=["x"])
         target = getattr(found, owner) if owner else found
         setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))

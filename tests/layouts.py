@@ -5,6 +5,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
+from unslothrl.weights.shapes import Shape
 
 GB = 1024
 NAMES = {8: "RTX 4060", 12: "RTX 3060", 16: "RTX 4080", 24: "RTX 4090", 40: "A100-SXM4-40GB",
@@ -73,3 +74,14 @@ def resolved(name: str) -> tuple[Config, Machine]:
 
 def placed(config: Config, machine: Machine) -> Placement:
     return place(config, Resources.of_machine(config, machine))
+
+
+def sizes_of(shape: Shape) -> dict[str, int | bool]:
+    """As a config.json has them."""
+    return {
+        "vocab_size": shape.vocabulary, "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner, "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head, "tie_word_embeddings": shape.tied,
+        "max_position_embeddings": shape.context,
+    }  # fmt: skip

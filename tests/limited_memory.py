@@ -13,10 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from engine_contract import add, drain
 from test_backend import learner_of
 
 from unslothrl.backends import peft
-from unslothrl.engines.base import Finished
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.records import Batch, Request, Sample, Sampling
 
@@ -38,17 +38,12 @@ def limit(room_mb: float | None) -> None:
 
 def batch() -> Batch:
     draw = np.random.default_rng(0)
-    samples = tuple(
-        Sample(
-            tuple(draw.integers(3, 250, 5).tolist()),
-            tuple(draw.integers(3, 250, TOKENS).tolist()),
-            (-1.0,) * TOKENS,
-            np.full(TOKENS, 1.0 - 2 * (number % 2), np.float32),
-            0,
-        )
-        for number in range(SEQUENCES)
-    )
-    return Batch(samples, SEQUENCES, SEQUENCES * TOKENS)
+    samples = []
+    for number in range(SEQUENCES):
+        prompt, completion = (tuple(draw.integers(3, 250, n).tolist()) for n in (5, TOKENS))
+        advantages = np.full(TOKENS, 1.0 - 2 * (number % 2), np.float32)
+        samples.append(Sample(prompt, completion, (-1.0,) * TOKENS, advantages, 0))
+    return Batch(tuple(samples), SEQUENCES, SEQUENCES * TOKENS)
 
 
 def update(base: Path) -> dict:
@@ -77,24 +72,15 @@ def update(base: Path) -> dict:
 def generation(base: Path) -> dict:
     """The completions of many requests, once with too little memory for all at a time."""
     backend = peft.load(base, dtype=torch.float32, rank=4, alpha=8, dropout=0.0, seed=0)
-    requests = [
-        Request(
-            str(number),
-            tuple(3 + place % 240 for place in range(1000)),
-            number,
-            Sampling(1.0, 1.0, 0, 12),
-        )
-        for number in range(ROWS)
-    ]
+    prompt = tuple(3 + place % 240 for place in range(1000))
+    sampling = Sampling(1.0, 1.0, 0, 12)
+    requests = [Request(str(number), prompt, number, sampling) for number in range(ROWS)]
 
     def drawn(engine: TransformersEngine) -> dict[str, tuple[int, ...]]:
-        done: list[Finished] = []
-        for request in requests:
-            engine.add(request)
-        while not engine.is_finished():
-            done += engine.step()
+        add(engine, requests)
+        done = drain(engine)
         engine.sleep()
-        return {each.id: tuple(each.completion.token_ids) for each in done}
+        return {id: tuple(one.completion.token_ids) for id, one in done.items()}
 
     def engine() -> TransformersEngine:
         return TransformersEngine(backend, base, max_num_seqs=ROWS, has_own_base=False)

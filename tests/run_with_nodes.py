@@ -50,6 +50,10 @@ class Enough(Exception):
     """All has happened."""
 
 
+def begin(function: Callable, *arguments) -> None:
+    threading.Thread(target=function, args=arguments, daemon=True).start()
+
+
 @dataclass
 class Story:
     """Causes one thing after the other, and looks at what comes of it after each step."""
@@ -97,19 +101,16 @@ class Story:
         if what == self.until:
             raise Enough
 
-    def begin(self, function: Callable, *arguments) -> None:
-        threading.Thread(target=function, args=arguments, daemon=True).start()
-
     def tell(self) -> Iterator[None]:
         yield from self.wait_for("started", {"actor-0": ["home0"]})
         first = self.is_alive()
-        self.begin(self.nodes.add, "--num-cpus=2")
+        begin(self.nodes.add, "--num-cpus=2")
         yield from self.wait_for("joined", {"actor-0": ["home0"], "actor-1": ["home1"]})
         (second,) = self.is_alive() - first
-        self.begin(self.drain, second)
-        yield from self.wait_for("drained", {"actor-0": ["home0"], "actor-1": ["home0"]})
-        self.begin(self.nodes.add, "--num-cpus=2")
+        begin(self.drain, second)
         both = {"actor-0": ["home0"], "actor-1": ["home0"]}
+        yield from self.wait_for("drained", both)
+        begin(self.nodes.add, "--num-cpus=2")
         yield from self.wait_for("another joined", {**both, "actor-2": ["home2"]})
         kill_session(self.nodes.processes[2].pid)
         yield from self.wait_for("killed", {**both, "actor-2": ["home0"]})
@@ -182,17 +183,14 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     drawn = BATCH * (story.steps + options.max_staleness)
     times = {prompt: [counts[str(prompt), i] for i in range(CANDIDATES)] for prompt in range(drawn)}
     state = trainer.state
+    never = [prompt for prompt, n in times.items() if min(n) == 0 and prompt < state.position]
     return {
         "happened": story.happened,
         "steps": story.steps,
         "notes": view.notes,
         "completions": sum(counts.values()),
         "more than once": sorted(prompt for prompt, n in times.items() if max(n) > 1),
-        "lost": sorted(
-            prompt
-            for prompt, n in times.items()
-            if min(n) == 0 and prompt not in state.outstanding and prompt < state.position
-        ),
+        "lost": sorted(set(never) - set(state.outstanding)),
         "left behind": left_behind(marks),
     }
 

@@ -3,9 +3,7 @@
 python tests/stage_killed.py PHASE NUMBER DESCRIPTOR -- arguments
 """
 
-import sys
-
-from killed import tell
+from killed import main
 
 PHASES = {  # name -> module, class or "", function
     "none": ("unslothrl.offline.run", "", "run"),
@@ -20,17 +18,5 @@ PHASES = {  # name -> module, class or "", function
     "adapter": ("unslothrl.offline.run", "StageRun", "save_adapter"),
 }
 
-
-def main() -> None:
-    phase, number, descriptor, _, *arguments = sys.argv[1:]
-    module, owner, name = PHASES[phase]
-    found = __import__(module, fromlist=["x"])
-    target = getattr(found, owner) if owner else found
-    setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))
-    from unslothrl.__main__ import program
-
-    program(arguments)
-
-
 if __name__ == "__main__":
-    main()
+    main(PHASES)

@@ -35,65 +35,54 @@ HELD = """
 """
 
 
+READS = "out.write('ready\\n'); out.flush(); sys.stdin.readline()"
+INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
 def started(body: str, after: str = "pass", ignored: tuple[signal.Signals, ...] = (), **how):
     def prepared() -> None:
         for number in stopping.SIGNALS:
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
-    streams = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-        **how,
-    }
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | how
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM.format(body=body, after=after)],
         text=True, preexec_fn=prepared, **streams,
     )  # fmt: skip
 
 
+def ended(process: subprocess.Popen, *signals: signal.Signals) -> tuple[str, int]:
+    """Sends signals as soon as it is ready. -> what it says then, and its exit code"""
+    process.stdout.readline()
+    for number in signals:
+        process.send_signal(number)
+    return process.communicate("go\n", timeout=20)[1], process.returncode
+
+
 @pytest.mark.parametrize(
-    ("number", "name"),
-    few([(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP")]),
+    ("number", "name"), few([(INT, "Ctrl-C"), (TERM, "SIGTERM"), (HUP, "SIGHUP")])
 )
 def test_each_signal_ends_a_run_by_its_name(number, name):
-    process = started(WAITS)
-    process.stdout.readline()
-    process.send_signal(number)
-    _, said = process.communicate(timeout=20)
-    assert (said, process.returncode) == (f"stopped: {name}\n", 128 + number)
+    assert ended(started(WAITS), number) == (f"stopped: {name}\n", 128 + number)
 
 
 def test_what_belongs_together_is_done_first():
-    process = started(HELD)
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGHUP)
-    _, said = process.communicate("go\n", timeout=20)
-    assert said == "whole\nstopped: SIGTERM\n" or said == "whole\nstopped: SIGHUP\n"
-    assert process.returncode in (129, 143)
+    said, code = ended(started(HELD), TERM, HUP)
+    assert (said, code) in [
+        ("whole\nstopped: SIGTERM\n", 128 + TERM), ("whole\nstopped: SIGHUP\n", 128 + HUP)
+    ]  # fmt: skip
 
 
 def test_what_is_ignored_stays_ignored():
-    process = started("out.write('ready\\n'); out.flush(); sys.stdin.readline()",
-                      ignored=(signal.SIGINT, signal.SIGHUP))  # fmt: skip
-    process.stdout.readline()
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGHUP)
-    process.communicate("go\n", timeout=20)
-    assert process.returncode == 0
+    assert ended(started(READS, ignored=(INT, HUP)), INT, HUP) == ("", 0)
 
 
 def test_while_it_ends_only_a_second_ctrl_c_counts():
-    process = started(WAITS, "out.write('ending\\n'); out.flush(); sys.stdin.readline()")
+    process = started(WAITS, READS)
     process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    process.stdout.readline()
-    process.send_signal(signal.SIGTERM)
-    process.send_signal(signal.SIGHUP)
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert "Stopped: Ctrl-C" in said and process.returncode != 143
+    process.send_signal(TERM)
+    said, code = ended(process, TERM, HUP, INT)
+    assert "Stopped: Ctrl-C" in said and code != 143
 
 
 def test_a_closed_pipe_stops_it():

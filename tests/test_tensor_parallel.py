@@ -52,9 +52,6 @@ def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placeme
     return place(config, replace(resources, card_nodes=nodes))
 
 
-# What is refused, before anything is loaded
-
-
 @pytest.mark.parametrize(
     ("flags", "line"),
     [
@@ -105,9 +102,6 @@ def test_what_a_checkpoint_says_of_itself_is_refused(tmp_path):
         with pytest.raises(UserError, match=line):
             check_model(Config(model=str(tmp_path), actor_tensor_parallel=2))
     check_model(Config(model=str(tmp_path)))  # one card takes it
-
-
-# Which cards
 
 
 def test_three_cards_hold_a_learner_and_an_actor_over_two():
@@ -204,9 +198,6 @@ def test_an_actor_sees_all_its_cards(monkeypatch, tmp_path):
     assert all(each[variables.KEEP_VISIBLE] == "1" for each in seen)
 
 
-# The cards of a cluster, during a run
-
-
 def split_watch(**more: tuple[float, int]):
     """Node a has the learner's card, node b the two cards of an actor."""
     nodes = FakeNodes(a=(16, 1), b=(16, 2), **more)
@@ -245,9 +236,6 @@ def test_a_node_that_comes_gets_an_actor_for_every_two_cards():
     assert sorted(nodes.given_back) == ["c", "d"] and nodes.free["c"] == nodes.free["d"] == 1
     taken = [card for name in changes.joined for card in watch.plans[name].cards]
     assert len(set(taken)) == 4 and all(watch.cards[card] == "c" for card in taken)
-
-
-# What the plan counts
 
 
 def test_a_card_holds_half_of_a_model_over_two():
@@ -303,9 +291,6 @@ def test_the_keywords_of_a_split_vllm():
         "quantization": "bitsandbytes",
         "worker_extension_cls": EXTENSION,
     }
-
-
-# What each worker holds
 
 
 def test_the_parts_of_a_packed_matrix():

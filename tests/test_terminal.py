@@ -50,14 +50,7 @@ def group(*rewards_and_texts: tuple[float, str], problem: str = "1 + 1?") -> Gro
     return Group(made[0][0], tuple(each for _, each in made), {"r": rewards}, rewards)
 
 
-# Samples
-
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x00\r\nanswer [bold]2[/bold] \U0001f600 漢字"
-
-
-def test_the_best_completion_of_all_groups_is_shown_the_first_of_equals():
-    groups = [group((0.5, "a"), (1.0, "b")), group((1.0, "c"))]
-    assert sample_line(groups) == "sample, reward 1: 1 + 1? -> b"
 
 
 def episode(question: str, *turns: Turn) -> Group:
@@ -67,12 +60,12 @@ def episode(question: str, *turns: Turn) -> Group:
     return Group(task, (completion,), {"environment": (1.0,)}, (1.0,))
 
 
-def test_a_sample_of_an_episode_is_its_own_question_and_its_turns():
+def test_a_sample_is_the_first_of_the_best_completions_or_the_turns_of_an_episode():
+    groups = [group((0.5, "a"), (1.0, "b")), group((1.0, "c"))]
+    assert sample_line(groups) == "sample, reward 1: 1 + 1? -> b"
     turns = Turn("34 * 56 =", "= 1904"), Turn("<answer>1904</answer>")
-    terminal, _, written = view(live=False)
-    terminal.sample([episode("What is 34 * 56?", *turns)])
-    said = "34 * 56 = | = 1904 | <answer>1904</answer>"
-    assert written() == f"sample, reward 1: What is 34 * 56? -> {said}\n"
+    said = "What is 34 * 56? -> 34 * 56 = | = 1904 | <answer>1904</answer>"
+    assert sample_line([episode("What is 34 * 56?", *turns)]) == f"sample, reward 1: {said}"
     assert sample_line([episode("", Turn("7"))]).endswith("the row's -> 7")  # the task's own prompt
 
 
@@ -83,10 +76,8 @@ def test_a_sample_is_text_in_one_line(of_turns):
     if of_turns:
         made = episode(HOSTILE, Turn(HOSTILE, HOSTILE * 9), Turn(HOSTILE))
     terminal.sample([made])
-    output = written()
-    assert all(c.isprintable() or c == "\n" for c in output)
-    assert len(output.splitlines()) == 1 and len(output) < 700
-    assert "[bold]2[/bold]" in output and "sample, reward 1: " in output
+    (line,) = written().splitlines()
+    assert line.isprintable() and len(line) < 700 and "[bold]2[/bold]" in line
 
 
 def test_samples_come_with_the_first_step_and_then_now_and_then():
@@ -98,21 +89,13 @@ def test_samples_come_with_the_first_step_and_then_now_and_then():
     assert shown == ["0", "2", "4"]
 
 
-# Advice
-
-
 def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
     terminal, _, written = view(live=False)
     for step in range(1, 41):
         terminal.step({"rollout/score": 0.0, "timing/step_s": 1.0}, step, 40)
     terminal.finish({"status": "finished", "steps": 40, "seconds": 40.0})
-    output = written()
-    assert output.count("no completion was ever right, in 3 steps") == 1
-    assert output.count("no completion was ever right, in 30 steps") == 1
-    assert "finished: 40 steps in 40 s\nscore: no completion was ever right\n" in output
-
-
-# Steps
+    said = re.findall("no completion was ever right(?:, in (\\d+) steps)?", written())
+    assert said == ["3", "30", ""]
 
 
 def test_a_step_says_what_failed_and_had_no_signal():
@@ -122,20 +105,12 @@ def test_a_step_says_what_failed_and_had_no_signal():
     assert "failed" not in step_line({**row, "reward/failed": 0}, 1, 9)
 
 
-# Stages and bars
-
-
 def test_what_lasts_is_said_again_every_minute_where_nothing_is_drawn():
     terminal, clock, written = view(live=False)
     terminal.stage("loading actor 0")
     for clock.now in (59.0, 61.0, 122.0):
         terminal.tick()
-    assert written().splitlines() == [
-        "loading actor 0", "loading actor 0: 1:01", "loading actor 0: 2:02",
-    ]  # fmt: skip
-
-
-# The remaining time
+    assert re.findall("loading actor 0(.*)\n", written()) == ["", ": 1:01", ": 2:02"]
 
 
 def test_remaining_time_by_hand():
@@ -147,9 +122,6 @@ def test_remaining_time_by_hand():
     terminal.evaluation(4, {"timing/eval_s": 7.0})
     clock.now += 7
     assert terminal.to_end() == 8 * 9 - 7
-
-
-# What is written
 
 
 STEP = {
@@ -214,13 +186,11 @@ def test_plain_output_is_these_lines():
         "use it: unslothrl chat --adapter runs/first/adapters/v000002",
         "report: runs/first/report.html",
     ]
-    assert all(character.isprintable() or character == "\n" for character in written())
 
 
 @pytest.mark.parametrize(
     ("first", "last", "said"),
     [
-        (0, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k"),
         (0, 1, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 0 and 1"),
         (1, 2, "pass@1: 0.500 -> 0.875  +0.375  gsm8k, after step 1 and 2"),
         (0, 0, "pass@1: 0.500  gsm8k, after step 0"),
@@ -235,9 +205,8 @@ def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
 
 def test_failure_before_the_first_step_is_shown():
     terminal, _, written = view(live=False)
-    with terminal:
-        terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
-        terminal.failed("actor-0 died: out of memory")
+    terminal.finish({"status": "failed", "steps": 0, "seconds": 0.0, "first_eval": None})
+    terminal.failed("actor-0 died: out of memory")
     assert written() == "failed: 0 steps in 0 s\nfailed: actor-0 died: out of memory\n"
 
 
@@ -282,18 +251,13 @@ def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
     play(terminal, clock)
     assert written().count("\x1b[?25l") == written().count("\x1b[?25h") == 1
     last = written().split("\x1b[?25h")[-1]
-    assert "use it: unslothrl chat --adapter runs/first/adapters/v000002\n" in last
-    assert "-> 0.875" in last
-
-
-def test_an_interrupt_restores_the_terminal():
+    assert f"use it: {SUMMARY['command']}\n" in last and "-> 0.875" in last
     terminal, _, written = view(live=True)
     with pytest.raises(KeyboardInterrupt), terminal:
         terminal.header(["a run"])
         terminal.progress("generation", 1, 2, 3)
         raise KeyboardInterrupt
-    assert "\x1b[?25h" in written()
-    assert terminal.live is None
+    assert "\x1b[?25h" in written() and terminal.live is None
 
 
 def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
@@ -322,9 +286,6 @@ def test_a_resumed_run_remembers_its_first_reward_and_that_some_were_right():
     assert "finished: 7 steps in 1:00, and 1:40 of evaluation" in output
 
 
-# How a run begins and ends
-
-
 def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
     config = Config(reward=("boxed", "format=0.5"), number_of_actors=1, batch_size=6)
     data = Data(FiniteTasks(["task"] * 45, 0), {"held_out": ["task"] * 5}, ("a note",))
@@ -340,8 +301,6 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
     ]
 
 
-# A real run on a terminal
-
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38|48)[;m]")
 
@@ -354,8 +313,7 @@ FLAGS = (
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
-    """As over ssh from a phone: no line of a step is wider than the terminal, nothing is coloured,
-    and every part that takes long has said what it does."""
+    """No line of a step is wider than the terminal, and what takes long has said what it does."""
     command = [sys.executable, "-m", "unslothrl", *FLAGS.split(), "--output_dir", str(tmp_path)]
     unset = ("COLUMNS", "JPY_PARENT_PID", "COLAB_RELEASE_TAG", "FORCE_COLOR")
     variables = {name: value for name, value in os.environ.items() if name not in unset}
@@ -372,8 +330,6 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     lines = re.split(r"[\r\n]+", ESCAPE.sub("", written))
     steps = [line for line in lines if line.startswith("step ")]
     assert len(steps) > 1 and max(map(cell_len, steps)) <= 40
-    assert any(line.startswith("step 1/2: ") for line in lines)
-    assert any(line.startswith("finished: 2 steps in") for line in lines)
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
 
 

@@ -88,12 +88,7 @@ def test_the_steps_that_are_traced(total):
     assert total > 200 or len(traced) == total
 
 
-# The texts of tokens
-
-
 class Letters:
-    """A tokenizer whose tokens are the bytes of UTF-8."""
-
     def decode(self, ids, clean_up_tokenization_spaces):
         return bytes(ids).decode("utf-8", "replace")
 
@@ -122,9 +117,6 @@ def test_the_pieces_of_a_tokenizer_are_its_text():
     assert len(pieces(ids)) == len(ids) and "".join(pieces(ids)) == text
 
 
-# The learner
-
-
 @pytest.mark.real
 @pytest.mark.parametrize("micro_batch", few([1, 3]))
 def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
@@ -140,10 +132,8 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     known = samples()
     tokens = sum(sample.tokens for sample in known)
     backend = make_backend(bases["plain"])
-    config = replace(
-        Config(), temperature=1.0, max_prompt_tokens=0, max_new_tokens=64,
-        train_batch_size=micro_batch,
-    )  # fmt: skip
+    config = Config(temperature=1.0, max_prompt_tokens=0, max_new_tokens=64)
+    config = replace(config, train_batch_size=micro_batch)
     passes = Passes(backend, objectives.load("grpo"), config, lambda done, count: None)
     gradients, found = [], []
     for traced in ({}, {0: 10, len(known) - 1: 11}):
@@ -158,7 +148,5 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     assert np.allclose(found[1].traced[10], measured[0].logprobs, atol=1e-5)
     assert np.allclose(found[1].traced[11], measured[-1].logprobs, atol=1e-5)
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
-    assert found[0].loss == found[1].loss and np.array_equal(
-        found[0].agreement.difference, found[1].agreement.difference
-    )
-    assert math.isfinite(found[1].loss)
+    assert found[0].loss == found[1].loss and math.isfinite(found[1].loss)
+    assert np.array_equal(*(each.agreement.difference for each in found))

@@ -19,8 +19,6 @@ from unslothrl.tracking.trackers import Trackers, sample_rows
 
 
 class Kept:
-    """A tracker that keeps what it is told."""
-
     def __init__(self, run):
         self.run, self.told = run, []
 
@@ -53,12 +51,13 @@ class Started:
         self.kinds = kinds
         self.trackers = Trackers(tuple(kinds), folder, {"lr": 0.1}, self.notes.append)
 
-    def start(self, resumed_at: int | None = None) -> None:
+    def start(self, resumed_at: int | None = None) -> "Started":
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(
                 trackers, "load", lambda name: SimpleNamespace(start=partial(self.make, name))
             )
             self.trackers.start(resumed_at)
+        return self
 
     def make(self, name, run):
         self.made[name] = self.kinds[name](run)
@@ -72,8 +71,7 @@ def folder(tmp_path):
 
 
 def test_a_tracker_is_told_everything_in_order(folder):
-    run = Started(folder, one=Kept)
-    run.start()
+    run = Started(folder, one=Kept).start()
     run.trackers.samples(0, {"held_out": [group("a", [1.0]), group("b", [0.0])]})
     run.trackers.log(0, {"step": 0, "eval/held_out/pass@1": 0.5, "train/loss": None})
     run.trackers.log(1, {"step": 1, "reward/mean": 1.0, "train/loss": float("nan"), "x": "text"})
@@ -93,8 +91,7 @@ def test_a_tracker_is_told_everything_in_order(folder):
     [(Broken, r"OSError: \[Errno 28\] No space left on device"), (Exits, "SystemExit: 1")],
 )
 def test_one_that_fails_costs_a_note_and_no_other_tracker(folder, kind, why):
-    run = Started(folder, bad=kind, good=Kept)
-    run.start()
+    run = Started(folder, bad=kind, good=Kept).start()
     for step in range(3):
         run.trackers.log(step, {"reward/mean": 1.0})
     run.trackers.close("finished")
@@ -110,26 +107,21 @@ def test_one_that_hangs_is_left_behind_and_the_others_are_closed(folder):
         def log(self, step, metrics):
             never.wait(60)
 
-    run = Started(folder, hangs=Hangs, good=Kept)
-    run.start()
+    run = Started(folder, hangs=Hangs, good=Kept).start()
     run.trackers.log(1, {"reward/mean": 1.0})
     run.trackers.close("finished", within_s=0.2)
     never.set()
-    assert run.notes == [
-        "track hangs: it has not finished within 0 s: nothing more is logged there"
-    ]
+    assert len(run.notes) == 1 and run.notes[0].startswith("track hangs: it has not finished")
     assert run.made["good"].told[-1] == ("close", "finished")
 
 
 def test_a_resumed_run_has_the_same_id_in_each_tracker(folder):
-    first = Started(folder, one=Kept, two=Kept)
-    first.start()
+    first = Started(folder, one=Kept, two=Kept).start()
     first.trackers.close("interrupted")
     ids = {name: tracker.run.id for name, tracker in first.made.items()}
     assert json.loads((folder / "trackers.json").read_text()) == ids
     assert ids["one"] != ids["two"]
-    again = Started(folder, one=Kept, three=Kept)
-    again.start(4)
+    again = Started(folder, one=Kept, three=Kept).start(4)
     again.trackers.close("finished")
     assert again.made["one"].run.id == ids["one"] and again.made["one"].run.resumed_at == 4
     assert json.loads((folder / "trackers.json").read_text()).keys() == {"one", "two", "three"}

@@ -12,6 +12,7 @@ import pytest
 
 from unslothrl.commands import cli
 from unslothrl.tracking.metrics import is_number
+from unslothrl.tracking.rows import read_jsonl
 
 pytestmark = pytest.mark.slow
 
@@ -38,11 +39,9 @@ def folder(tmp_path_factory):
 
 def logged(folder) -> dict[int, dict[str, float]]:
     """What trackers must have: step -> the numbers of metrics.jsonl."""
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    return {
-        row["step"]: {k: v for k, v in row.items() if k != "step" and is_number(v)} for row in rows
-    }
+    found = {row.pop("step"): row for row in read_jsonl(folder / "metrics.jsonl")}
+    assert list(found) == [0, 1, 2, 3, 4]
+    return {step: {k: v for k, v in row.items() if is_number(v)} for step, row in found.items()}
 
 
 def test_tensorboard_reads_every_number_once(folder):
@@ -95,10 +94,8 @@ def test_wandb_offline_has_both_parts_of_the_run_under_one_id(folder):
     config, tables = {}, []
     for record in (record for file in files for record in wandb_records(file)):
         config |= {item.key: json.loads(item.value_json) for item in record.run.config.update}
-        row = {
-            ".".join(item.nested_key) or item.key: json.loads(item.value_json)
-            for item in record.history.item
-        }
+        items = record.history.item
+        row = {".".join(i.nested_key) or i.key: json.loads(i.value_json) for i in items}
         if "samples.nrows" in row:
             tables.append(row["samples.nrows"])
         elif "step" in row:
@@ -134,23 +131,17 @@ ONE_STEP = [*SMALL.split(), "--max_steps", "1", "--eval_every", "0"]
 def run(folder, *flags: str, **variables: str) -> subprocess.CompletedProcess:
     """A run in a process of its own, which knows no W&B but by `variables`."""
     kept = {name: v for name, v in os.environ.items() if not name.startswith("WANDB_")}
+    variables = {**kept, "HOME": str(folder), "NETRC": str(folder / "none"), **variables}
+    command = [sys.executable, "-m", "unslothrl", *ONE_STEP, *flags]
     return subprocess.run(
-        [sys.executable, "-m", "unslothrl", *ONE_STEP, *flags],
-        cwd=folder,
-        env={**kept, "HOME": str(folder), "NETRC": str(folder / "none"), **variables},
-        capture_output=True,
-        text=True,
-        timeout=200,
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200
     )
 
 
 def test_wandb_without_a_key_is_one_line_before_anything_loads(tmp_path):
     done = run(tmp_path, "--track=wandb")
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr == (
-        "unslothrl: track wandb: it has no API key: run `wandb login`, or set "
-        "WANDB_MODE=offline in the environment\n"
-    )
+    assert done.stderr.count("\n") == 1 and "track wandb: it has no API key" in done.stderr
     assert not (tmp_path / "runs").exists()
 
 

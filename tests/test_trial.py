@@ -103,10 +103,7 @@ OBJECTIVE = Objective(clip=clip)
     ("body", "said"),
     few(
         [
-            (
-                "-(ratio * advantages).mean(), ratio > 2",
-                "line 3, clip clip: it must return (losses",
-            ),
+            ("-(ratio * advantages).mean(), ratio > 2", "line 3, clip clip: it must return"),
             ("ratio @ nothing", "line 4, clip clip: NameError: name 'nothing' is not defined"),
             ("-(ratio.detach() * advantages), ratio > 2", "its loss has no gradient"),
         ]

@@ -9,12 +9,12 @@ import dataclasses
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import run_script
 from test_docs import documented_example
 
 from unslothrl import embedded
@@ -25,36 +25,20 @@ from unslothrl.algorithms.losses import Tokens, policy_loss
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
 LENGTHS = [5, 1, 3, 4]
 LIMIT = 8  # max_new_tokens
-TRL_OPTIONS = {  # learner -> (TRL's trainer, its options for the same loss)
-    "grpo": ("grpo", {"loss_type": "grpo", "epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
-    "dapo": ("grpo", {"loss_type": "dapo", "epsilon": 0.2, "epsilon_high": 0.28, "beta": 0.0}),
-    "dr_grpo": ("grpo", {"loss_type": "dr_grpo", "epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
-    "rloo": ("rloo", {"epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}),
-    "cispo": ("grpo", {"loss_type": "cispo", "epsilon_high": 5.0, "beta": 0.0}),
-    "gspo": (
-        "grpo",
-        {
-            "loss_type": "grpo",
-            "importance_sampling_level": "sequence",
-            "epsilon": 3e-4,
-            "epsilon_high": 4e-4,
-            "beta": 0.0,
-        },
-    ),
-    "grpo with KL": (
-        "grpo",
-        {
-            "loss_type": "grpo",
-            "epsilon": 0.2,
-            "epsilon_high": 0.2,
-            "beta": 0.04,
-            "use_bias_correction_kl": False,
-        },
-    ),
-    "sapo": ("grpo", {"loss_type": "sapo", "beta": 0.0}),  # the example of docs/algorithms.md
+CLIPS = {"epsilon": 0.2, "epsilon_high": 0.2, "beta": 0.0}
+GRPO = {"loss_type": "grpo", **CLIPS}
+SEQUENCE = {"importance_sampling_level": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4}
+TRL_OPTIONS = {  # learner -> the options of TRL's trainer for the same loss
+    "grpo": GRPO,
+    "dapo": {**GRPO, "loss_type": "dapo", "epsilon_high": 0.28},
+    "dr_grpo": {**GRPO, "loss_type": "dr_grpo"},
+    "rloo": CLIPS,
+    "cispo": {"loss_type": "cispo", "epsilon_high": 5.0, "beta": 0.0},
+    "gspo": {**GRPO, **SEQUENCE},
+    "grpo with KL": {**GRPO, "beta": 0.04, "use_bias_correction_kl": False},
+    "sapo": {"loss_type": "sapo", "beta": 0.0},  # the example of docs/algorithms.md
 }
 SPREAD = {"gspo": 2e-3, "rloo": 0.3}  # how far policy and old are apart, so that some are clipped
 REWARDS = [[1.0, 0.0, 0.5, 0.0], [2.0, 2.0, 2.0, 2.0], [0.1, 0.2, 0.3, 1.3]]
@@ -72,7 +56,7 @@ def make_case(learner: str) -> dict:
     old = [[p + draw.gauss(0, spread) for p in row] for row in logprobs]
     reference = [[p + draw.gauss(0, 0.3) for p in row] for row in logprobs]
     mask = [[int(t < length) for t in range(width)] for length in LENGTHS]
-    trainer, options = TRL_OPTIONS[learner]
+    trainer = "rloo" if learner == "rloo" else "grpo"
     inputs = {
         "completion_mask": mask,
         "advantages": [1.3, -0.7, -1.1, 0.4],
@@ -82,7 +66,7 @@ def make_case(learner: str) -> dict:
         inputs["old_logps"] = [sum(row[:n]) for row, n in zip(old, LENGTHS, strict=True)]
     else:
         inputs |= {"old_per_token_logps": old, "ref_per_token_logps": reference}
-    options = {**options, "max_completion_length": LIMIT}
+    options = {**TRL_OPTIONS[learner], "max_completion_length": LIMIT}
     return {
         "trainer": trainer, "options": options, "inputs": inputs, "logprobs": logprobs,
         "old": old, "reference": reference,
@@ -107,25 +91,16 @@ def trl_results(tmp_path_factory):
     source, target = folder / "in.json", folder / "out.json"
     cases = {"losses": list(CASES.values()), "advantages": list(ADVANTAGE_CASES.values())}
     source.write_text(json.dumps(cases))
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "trl_losses.py", source, target, embedded.BASE],
-        env={**os.environ, "PYTHONPATH": str(site), "HF_HUB_OFFLINE": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(target.read_text())
+    given = (source, target, embedded.BASE)
+    run_script("trl_losses.py", *given, cwd=folder, PYTHONPATH=str(site), HF_HUB_OFFLINE="1")
+    found = json.loads(target.read_text())
+    assert found["version"] == "1.10.0"
+    return found
 
 
 def flat(rows: list[list[float]]) -> torch.Tensor:
     values = [v for row, length in zip(rows, LENGTHS, strict=True) for v in row[:length]]
     return torch.tensor(values, dtype=torch.float64)
-
-
-def test_it_is_the_version_that_is_named(trl_results):
-    assert trl_results["version"] == "1.10.0"
 
 
 @pytest.mark.parametrize("learner", CASES)

@@ -145,23 +145,21 @@ def calling_code():
     """The text of TRL's method that calls reward functions, with what it takes from elsewhere:
     importing its class takes half a minute."""
     (folder,) = importlib.util.find_spec("trl").submodule_search_locations
-    names = {
-        "torch": torch,
-        "nn": torch.nn,
-        "asyncio": asyncio,
-        "inspect": inspect,
-        "functools": functools,
-        "Callable": Callable,
-        "profiling_context": lambda trainer, name: contextlib.nullcontext(),
-        "gather": lambda tensor: tensor,  # one process
-        "logger": logging.getLogger("trl"),
-    }
+    names = {each.__name__: each for each in (torch, asyncio, inspect, functools, Callable)}
+    names |= {"nn": torch.nn, "logger": logging.getLogger("trl")}
+    names["profiling_context"] = lambda trainer, name: contextlib.nullcontext()
+    names["gather"] = lambda tensor: tensor  # one process
     for module, name in (("utils", "is_async_callable"), ("grpo_trainer", "_calculate_rewards")):
         tree = ast.parse(Path(folder, "trainer", f"{module}.py").read_text())
         (found,) = [node for node in ast.walk(tree) if getattr(node, "name", "") == name]
         found.decorator_list = []
         exec(ast.unparse(found), names)
     return names["_calculate_rewards"]
+
+
+def prompt_of(row, is_conversational):
+    messages = [{"role": "user", "content": row["prompt"]}]
+    return messages if is_conversational else row["prompt"]
 
 
 def by_trl(file, names, is_conversational, loop):
@@ -181,9 +179,9 @@ def by_trl(file, names, is_conversational, loop):
         _log_completion_extra=lambda column, values: None,
         _log_metric=lambda name, value: None,
     )
-    prompts, completions = [row["prompt"] for row in ROWS], TEXTS
+    prompts = [prompt_of(row, is_conversational) for row in ROWS]
+    completions = TEXTS
     if is_conversational:
-        prompts = [[{"role": "user", "content": prompt}] for prompt in prompts]
         completions = [[{"role": "assistant", "content": text}] for text in TEXTS]
     inputs = [{**row, "prompt": prompt} for row, prompt in zip(ROWS, prompts, strict=True)]
     ids = [list(each) for each in IDS]
@@ -201,10 +199,7 @@ def by_us(file, names, is_conversational):
     for row, text, ids in zip(ROWS, TEXTS, IDS, strict=True):
         extra = {name: row[name] for name in ("level", "tags")}
         turns = (("user", row["prompt"]),)
-        prompt = (
-            [{"role": "user", "content": row["prompt"]}] if is_conversational else row["prompt"]
-        )
-        read = {"prompt": prompt, "answer": row["answer"]}
+        read = {"prompt": prompt_of(row, is_conversational), "answer": row["answer"]}
         rendered = f"<user>{row['prompt']}"
         task = Task("0", row["prompt"], row["answer"], rendered, (1,), extra, turns, read)
         versions = (3,) * len(ids)
@@ -231,8 +226,7 @@ def test_both_give_the_same_rewards(names, is_conversational, file, event_loop_t
 
 def test_what_a_reward_prints_is_seen_in_score(tmp_path, capfd):
     (tmp_path / "mine.py").write_text(
-        "import sys\ndef f(completion, answer):\n"
-        "    print('gold', answer, 'text', completion)\n"
+        "import sys\ndef f(completion, answer):\n    print('gold', answer, 'text', completion)\n"
         "    print('on stderr', file=sys.stderr)\n    return 1\n"
     )
     row = {"problem": "p", "answer": "7", "completion": "seven"}

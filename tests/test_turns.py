@@ -107,7 +107,7 @@ def test_the_learner_counts_sampled_tokens(bases, make_backend):
     ]
     for sample in known:
         measured = sample.measured
-        shape = (sample.tokens,)
-        assert measured.logprobs.shape == measured.reference.shape == measured.values.shape == shape
+        for values in (measured.logprobs, measured.reference, measured.values):
+            assert values.shape == (sample.tokens,)
     stats = learner.update(Batch(tuple(known), 3, 10), LRS).stats
     assert stats.agreement.tokens == len(stats.values) == len(stats.returns) == 10

@@ -9,6 +9,7 @@ from hosts import hosts_or_skip, start_ray
 from run_on_hosts import RunOnHosts, write_problems
 
 from unslothrl.commands import cli
+from unslothrl.weights.adapter import WEIGHTS_FILE
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -80,8 +81,6 @@ def test_two_hosts_give_what_one_gives_and_lose_nothing_to_a_kill(cluster, in_on
     assert run.consumed(TASKS, PASSES, CANDIDATES) == []
     assert run.left_behind() == []
     for step in range(1, KILLED_IN):
-        for file in (
-            f"rollouts/step_{step:06d}.jsonl",
-            f"adapters/v{step:06d}/adapter_model.safetensors",
-        ):
+        rollouts = f"rollouts/step_{step:06d}.jsonl"
+        for file in (rollouts, f"adapters/v{step:06d}/{WEIGHTS_FILE}"):
             assert (run.folder / file).read_bytes() == (in_one_process / file).read_bytes(), file

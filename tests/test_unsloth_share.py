@@ -6,11 +6,13 @@ needs a card, and asked about the cards of layouts.py.
 
 import ast
 import importlib.util
+import os
 import types
 from pathlib import Path
 
 import pytest
-from layouts import LAYOUTS, card, machine_of, placed, resolved
+import torch
+from layouts import LAYOUTS, card, machine_of, placed, resolved, sizes_of
 from transformers import LlamaConfig
 
 from unslothrl.config.parts import vllm_rank
@@ -34,6 +36,7 @@ LONG = {
          "train_batch_size": "1"},
     ),
 }  # fmt: skip
+QUANTISED = {"quant_method": "bitsandbytes", "load_in_4bit": True}
 ALONE = [name for name in LAYOUTS if "peft" not in name and "draws all" not in name]
 
 
@@ -44,11 +47,6 @@ def unsloth():
     site = Path(package) / "vllm_utils.py"
     tree = ast.parse(site.read_text())
     cut = [one for one in tree.body if isinstance(one, ast.FunctionDef) and one.name in NEEDED]
-    assert {one.name for one in cut} == set(NEEDED)
-    import os
-
-    import torch
-
     found = types.SimpleNamespace(card_mb=(0.0, 0.0))
     names = {"get_mem_info": lambda: tuple(mb * 2**20 for mb in found.card_mb)}
     names |= {"os": os, "torch": torch}
@@ -64,21 +62,6 @@ def unsloth():
     found.approximate = approximate
     found.context = names["_fit_max_seq_length_to_kv_cache"]
     return found
-
-
-def config_of(shape: shapes.Shape) -> LlamaConfig:
-    return LlamaConfig(
-        vocab_size=shape.vocabulary,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.inner,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head,
-        tie_word_embeddings=shape.tied,
-        max_position_embeddings=shape.context,
-        quantization_config={"quant_method": "bitsandbytes", "load_in_4bit": True},
-    )
 
 
 def given(name: str):
@@ -101,11 +84,10 @@ def test_the_engine_keeps_its_share_and_the_runs_context(name, unsloth):
         share = engine.utilisation
         unsloth.card_mb = (free, gpu.physical_mb)
         tokens, _, utilisation, _ = unsloth.approximate(
-            config_of(shape),
+            LlamaConfig(**sizes_of(shape), quantization_config=QUANTISED),
             max_seq_length=config.context,
             gpu_memory_utilization=min(1.0, share * gpu.physical_mb / free),
             max_lora_rank=vllm_rank(config.max_lora_rank),
         )
         assert utilisation == pytest.approx(share, abs=1e-6)
-        asked = config.context
-        assert unsloth.context(asked, tokens) == asked
+        assert unsloth.context(config.context, tokens) == config.context

@@ -5,17 +5,15 @@ through PEFT. `make unsloth-test` runs this.
 """
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from conftest import run_script
 from test_offline_gradients import PROMPT, ROWS, log_probs
-from test_unsloth import LAYERS, ROOT, TOLERANCE, make_base
+from test_unsloth import LAYERS, TOLERANCE, small_base
 from unsloth_stages_on_cpu import CENTRE
 
 from unslothrl.backends import peft
@@ -37,7 +35,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def base(folder) -> Path:
-    return make_base("plain", folder / "plain")
+    return small_base("plain", folder)
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +63,8 @@ def steps(base, starts, folder):
     files = {"rows.jsonl": SHORT, "pairs.jsonl": SHORT[:1]}
     for name, rows in files.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    paths = (ROOT, ROOT / "tests")
-    script = ROOT / "tests" / "unsloth_stages_on_cpu.py"
-    data = [folder / name for name in files]
-    arguments = (base, *data, starts["policy"], starts["rm"], folder)
-    done = subprocess.run(
-        [sys.executable, *map(str, (script, *arguments))],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths)), "TRITON_INTERPRET": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    if done.returncode:
-        raise RuntimeError(done.stdout[-3000:] + done.stderr[-6000:])
-    (folder / "output.txt").write_text(done.stdout + done.stderr)
+    given = (base, *(folder / name for name in files), starts["policy"], starts["rm"], folder)
+    run_script("unsloth_stages_on_cpu.py", *given, cwd=folder, TRITON_INTERPRET="1")
     return {path.stem: torch.load(path, weights_only=True) for path in folder.glob("*.pt")}
 
 
@@ -101,12 +86,9 @@ def tokens(base):
 @pytest.fixture(scope="module")
 def pairs(tokens):
     """[(prompt, chosen, rejected)] as ids."""
+    both = ("chosen", "rejected")
     return [
-        (
-            tokens(PROMPT.format(row["prompt"])),
-            tokens(row["chosen"] + "<|im_end|>"),
-            tokens(row["rejected"] + "<|im_end|>"),
-        )
+        (tokens(PROMPT.format(row["prompt"])), *(tokens(row[k] + "<|im_end|>") for k in both))
         for row in SHORT
     ]
 
@@ -126,13 +108,12 @@ def compare(model, loss, step):
 
 def rows_of(step, key):
     """[(ids, values of `key`)] of the rows of all batches, without their padding."""
-    return {
-        tuple(ids[mask.bool()].tolist()): tuple(values[mask.bool()].tolist())
-        for batch in step["batches"]
-        for ids, values, mask in zip(
-            batch["input_ids"], batch[key], batch["attention_mask"], strict=True
-        )
-    }
+    found = {}
+    for batch in step["batches"]:
+        columns = (batch[name] for name in ("input_ids", key, "attention_mask"))
+        for ids, values, mask in zip(*columns, strict=True):
+            found[tuple(ids[mask.bool()].tolist())] = tuple(values[mask.bool()].tolist())
+    return found
 
 
 def test_sft(steps, policy, pairs):
@@ -175,10 +156,8 @@ def test_rm(steps, base, starts, pairs):
     weight = head.modules_to_save["default"].weight
     losses = []
     for prompt, *both in pairs:
-        states = [
-            body(input_ids=torch.tensor([prompt + reply])).last_hidden_state[0, -1].float()
-            for reply in both
-        ]
+        ids = (torch.tensor([prompt + reply]) for reply in both)
+        states = (body(input_ids=each).last_hidden_state[0, -1].float() for each in ids)
         better, worse = (F.linear(state, weight)[0] for state in states)
         losses.append(-F.logsigmoid(better - worse) + CENTRE * (better + worse) ** 2)
     compare(model, torch.stack(losses).mean(), step)

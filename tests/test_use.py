@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from byte_tokenizers import ByteTokenizer
 
 from unslothrl import embedded
 from unslothrl.commands import chat, cli
@@ -21,20 +22,19 @@ from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 QUESTION = "What is 347 + 285?"
 
 
-def make_run(folder: Path, *more: str) -> Path:
-    flags = (
-        "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
-        "--max_steps 2 --batch_size 4 --num_candidates 4 --topk 4 --eval_every 2 --eval_problems 2 "
-        "--eval_candidates 1 --save_every 1 --max_new_tokens 24 --lr 3e-3"
-    )
-    arguments = [*flags.split(), "--run_name", "run", "--output_dir", str(folder), *more]
-    assert cli.main(arguments) == 0
-    return folder / "run"
+FLAGS = (
+    "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
+    "--max_steps 2 --batch_size 4 --num_candidates 4 --topk 4 --eval_every 2 --eval_problems 2 "
+    "--eval_candidates 1 --save_every 1 --max_new_tokens 24 --lr 3e-3 --run_name run"
+)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Path:
-    return make_run(tmp_path_factory.mktemp("made") / "my runs", "--system_prompt", "Be brief.")
+    folder = tmp_path_factory.mktemp("made") / "my runs"
+    more = ("--system_prompt", "Be brief.", "--output_dir", str(folder))
+    assert cli.main([*FLAGS.split(), *more]) == 0
+    return folder / "run"
 
 
 def test_what_lies_beside_is_linked_from_the_version_before(tmp_path):
@@ -105,15 +105,8 @@ def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
     arguments = ["ask", "--adapter", str(moved), "--temperature", "0", QUESTION]
     assert cli.main(arguments) == 0
     said = capsys.readouterr().out.removesuffix("\n")
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_US, str(folder), str(moved), QUESTION, said],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(done.stdout)
+    command = [sys.executable, "-c", WITHOUT_US, str(folder), str(moved), QUESTION, said]
+    found = json.loads(subprocess.check_output(command, cwd=tmp_path, timeout=200))
     tokenizer = base_model.load_tokenizer(embedded.BASE)
     text = rendering.render(tokenizer, QUESTION, "Be brief.")
     assert [found["prompt"]] == rendering.tokenise(tokenizer, [text])
@@ -121,7 +114,7 @@ def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
 
 
 @pytest.mark.real
-def test_a_question_comes_from_stdin_and_the_base_answers_too(run, capsys, monkeypatch):
+def test_questions_come_from_stdin_and_the_base_answers_too(run, capsys, monkeypatch):
     plain = ["ask", "--adapter", str(run), "--temperature", "0"]
     assert cli.main([*plain, QUESTION]) == 0
     alone = capsys.readouterr().out
@@ -134,14 +127,11 @@ def test_a_question_comes_from_stdin_and_the_base_answers_too(run, capsys, monke
     assert cli.main([*plain, "-"]) == 2
     assert "question is empty" in capsys.readouterr().err
 
-
-@pytest.mark.real
-def test_chat_answers_each_line_of_a_pipe_on_its_own(run, capsys, monkeypatch):
-    plain = ["chat", "--adapter", str(run), "--temperature", "0", "--no_base"]
-    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n"))
-    assert cli.main(plain) == 0
+    lines = io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n")  # each is answered on its own
+    monkeypatch.setattr(sys, "stdin", lines)
+    assert cli.main(["chat", *plain[1:], "--no_base"]) == 0
     first, second = capsys.readouterr().out.split(f"> {QUESTION}\n")[1:]
-    assert first.strip() == second.strip() != ""
+    assert first.strip() == second.strip() == alone.strip() != ""
 
 
 class Parrot:
@@ -201,23 +191,6 @@ def test_the_lines_that_serve_are_quoted_for_the_shell(tmp_path):
     assert "--quantization" not in serving.adapter_lines(folder, "owner/base", 20, False)[0]
 
 
-def chat_tokenizer(template: str, bos: str | None = None):
-    from jinja2 import Environment
-
-    class Tokenizer:
-        bos_token = bos
-        chat_template = template
-
-        def apply_chat_template(self, turns, tokenize, add_generation_prompt):
-            return (
-                Environment()
-                .from_string(template)
-                .render(messages=turns, add_generation_prompt=add_generation_prompt, bos_token=bos)
-            )
-
-    return Tokenizer()
-
-
 CHATML = (embedded.BASE / "chat_template.jinja").read_text()
 DEFAULTED = "{% if messages[0].role != 'system' %}<|im_start|>system\nHelp.<|im_end|>\n{% endif %}"
 NUMBERED = "{% for m in messages %}{{ loop.index }} {{ m.role }}: {{ m.content }}\n{% endfor %}A:"
@@ -225,8 +198,6 @@ INST = (
     "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}[/]{% endfor %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}"
 )
-
-
 GO = re.compile(  # what Ollama makes of a template of the form that is written here
     r"\{\{ if .System }}(.*)\{\{ .System }}(.*)\{\{ else }}(.*)\{\{ end }}\{\{ range .Messages }}"
     r'\{\{ if eq .Role "user" }}(.*)\{\{ .Content }}(.*)\{\{ else if eq .Role "assistant" }}'
@@ -244,16 +215,15 @@ def go(template: str, system: str, turns: list[tuple[str, str]]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("template", "bos"),
-    [(CHATML, None), (DEFAULTED + CHATML, None), (INST, "<s>")],
+    ("template", "bos"), [(CHATML, ""), (DEFAULTED + CHATML, ""), (INST, "<s>")]
 )
 @pytest.mark.parametrize("system", ["", "Be brief."])
 def test_ollamas_template_writes_what_the_models_does(template, bos, system):
-    tokenizer = chat_tokenizer(template, bos)
-    made = serving.go_template(tokenizer, adds_bos=bos is not None)
-    turns = [("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?"), ("assistant", "4"),
-             ("user", "why?")]  # fmt: skip
-    assert (bos or "") + go(made, system, turns) == rendering.render(tokenizer, turns, system)
+    tokenizer = ByteTokenizer((), "</s>", template, bos=bos)
+    made = serving.go_template(tokenizer, adds_bos=bool(bos))
+    turns = [("user", "1 + 1?"), ("assistant", "2"), ("user", "2 + 2?"), ("assistant", "4")]
+    turns.append(("user", "why?"))
+    assert bos + go(made, system, turns) == rendering.render(tokenizer, turns, system)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +232,6 @@ def test_ollamas_template_writes_what_the_models_does(template, bos, system):
 )
 def test_a_system_prompt_is_in_the_modelfile_or_said_to_be_missing(prompt, line):
     use = adapter_use.Use("embedded", prompt)
-    text = serving.modelfile("x.gguf", chat_tokenizer(NUMBERED), use, [], False)
+    text = serving.modelfile("x.gguf", ByteTokenizer((), "</s>", NUMBERED), use, [], False)
     about = [each for each in text.splitlines() if "SYSTEM" in each or "system prompt" in each]
     assert about[0].startswith(line)

@@ -5,13 +5,14 @@ import gc
 import itertools
 import math
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import psutil
 import pytest
 import torch
-from engine_contract import drain, held_by, requests
+from engine_contract import add, drain, held_by, requests, steps
 from few_cases import few
 
 from unslothrl.engines.base import Engine, generate
@@ -45,18 +46,14 @@ def adapters(bases, make_backend) -> list[Adapter]:
 
 
 def drawn_with_loads(
-    engine: Engine, asked: list[Request], loads: itertools.cycle, every: int
+    engine: Engine, asked: list[Request], loads: Iterator[Adapter], every: int
 ) -> dict[str, Completion]:
     """All at once, with a load before every so many steps."""
-    for request in asked:
-        engine.add(request)
+    add(engine, asked)
     found: dict[str, Completion] = {}
-    steps = 0
     while not engine.is_finished():
-        if steps % every == 0:
-            engine.load(next(loads))
-        found |= dict(engine.step())
-        steps += 1
+        engine.load(next(loads))
+        found |= {id: one.completion for id, one in steps(engine, every).items()}
     return found
 
 
@@ -107,10 +104,8 @@ def test_an_interruption_changes_no_distribution(engine, adapters):
     seen: list[Completion] = []
     prompt = requests(1, 8)[0].prompt_ids
     for batch in range(20):
-        asked = [
-            Request(str(i), prompt, seed_of("batch", batch, i), sampling, follows_newest=True)
-            for i in range(64)
-        ]
+        seeds = (seed_of("batch", batch, i) for i in range(64))
+        asked = [Request(str(i), prompt, s, sampling, True) for i, s in enumerate(seeds)]
         seen += drawn_with_loads(engine, asked, same, every=1 + batch % 3).values()
     cells = Counter(tuple(one.token_ids) for one in seen)
     likely: dict[tuple[int, ...], float] = {}
@@ -122,32 +117,16 @@ def test_an_interruption_changes_no_distribution(engine, adapters):
     assert statistic < 45  # of 15 degrees of freedom: 37.7 in 1 of 1,000; and 16-bit rounding
 
 
-@pytest.mark.slow
-def test_a_segment_has_random_numbers_of_its_own(engine, adapters):
-    """With those of the segment before a token would be the one before it more often than where
-    nothing is interrupted."""
-    flat = Sampling(temperature=2.0, top_p=1.0, top_k=0, max_new_tokens=12)
-    asked = [replace(one, follows_newest=True) for one in requests(100, 6, flat)]
-
-    def repeated(every: int) -> float:
-        drawn = drawn_with_loads(engine, asked, itertools.cycle(adapters[:1]), every)
-        pairs = [pair for one in drawn.values() for pair in itertools.pairwise(one.token_ids)]
-        assert len(pairs) > 500
-        return sum(a == b for a, b in pairs) / len(pairs)
-
-    assert repeated(every=1) < repeated(every=1_000) + 0.05
-
-
 def test_more_versions_than_slots_wait_and_all_end(engine, adapters):
     """Seven versions with five requests each. vLLM has slots for three; transformers begins no
     chunk for fewer requests than run. The others wait, and begin under a version that comes
     meanwhile."""
-    added = {}
+    added: dict[str, int] = {}
     for version in range(7):
         engine.load(replace(adapters[version % 3], version=version))
-        for request in requests(5, version, name=f"v{version}-"):
-            engine.add(request)
-            added[request.id] = version
+        asked = requests(5, version, name=f"v{version}-")
+        add(engine, asked)
+        added |= dict.fromkeys((request.id for request in asked), version)
         engine.step()
     begun = [0, 1, 2, 6] if isinstance(engine, VllmEngine) else [0, 1, 3, 6]
     assert held_by(engine) == len(begun)
@@ -199,8 +178,7 @@ def test_a_request_keeps_its_own_seed_until_it_has_drawn_something(engine, adapt
     """A version that comes while it still waits changes nothing but the version."""
     engine.load(adapters[0])
     alone = generate(engine, requests(4))
-    for request in requests(4):
-        engine.add(replace(request, follows_newest=True))
+    add(engine, (replace(request, follows_newest=True) for request in requests(4)))
     engine.load(replace(adapters[0], version=7))
     found = drain(engine)
     again = [found[request.id].completion for request in requests(4)]

@@ -16,15 +16,17 @@ PAGE = "docs/coming-from.md"  # the hints of error messages
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
 
+def tracked(folder: Path, name: str = ".") -> list[str]:
+    found = subprocess.check_output(["git", "ls-files", "-z", name], cwd=folder, text=True)
+    return found.split("\0")[:-1]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     """Built from the tracked files alone, as from a clean checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    tracked = subprocess.run(
-        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
-    ).stdout.split("\0")[:-1]
-    for name in tracked:
+    for name in tracked(ROOT):
         is_needed = name == PAGE or not name.startswith(("bench/", "tests/", "docs/"))
         if (ROOT / name).exists() and is_needed:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -52,11 +54,7 @@ def program(wheel, tmp_path_factory) -> Path:
 
 def said(program: Path, folder: Path, *arguments: str) -> str:
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    ended = subprocess.run(
-        [program, *arguments], cwd=folder, env=environment, capture_output=True, text=True
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
+    return subprocess.check_output([program, *arguments], cwd=folder, env=environment, text=True)
 
 
 def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
@@ -66,26 +64,16 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
         assert f"unslothrl/recipes/{name.name}" in names
     assert "unslothrl/coming-from.md" in names
     for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
-        tracked = subprocess.run(
-            ["git", "ls-files", package.name], cwd=package.parent, check=True, capture_output=True,
-            text=True,
-        ).stdout.split()  # fmt: skip
-        assert tracked and {name for name in tracked if name not in names} == set()
-    assert {name.partition("/")[0] for name in names if ".dist-info/" not in name} == {
-        "unslothrl",
-        "answercheck",
-    }
+        files = tracked(package.parent, package.name)
+        assert files and set(files) <= set(names)
+    tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
+    assert tops == {"unslothrl", "answercheck"}
 
 
 def test_it_works_outside_the_checkout(program, tmp_path):
     assert said(program, tmp_path, "--version").startswith("unslothrl ")
-    where = [
-        program.parent / "python",
-        "-c",
-        "import answercheck, unslothrl as u; print(u.__file__, answercheck.__file__)",
-    ]
-    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    found = subprocess.check_output(where, cwd=tmp_path, env=environment, text=True)
+    code = "import answercheck, unslothrl as u; print(u.__file__, answercheck.__file__)"
+    found = said(program.parent / "python", tmp_path, "-c", code)
     assert all(Path(file).is_relative_to(program.parents[1]) for file in found.split())
     assert "tiny-cpu" in said(program, tmp_path, "recipes")
     assert "embedded: 2,000 rows" in said(program, tmp_path, "data", "embedded")

@@ -18,30 +18,17 @@ import trl
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-TRAINERS = {
-    "grpo": (trl.GRPOTrainer, trl.GRPOConfig),
-    "rloo": (trl.RLOOTrainer, trl.RLOOConfig),
-}
-
 
 def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **options):
-    trainer, config = TRAINERS[kind]
+    trainer, config = (getattr(trl, f"{kind.upper()}{part}") for part in ("Trainer", "Config"))
     tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
-    arguments = config(
-        output_dir=tempfile.mkdtemp(),
-        report_to=[],
-        use_cpu=True,
-        bf16=False,
-        per_device_train_batch_size=len(rewards),
-        num_generations=candidates,
-        max_completion_length=options.pop("max_completion_length", 4),
-        gradient_accumulation_steps=1,
-        **options,
-    )
+    options = {"max_completion_length": 4, "num_generations": candidates, **options}
+    options |= {"per_device_train_batch_size": len(rewards), "gradient_accumulation_steps": 1}
+    options |= {"output_dir": tempfile.mkdtemp(), "use_cpu": True, "bf16": False, "report_to": []}
     return trainer(
         model=AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32),
         reward_funcs=lambda completions, **rest: rewards[: len(completions)],
-        args=arguments,
+        args=config(**options),
         train_dataset=Dataset.from_list([{"prompt": f"{i} + 1 ="} for i in range(64)]),
         processing_class=tokenizer,
     )
@@ -56,16 +43,10 @@ def loss(case: dict, base: str) -> dict:
         for name, value in case["inputs"].items()
     }
     width = logprobs.shape[1]
-    inputs |= {
-        "prompt_ids": torch.ones(len(logprobs), 1, dtype=torch.long),
-        "prompt_mask": torch.ones(len(logprobs), 1, dtype=torch.long),
-        "completion_ids": torch.ones(len(logprobs), width, dtype=torch.long),
-    }
-    trainer._get_per_token_logps_and_entropies = lambda *a, **k: (
-        logprobs,
-        torch.zeros_like(logprobs),
-        None,
-    )
+    for name, tokens in (("prompt_ids", 1), ("prompt_mask", 1), ("completion_ids", width)):
+        inputs[name] = torch.ones(len(logprobs), tokens, dtype=torch.long)
+    found = logprobs, torch.zeros_like(logprobs), None
+    trainer._get_per_token_logps_and_entropies = lambda *a, **k: found
     trainer.current_gradient_accumulation_steps = 1
     trainer.model.train()
     value = trainer._compute_loss(trainer.model, inputs)

@@ -338,18 +338,17 @@ def main() -> None:
     from unslothrl.weights.adapter import write_adapter
 
     loss, found = gradients(backend)
+
+    def as_before() -> bool:
+        again, after = gradients(backend)
+        return again == loss and all(torch.equal(found[name], after[name]) for name in found)
+
     facts = {"loss": loss, "counts": dict(counts)}
     tensors = {**found, **logprobs_of(backend)}
     facts["sampler_gap"] = sampler_gap(backend, arguments.base)
-    again, after = gradients(backend)
-    facts["undisturbed"] = again == loss and all(
-        torch.equal(found[name], after[name]) for name in found
-    )
+    facts["undisturbed"] = as_before()
     critic = critic_of(backend)
-    again, after = gradients(backend)
-    facts["undisturbed by the critic"] = again == loss and all(
-        torch.equal(found[name], after[name]) for name in found
-    )
+    facts["undisturbed by the critic"] = as_before()
     facts["checkpointed"] = checkpointed_layers(backend)
     parameters = backend.parameters()
     facts["dtypes"] = sorted({str(parameter.dtype) for parameter in parameters.values()})

@@ -44,14 +44,9 @@ def load_on_cpu(current: list) -> None:
 
     def for_trainer(base, **options):
         current[0] = torch.device("cpu", 0)
-        model = plain(
-            base,
-            load_in_4bit=False,
-            device_map="cpu",
-            fast_inference=False,
-            use_gradient_checkpointing=False,  # its buffers want a card's pinned memory
-            **options,
-        )
+        options |= {"load_in_4bit": False, "device_map": "cpu", "fast_inference": False}
+        # Checkpointing's buffers want a card's pinned memory.
+        model = plain(base, use_gradient_checkpointing=False, **options)
         current[0] = 0
         return model
 
@@ -76,16 +71,10 @@ def capture(kept: dict) -> None:
                 return loss
 
             def _get_grad_norm(self, model, grad_norm=None):
-                kept["gradients"] = {
-                    name: parameter.grad.clone()
-                    for name, parameter in model.named_parameters()
-                    if parameter.grad is not None
-                }
-                kept["dtypes"] = {
-                    str(parameter.dtype)
-                    for parameter in model.parameters()
-                    if parameter.requires_grad
-                }
+                trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+                grads = {n: p.grad for n, p in trained.items() if p.grad is not None}
+                kept["gradients"] = {name: grad.clone() for name, grad in grads.items()}
+                kept["dtypes"] = {str(parameter.dtype) for parameter in trained.values()}
                 return super()._get_grad_norm(model, grad_norm)
 
         training.TRAINERS[options] = Capturing
