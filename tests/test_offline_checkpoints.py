@@ -26,7 +26,6 @@ def checkpoints(tmp_path):
 
 
 def test_a_checkpoint_is_summed_and_a_flipped_bit_or_a_missing_file_is_seen(checkpoints):
-    """The checkpoint before is used, and why is said."""
     earlier, folder = write(checkpoints, 1), write(checkpoints, 2)
     assert checkpoints.newest(pytest.fail).folder == folder
     assert not list(checkpoints.writing.iterdir())

@@ -18,23 +18,18 @@ user, assistant, system = (partial(turn, role) for role in ("user", "assistant",
 ASKED = (user("What is 1 + 2?"), assistant("3"))
 PAIR = Pair((ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),))
 THOUGHT = {**assistant("3"), "reasoning_content": "1 and 2"}
-PARTS = ("What is ", "1 + 2?")
+BRIEF = (system("Be brief."), *ASKED)
+PARTS = [{"type": "text", "text": part} for part in ("What is ", "1 + 2?")]
 SHARE_GPT = [{"from": "human", "value": "What is 1 + 2?"}, {"from": "gpt", "value": "3"}]
 
 EXAMPLES = {
     "messages as JSON": ({"messages": json.dumps(list(ASKED))}, ASKED),
     "several turns": (
-        {"messages": [system("Be brief."), *ASKED, user("And 2 + 2?"), assistant("4")]},
-        (system("Be brief."), *ASKED, user("And 2 + 2?"), assistant("4")),
+        {"messages": [*BRIEF, user("2 + 2?"), assistant("4")]},
+        (*BRIEF, user("2 + 2?"), assistant("4")),
     ),
-    "parts of text": (
-        {"messages": [user([{"type": "text", "text": part} for part in PARTS]), ASKED[1]]},
-        ASKED,
-    ),
-    "ShareGPT with its system": (
-        {"conversations": SHARE_GPT, "system": "Be brief."},
-        (system("Be brief."), *ASKED),
-    ),
+    "parts of text": ({"messages": [user(PARTS), ASKED[1]]}, ASKED),
+    "ShareGPT with its system": ({"conversations": SHARE_GPT, "system": "Be brief."}, BRIEF),
     "ShareGPT whose own system turn counts": (
         {"conversations": [{"from": "system", "value": "Rhyme."}, *SHARE_GPT], "system": "x"},
         (system("Rhyme."), *ASKED),
@@ -44,9 +39,7 @@ EXAMPLES = {
         (user("Add.\n\n1 and 2"), assistant("3")),
     ),
     "prompt and completion": ({"prompt": "What is 1 + 2?", "completion": "3"}, ASKED),
-    "reasoning beside the content": (
-        {"messages": [ASKED[0], THOUGHT]}, (ASKED[0], THOUGHT),
-    ),
+    "reasoning beside the content": ({"messages": [ASKED[0], THOUGHT]}, (ASKED[0], THOUGHT)),
     "question and answer": ({"Question": "What is 1 + 2?", " Answer": 3}, ASKED),
     "the better of a pair": (
         {"prompt": "What is 1 + 2?", "chosen": list(ASKED), "rejected": [ASKED[0], assistant("4")]},
@@ -54,11 +47,10 @@ EXAMPLES = {
     ),
     "a prompt of turns and a completion of turns": (
         {"prompt": [system("Be brief."), ASKED[0]], "completion": [ASKED[1]]},
-        (system("Be brief."), *ASKED),
+        BRIEF,
     ),
     "a prompt that happens to be JSON": (
-        {"prompt": "[1, 2]", "completion": "3"},
-        (user("[1, 2]"), assistant("3")),
+        {"prompt": "[1, 2]", "completion": "3"}, (user("[1, 2]"), assistant("3")),
     ),
 }  # fmt: skip
 
@@ -169,11 +161,10 @@ def test_a_column_that_is_named_must_be_there():
 
 def test_a_system_prompt_takes_the_place_of_the_rows_own():
     with_own = Example((system("Rhyme."), *ASKED))
-    assert with_own.under("Be brief.").messages == (system("Be brief."), *ASKED)
-    assert with_own.under("").messages == ASKED
-    assert Example(ASKED).under("Be brief.").messages == (system("Be brief."), *ASKED)
+    assert with_own.under("Be brief.").messages == BRIEF and with_own.under("").messages == ASKED
+    assert Example(ASKED).under("Be brief.").messages == BRIEF
     assert Example(text="a").under("Be brief.") == Example(text="a")
-    assert pair(TEXTS).under("Be brief.").messages == (system("Be brief."), ASKED[0])
+    assert pair(TEXTS).under("Be brief.").messages == BRIEF[:2]
 
 
 def test_whether_a_row_is_of_texts():
