@@ -67,19 +67,17 @@ def test_a_deadline_holds_though_a_process_reads_nothing(tmp_path):
 def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, capfd):
     (tmp_path / "stray.py").write_text(STREWING)
     rows, writing = range(80), range(0, 80, 4)  # 20 rows, 50 writes to each descriptor in each
-    calls = [
-        RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
-        if row in writing
-        else RewardCall(f"{tmp_path}/stray.py:honest", (row,))
-        for row in rows
-    ]
+    honest = [RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows]
+    calls = list(honest)
+    for row in writing:
+        calls[row] = RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
     with ProcessPool(2, shows_prints=True) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         before = {process.child.pid for process in pool.processes}
         results = pool.call(calls)
         after = {process.child.pid for process in pool.processes}
         assert in_background or not before & after  # a thread may write when all is done
-        again = pool.call([RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows])
+        again = pool.call(honest)
     assert all(
         result.error or result.value == row % 80 for row, result in enumerate(results + again)
     )
