@@ -31,6 +31,12 @@ PHASES = {  # name -> module, class or "", function
     "truncate": ("unslothrl.tracking.run_folder", "RunFolder", "truncate_after"),
     "end": ("unslothrl.runs.run", "Run", "close"),
 }
+STAGE_PHASES = {  # the same of `unslothrl sft`, `dpo` and `rm`
+    "stage's step": ("unslothrl.offline.trainers", "StageTrainer", "training_step"),
+    "stage's log": ("unslothrl.offline.run", "StageRun", "finished"),
+    "stage's checkpoint": ("unslothrl.offline.run", "StageCheckpoints", "seal"),
+    "stage's adapter": ("unslothrl.offline.run", "StageRun", "save_adapter"),
+}
 
 
 def tell(function: Callable, number: int, descriptor: int) -> Callable:
@@ -58,10 +64,10 @@ def use_eight_bit_adam() -> None:
     LoraBackend.optimizer = optimizer
 
 
-def main(phases: dict[str, tuple[str, str, str]] = PHASES) -> None:
+def main() -> None:
     phase, number, descriptor, _, *arguments = sys.argv[1:]
-    if phase in phases:
-        module, owner, name = phases[phase]
+    if phase != "none":
+        module, owner, name = {**PHASES, **STAGE_PHASES}[phase]
         found = __import__(module, fromlist=["x"])
         target = getattr(found, owner) if owner else found
         setattr(target, name, tell(getattr(target, name), int(number), int(descriptor)))

@@ -11,13 +11,12 @@ from unslothrl.offline.run import StageCheckpoints
 FILES = {"adapter_model.safetensors": b"weights", "deep/er.json": b"more"}
 
 
-def write(checkpoints: StageCheckpoints, step: int, state_of: int | None = None) -> Path:
+def write(checkpoints: StageCheckpoints, step: int, state: str | None = None) -> Path:
     written = checkpoints.writing / f"checkpoint-{step}"
     for name, content in FILES.items():
         (written / name).parent.mkdir(parents=True, exist_ok=True)
         (written / name).write_bytes(content)
-    state = {"global_step": step if state_of is None else state_of}
-    (written / "trainer_state.json").write_text(json.dumps(state))
+    (written / "trainer_state.json").write_text(state or json.dumps({"global_step": step}))
     return checkpoints.seal(written, step, False)
 
 
@@ -27,17 +26,14 @@ def checkpoints(tmp_path):
 
 
 def test_a_checkpoint_is_summed_and_a_flipped_bit_or_a_missing_file_is_seen(checkpoints):
-    """The checkpoint before is used, and why is said."""
     earlier, folder = write(checkpoints, 1), write(checkpoints, 2)
     assert checkpoints.newest(pytest.fail).folder == folder
     assert not list(checkpoints.writing.iterdir())
     path, notes = folder / "deep/er.json", []
-    path.write_bytes(b"mora")
-    assert checkpoints.newest(notes.append).folder == earlier
-    path.unlink()
-    assert checkpoints.newest(notes.append).folder == earlier
-    assert all(note.startswith("checkpoint step_000002 is damaged (") for note in notes)
-    assert len(notes) == 2 and path.name in notes[1]
+    for damage in (lambda: path.write_bytes(b"mora"), path.unlink):
+        damage()
+        assert checkpoints.newest(notes.append).folder == earlier
+        assert "step_000002 is damaged" in notes[-1] and path.name in notes[-1]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd"])
@@ -50,21 +46,11 @@ def test_no_file_outside_of_the_checkpoint_is_read(checkpoints, name):
     assert checkpoints.newest(lambda line: None) is None
 
 
-def test_a_checkpoint_is_of_the_step_of_its_name(checkpoints):
-    write(checkpoints, 5, state_of=4)
+@pytest.mark.parametrize("state", ["[]", "{", '{"global_step": 4}'])
+def test_a_state_that_is_none_or_of_another_step_is_damage_even_with_its_sum(checkpoints, state):
+    check(write(checkpoints, 5, state))
     notes = []
-    assert checkpoints.newest(notes.append) is None
-    assert "trainer_state.json is of another step" in notes[0]
-
-
-@pytest.mark.parametrize("state", ["[]", "{"])
-def test_a_state_that_is_none_is_damage_even_with_its_sum(checkpoints, state):
-    written = checkpoints.writing / "checkpoint-1"
-    written.mkdir(parents=True)
-    (written / "trainer_state.json").write_text(state)
-    folder = checkpoints.seal(written, 1, False)
-    check(folder)
-    assert checkpoints.newest() is None
+    assert checkpoints.newest(notes.append) is None and "trainer_state.json" in notes[0]
 
 
 def test_what_is_later_is_deleted(checkpoints):

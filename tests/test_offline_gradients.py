@@ -46,7 +46,7 @@ def captured(monkeypatch):
     monkeypatch.setattr(training, "TRAINERS", dict(training.TRAINERS))
     capture(kept)
 
-    def one_step(command, folder, *flags, rows=ROWS):
+    def one_step(command, folder, *, rows=ROWS, **flags):
         kept["batches"].clear()
         data = folder / "rows.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -54,7 +54,7 @@ def captured(monkeypatch):
             "model": "embedded", "dataset": str(data), "eval_dataset": (str(data),),
             "output_dir": str(folder / "runs"), "run_name": command, "max_steps": "1",
             "batch_size": "4", "dtype": "float32", "max_grad_norm": "0", "eval_every": "0",
-            "max_lora_rank": "8", **dict(flags),
+            "max_lora_rank": "8", **flags,
         }  # fmt: skip
         assert run(resolve(command, given)) == 0
         return kept["batches"], kept["gradients"]
@@ -98,41 +98,26 @@ def log_probs(model, prompt, reply):
     )
 
 
-def seed_of(options):
-    return options().seed
-
-
 @pytest.mark.parametrize("packing", [False, True])
 def test_sft(captured, tmp_path, base, tokens, packing):
-    batches, gradients = captured(
-        "sft", tmp_path, ("packing", packing), ("max_length", "120"),
-        ("train_batch_size", "1" if packing else "2"),
-        ("batch_size", "1" if packing else "4"),
-    )  # fmt: skip
+    micro, batch_size = ("1", "1") if packing else ("2", "4")
+    sizes = {"train_batch_size": micro, "batch_size": batch_size, "max_length": "120"}
+    batches, gradients = captured("sft", tmp_path, packing=packing, **sizes)
     rows = [
         (tokens(PROMPT.format(row["prompt"])), tokens(row["chosen"] + "<|im_end|>")) for row in ROWS
     ]
-    found = []
-    for batch in batches:
-        for ids, labels in zip(batch["input_ids"], batch["labels"], strict=True):
-            found.append((ids, labels))
+    found = [row for b in batches for row in zip(b["input_ids"], b["labels"], strict=True)]
     if packing:
         ((ids, labels),) = found
-        starts = (batches[0]["position_ids"][0] == 0).nonzero().flatten().tolist()
-        found = list(
-            zip(ids.tensor_split(starts[1:]), labels.tensor_split(starts[1:]), strict=True)
-        )
-        packed_rows = [pair for pair in rows if pair[0] + pair[1] in [i.tolist() for i, _ in found]]
-        assert len(packed_rows) == len(found) >= 2
-        rows = packed_rows
-    trained = {}
-    for ids, labels in found:
-        kept = [(i, x) for i, x in zip(ids.tolist(), labels.tolist(), strict=True) if i != 0]
-        trained[tuple(i for i, _ in kept)] = tuple(x for _, x in kept)
+        starts = (batches[0]["position_ids"][0] == 0).nonzero().flatten().tolist()[1:]
+        found = list(zip(ids.tensor_split(starts), labels.tensor_split(starts), strict=True))
+        rows = [(p, r) for p, r in rows if p + r in [ids.tolist() for ids, _ in found]]
+        assert len(rows) == len(found) >= 2
+    trained = {tuple(i[i != 0].tolist()): tuple(labels[i != 0].tolist()) for i, labels in found}
     # the first token of a row in a pack follows another row: it is no label
     expected = {tuple(p + r): (*[-100] * len(p), *r) for p, r in rows}
     assert trained == expected
-    model = models.policy(base, shape(seed=seed_of(SftOptions)))
+    model = models.policy(base, shape(seed=SftOptions().seed))
     every = torch.cat([log_probs(model, p, r) for p, r in rows])
     by_hand(model, -every.sum() / len(every), gradients)
 
@@ -148,21 +133,20 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, loss_type, re
     several = [{"role": role, "content": said} for role, said in turns]
     rows = [{**ROWS[0], "chosen": several}, *ROWS[1:3], {**ROWS[3], "rejected": several}]
     start = embedded.TURNS  # an adapter that is not the base
+    rank = json.loads((start / "adapter_config.json").read_text())["r"]
     batches, gradients = captured(
-        "dpo", tmp_path, ("adapter", str(start)), ("beta", "0.3"), ("loss_type", loss_type),
-        ("reference", reference), ("train_batch_size", "2"),
-        ("max_lora_rank", str(rank_of(start))), rows=rows,
+        "dpo", tmp_path, rows=rows, adapter=str(start), beta="0.3", loss_type=loss_type,
+        reference=reference, train_batch_size="2", max_lora_rank=str(rank),
     )  # fmt: skip
 
     def answer(said):
         """[(ids, is learnt)]"""
         if isinstance(said, str):
             return [(tokens(said + "<|im_end|>"), True)]
-        between = "\n" + PROMPT.format("Are you sure?")
-        parts = [(turns[0][1] + "<|im_end|>", True), (between, False)]
-        return [(tokens(t), m) for t, m in [*parts, (turns[2][1] + "<|im_end|>", True)]]
+        first, last = (tokens(turns[n][1] + "<|im_end|>") for n in (0, 2))
+        return [(first, True), (tokens("\n" + PROMPT.format("Are you sure?")), False), (last, True)]
 
-    expected, losses = {}, []
+    expected, losses, is_ipo = {}, [], loss_type == "ipo"
     model = models.policy(base, shape(start))
     for row in rows:
         prompt, ratios = tokens(PROMPT.format(row["prompt"])), []
@@ -173,9 +157,8 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, loss_type, re
             expected[tuple(prompt + ids)] = (*[0] * len(prompt), *map(int, learnt))
             found = log_probs(model, prompt, ids)[torch.tensor(learnt)].sum()
             ratio = found - found.detach()  # the policy still is the reference
-            ratios.append(ratio / (sum(learnt) if loss_type == "ipo" else 1))
+            ratios.append(ratio / (sum(learnt) if is_ipo else 1))
         gap = ratios[0] - ratios[1]
-        is_ipo = loss_type == "ipo"
         losses.append((gap - 1 / (2 * 0.3)) ** 2 if is_ipo else -F.logsigmoid(0.3 * gap))
     trained = {
         tuple(ids[there.bool()].tolist()): tuple(mask[there.bool()].tolist())
@@ -189,46 +172,29 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, loss_type, re
     by_hand(model, torch.stack(losses).mean(), trained_only)
 
 
-def rank_of(folder):
-    return json.loads((folder / "adapter_config.json").read_text())["r"]
-
-
 def test_rm(captured, tmp_path, base, tokens):
-    batches, gradients = captured("rm", tmp_path, ("train_batch_size", "2"))
-    pairs = [
-        [
-            tokens(PROMPT.format(row["prompt"]) + row[which] + "<|im_end|>")
-            for which in ("chosen", "rejected")
-        ]
-        for row in ROWS
-    ]
+    batches, gradients = captured("rm", tmp_path, train_batch_size="2")
+    replies = [(row["prompt"], [row["chosen"], row["rejected"]]) for row in ROWS]
+    pairs = [[tokens(PROMPT.format(q) + r + "<|im_end|>") for r in both] for q, both in replies]
     trained = {
         tuple(ids[mask.bool()].tolist())
         for batch in batches
         for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
     }
     assert trained == {tuple(each) for both in pairs for each in both}
-    model = models.reward_model(base, shape(seed=seed_of(RmOptions)))
+    model = models.reward_model(base, shape(seed=RmOptions().seed))
     body, head = model.get_base_model().model, model.get_base_model().score
-    scores = [
-        [
-            F.linear(
-                body(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].float(),
-                head.modules_to_save["default"].weight,
-            )[0]
-            for ids in both
-        ]
-        for both in pairs
-    ]
-    loss = torch.stack([-F.logsigmoid(better - worse) for better, worse in scores]).mean()
-    by_hand(model, loss, gradients)
 
+    def score(ids):
+        last = body(input_ids=torch.tensor([ids])).last_hidden_state[0, -1].float()
+        return F.linear(last, head.modules_to_save["default"].weight)[0]
 
-def test_the_head_is_saved_beside_a_plain_adapter(captured, tmp_path):
-    captured("rm", tmp_path)
+    losses = [-F.logsigmoid(score(better) - score(worse)) for better, worse in pairs]
+    by_hand(model, torch.stack(losses).mean(), gradients)
+    # the head is saved beside a plain adapter
     (folder,) = (tmp_path / "runs" / "rm" / "adapters").iterdir()
-    head = safetensors.torch.load_file(folder / HEAD_FILE)
-    assert head["weight"].shape == (1, 128) and head["weight"].dtype == torch.float32
+    saved = safetensors.torch.load_file(folder / HEAD_FILE)["weight"]
+    assert saved.shape == (1, 128) and saved.dtype == torch.float32
     names = safetensors.torch.load_file(folder / "adapter_model.safetensors")
     assert names and all(".lora_" in name for name in names)
     assert json.loads((folder / "adapter_config.json").read_text())["modules_to_save"] is None

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from few_cases import few
+from test_offline_examples import assistant, user
 from test_reward_model import head
 
 from unslothrl import embedded
@@ -14,14 +15,9 @@ from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
-TEMPLATE = "chat_template.jinja"
 GOOD = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
-TURNS = [{"role": "user", "content": "1?"}, {"role": "user", "content": "2?"}]
-OUT_OF_ORDER = {
-    "messages": [*TURNS, {"role": "assistant", "content": "a"}],
-    "chosen": [*TURNS, {"role": "assistant", "content": "a"}],
-    "rejected": [*TURNS, {"role": "assistant", "content": "b"}],
-}
+TURNS = [user("1?"), user("2?"), assistant("a")]
+OUT_OF_ORDER = {"messages": TURNS, "chosen": TURNS, "rejected": [*TURNS[:2], assistant("b")]}
 SMALL = "--model embedded --batch_size 2 --max_steps 1 --max_length 120 --run_name x --output_dir"
 
 
@@ -35,14 +31,19 @@ def file_of(rows, name="rows.jsonl"):
     return name
 
 
+def eight_rows(end="?"):
+    return file_of([{**GOOD, "prompt": f"{n}{end}"} for n in range(8)])
+
+
 def refused(words, capfd):
-    """-> the one line that a command says before it ends with exit code 2."""
+    """-> the one line that a command says before it ends with exit code 2, and leaves nothing."""
+    before = set(Path("runs").rglob("*"))
+    capfd.readouterr()
     assert cli.main(words) == 2
     out, err = capfd.readouterr()
-    lines = [line for line in err.splitlines() if line.startswith("unslothrl: ")]
-    assert len(lines) == 1 and "Traceback" not in out + err
-    assert not Path("runs").exists() or not list(Path("runs").rglob("*"))
-    return lines[0]
+    (line,) = [line for line in err.splitlines() if line.startswith("unslothrl: ")]
+    assert "Traceback" not in out + err and set(Path("runs").rglob("*")) == before
+    return line
 
 
 @pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
@@ -54,55 +55,31 @@ def test_a_file_of_bad_rows_is_refused_in_one_line(command, capfd):
         assert said in refused(words, capfd)
 
 
-def without_template(folder):
-    """The embedded base without a chat template."""
-    shutil.copytree(base_model.prepare("embedded"), folder)
-    (folder / TEMPLATE).unlink()
-    settings = json.loads((folder / "tokenizer_config.json").read_text())
-    settings.pop("chat_template", None)
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-
-
-@pytest.mark.parametrize("command", few(["sft", "dpo", "rm"]))
-def test_conversations_for_a_base_without_a_chat_template(command, tmp_path, capfd):
-    without_template(tmp_path / "plain")
-    data = file_of([{**GOOD, "prompt": [{"role": "user", "content": f"{n}?"}]} for n in range(8)])
-    words = [command, "--model", "./plain", "--dataset", data, "--output_dir", "runs"]
-    said = refused(words, capfd)
-    assert "row 1: a conversation, and the model has no chat template: choose an instruct" in said
-
-
 @pytest.mark.parametrize(
     ("command", "row"),
     few([("sft", {"prompt": "1 + 2 =", "completion": " 3"}), ("dpo", GOOD), ("rm", GOOD)]),
 )
-def test_texts_for_a_base_without_a_chat_template(command, row, tmp_path, capfd):
-    without_template(tmp_path / "plain")
+def test_texts_for_a_base_without_a_chat_template(command, row, capfd):
+    shutil.copytree(base_model.prepare("embedded"), "plain")
+    Path("plain", "chat_template.jinja").unlink()
     first = next(iter(row))
-    rows = [{**row, first: f"{n}{row[first]}"} for n in range(8)]
-    data = file_of(rows)
+    data = file_of([{**row, first: f"{n}{row[first]}"} for n in range(8)])
     given = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
     assert cli.main([*given, "--model", "./plain"]) == 0
     out, err = capfd.readouterr()
     assert "the model has no chat template" in out and "Traceback" not in out + err
     assert cli.main(["export", "--adapter", "runs/x", "--to", "adapter", "--output", "out"]) == 0
 
-    for words in (["ask", "--adapter", "out", "1?"], ["train", "--adapter", "out"]):
-        capfd.readouterr()
-        if words[0] == "train":
-            words += ["--model", "./plain", "--dataset", data]
-        assert cli.main(words) == 2
-        lines = [x for x in capfd.readouterr().err.splitlines() if x.startswith("unslothrl: ")]
-        assert len(lines) == 1
-        assert ("is a reward model" if command == "rm" else "no chat template") in lines[0]
+    reason = "is a reward model" if command == "rm" else "no chat template"
+    assert reason in refused(["ask", "--adapter", "out", "1?"], capfd)
+    words = ["train", "--adapter", "out", "--model", "./plain", "--dataset", data]
+    assert reason in refused(words, capfd)
 
 
 @pytest.mark.parametrize("command", few(["sft", "rm"]))
 def test_an_adapter_of_another_base(command, bases, capfd):
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    words = ["sft", "--dataset", data, *SMALL.split(), "first"]
-    assert cli.main(words) == 0
-    capfd.readouterr()
+    data = eight_rows()
+    assert cli.main(["sft", "--dataset", data, *SMALL.split(), "first"]) == 0
     words = [command, "--model", str(bases["biases"]), "--dataset", data]
     words += ["--adapter", "first/x", "--output_dir", "runs"]
     assert "adapter" in refused(words, capfd)
@@ -117,19 +94,16 @@ def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
 
 @pytest.mark.slow
 def test_a_resume_with_other_rows_is_refused(capfd):
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    assert cli.main(["sft", "--dataset", data, *SMALL.split(), "first"]) == 0
-    capfd.readouterr()
-    file_of([{**GOOD, "prompt": f"{n}!"} for n in range(8)])
+    assert cli.main(["sft", "--dataset", eight_rows(), *SMALL.split(), "first"]) == 0
+    eight_rows("!")
     words = ["sft", "--resume", "first/x", "--max_steps", "2"]
     assert "is not what the run was trained on" in refused(words, capfd)
 
 
 @pytest.mark.parametrize("size", few([7, 1]))
-def test_a_reward_model_whose_head_is_of_another_base(size, tmp_path, capfd):
+def test_a_reward_model_whose_head_is_of_another_base(size, capfd):
     shutil.copytree(embedded.TURNS, "start")
     head(Path("start"), weight=((0.5,) * size,))
-    data = file_of([{**GOOD, "prompt": f"{n}?"} for n in range(8)])
-    words = ["rm", "--dataset", data, "--adapter", "start", *SMALL.split(), "runs"]
+    words = ["rm", "--dataset", eight_rows(), "--adapter", "start", *SMALL.split(), "runs"]
     assert f"its head reads {size} numbers, and the base gives 128" in refused(words, capfd)
     assert not Path("runs").exists()

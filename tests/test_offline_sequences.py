@@ -23,10 +23,8 @@ DROPPING = CHATML.replace(  # Qwen3's habit: the reasoning of earlier turns is l
     "{{ message.content if loop.last else message.content.split('</think>\n')[-1] }}",
 )
 APPENDING = EACH + "{% if not add_generation_prompt %}<|end|>Thanks.{% endif %}" + OPEN
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
-    + CHATML
-)
+REFUSED = "{{ raise_exception('no system role') }}"
+NO_SYSTEM = "{% if messages[0].role == 'system' %}" + REFUSED + "{% endif %}" + CHATML
 ENDLESS = (  # only what the user says has an end
     "{% for message in messages %}{% if message.role == 'user' %}User: {{ message.content }}"
     + END
@@ -39,8 +37,8 @@ def tokenizer_of(template):
     return ByteTokenizer((START, END, "<|end|>", "<think>", "</think>"), END, template)
 
 
-def pair_of(prompt, chosen, rejected, **more):
-    return Pair(prompt, chosen=chosen, rejected=rejected, **more)
+def pair_of(chosen, rejected, **more):
+    return Pair(TWO[:1], chosen=chosen, rejected=rejected, **more)
 
 
 def written(tokenizer, *parts):
@@ -58,40 +56,27 @@ def asked(text, role="user"):
 
 
 BOT = f"{START}assistant\n"
+ASKED, AGAIN = asked("1?") + BOT, "\n" + asked("2?") + BOT
 TWO = (user("1?"), assistant("a"), user("2?"), assistant("b"))
+OTHER = (assistant("c"),)
 HM, SO = "<think>\nhm\n</think>\na", "<think>\nso\n</think>\nb"
 THOUGHT = (user("1?"), assistant(HM), user("2?"), assistant(SO))
 
 
 SEQUENCES = {
     "a system turn": (
-        CHATML, (system("s"), *TWO[:2]),
-        [(asked("s", "system") + asked("1?") + BOT, ["a" + END])],
+        CHATML, (system("s"), *TWO[:2]), [(asked("s", "system") + ASKED, ["a" + END])],
     ),
-    "the turns of a conversation are one sequence": (
-        CHATML, TWO,
-        [(asked("1?") + BOT, ["a" + END], "\n" + asked("2?") + BOT, ["b" + END])],
-    ),
+    "the turns are one sequence": (CHATML, TWO, [(ASKED, ["a" + END], AGAIN, ["b" + END])]),
     "a template that drops earlier reasoning": (
-        DROPPING, THOUGHT,
-        [
-            (asked("1?") + BOT, [HM + END]),
-            (asked("1?") + BOT + f"a{END}\n" + asked("2?") + BOT, [SO + END]),
-        ],
+        DROPPING, THOUGHT, [(ASKED, [HM + END]), (f"{ASKED}a{END}{AGAIN}", [SO + END])],
     ),
-    "text after the end of the last turn": (
-        APPENDING, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
-    ),
+    "text after the last turn's end": (APPENDING, TWO[:2], [(ASKED, ["a" + END])]),
     "a prompt that opens reasoning": (
-        THINKING, (user("1?"), assistant("<think>\nhm\n</think>\na")),
-        [(asked("1?") + BOT + "<think>\n", ["hm\n</think>\na" + END])],
+        THINKING, THOUGHT[:2], [(ASKED + "<think>\n", ["hm\n</think>\na" + END])],
     ),
-    "a prompt that opens reasoning, a reply without": (
-        THINKING, TWO[:2], [(asked("1?") + BOT, ["a" + END])],
-    ),
-    "no end of a turn": (
-        ENDLESS, TWO[:2], [(f"User: 1?{END}Bot: ", ["a"])],
-    ),
+    "it opens reasoning, a reply without": (THINKING, TWO[:2], [(ASKED, ["a" + END])]),
+    "no end of a turn": (ENDLESS, TWO[:2], [(f"User: 1?{END}Bot: ", ["a"])]),
 }  # fmt: skip
 
 
@@ -108,25 +93,24 @@ def test_what_is_learnt_is_what_a_policy_would_sample(template):
     """Before each reply stands the prompt that a rollout gets, to the token."""
     tokenizer = tokenizer_of(template)
     writer = Writer(tokenizer)
-    found = writer.sequences(Example(THOUGHT[:2]))
-    (one,) = found
+    (one,) = writer.sequences(Example(THOUGHT[:2]))
     prompt = tokenizer.apply_chat_template(list(THOUGHT[:1]), add_generation_prompt=True)
-    begun = len(tokenizer.encode(prompt))
-    assert list(one.ids[:begun]) == tokenizer.encode(prompt)
-    assert not any(one.learnt[:begun]) and all(one.learnt[begun:])
-    assert one.ids[-1] == tokenizer.eos_token_id and not writer.notes
+    begun = tuple(tokenizer.encode(prompt))
+    assert one.ids[: len(begun)] == begun and one.ids[-1] == tokenizer.eos_token_id
+    assert one.learnt == (False,) * len(begun) + (True,) * (len(one.ids) - len(begun))
+    assert not writer.notes
 
 
 def test_what_a_reader_must_know_is_noted_once():
-    writer = Writer(tokenizer_of(THINKING))
-    for _ in range(2):
-        writer.sequences(Example(TWO[:2]))
-    (note,) = writer.notes
-    assert r"ends a prompt with '<think>\n', and writes a reply without it" in note
-    writer = Writer(tokenizer_of(ENDLESS))
-    writer.sequences(Example(TWO[:2]))
-    (note,) = writer.notes
-    assert "when to stop is not learnt" in note
+    for template, said in (
+        (THINKING, r"ends a prompt with '<think>\n', and writes a reply without it"),
+        (ENDLESS, "when to stop is not learnt"),
+    ):
+        writer = Writer(tokenizer_of(template))
+        for _ in range(2):
+            writer.sequences(Example(TWO[:2]))
+        (note,) = writer.notes
+        assert said in note
 
 
 def test_a_conversation_that_the_template_refuses():
@@ -142,7 +126,7 @@ def test_a_conversation_without_a_template(turns, is_plain):
     with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
         writer.sequences(Example(turns, is_plain=is_plain))
     with pytest.raises(UserError, match="a conversation, and the model has no chat template"):
-        writer.pair(pair_of(turns[:-1], turns[-1:], (assistant("c"),), is_plain=is_plain))
+        writer.pair(Pair(turns[:-1], chosen=turns[-1:], rejected=OTHER, is_plain=is_plain))
 
 
 def test_texts_without_a_template():
@@ -152,7 +136,7 @@ def test_texts_without_a_template():
     assert writer.sequences(example) == [written(tokenizer, "1?", ["a" + END])]
     every = Writer(tokenizer, only_replies=False)
     assert every.sequences(example) == [written(tokenizer, ["1?a" + END])]
-    pair = writer.pair(pair_of(TWO[:1], TWO[1:2], (assistant("c"),), is_plain=True))
+    pair = writer.pair(pair_of(TWO[1:2], OTHER, is_plain=True))
     assert texts(tokenizer, pair) == ("1?", "a" + END, "c" + END)
     assert "has no chat template" in "".join(writer.notes)
 
@@ -160,49 +144,41 @@ def test_texts_without_a_template():
 def test_all_of_a_conversation_can_be_learnt():
     tokenizer = tokenizer_of(CHATML)
     (found,) = Writer(tokenizer, only_replies=False).sequences(Example(TWO[:2]))
-    assert found == written(tokenizer, [asked("1?") + BOT + f"a{END}\n"])
+    assert found == written(tokenizer, [ASKED + f"a{END}\n"])
 
 
 def test_a_text_gets_one_end():
     tokenizer = tokenizer_of(None)
     for text in ("Once.", "Once." + END):
-        assert Writer(tokenizer).sequences(Example(text=text)) == [
-            written(tokenizer, ["Once." + END])
-        ]
+        (found,) = Writer(tokenizer).sequences(Example(text=text))
+        assert found == written(tokenizer, ["Once." + END])
 
 
 def test_calls_are_learnt_and_their_results_are_not():
     """By a template without tools, in Hermes' form."""
-    call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-    turns = (
-        user("1?"),
-        {"role": "assistant", "content": "", "tool_calls": [call]},
-        {"role": "tool", "content": "2"},
-        assistant("It is 2."),
-    )
+    called = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
+    call = {**assistant(""), "tool_calls": [called]}
     tokenizer = tokenizer_of(CHATML)
-    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
-    result = asked("<tool_response>\n2\n</tool_response>")
-    assert Writer(tokenizer).sequences(Example(turns)) == [
-        written(tokenizer, asked("1?") + BOT, [said + END], "\n" + result + BOT, ["It is 2." + END])
-    ]
+    turns = (user("1?"), call, {"role": "tool", "content": "2"}, assistant("It is 2."))
+    (found,) = Writer(tokenizer).sequences(Example(turns))
+    said = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>' + END
+    result = "\n" + asked("<tool_response>\n2\n</tool_response>") + BOT
+    assert found == written(tokenizer, ASKED, [said], result, ["It is 2." + END])
 
 
 def texts(tokenizer, ids):
-    parts = (ids.prompt, ids.chosen.ids, ids.rejected.ids)
-    return tuple(tokenizer.decode(part) for part in parts)
+    return tuple(map(tokenizer.decode, (ids.prompt, ids.chosen.ids, ids.rejected.ids)))
 
 
 PAIRS = {
-    "replies that begin alike": (CHATML, ("30", "31"), (asked("1?") + BOT, "30" + END, "31" + END)),
-    "one that begins the other": (CHATML, ("3", "31"), (asked("1?") + BOT, "3" + END, "31" + END)),
+    "replies that begin alike": (CHATML, ("30", "31"), (ASKED, "30" + END, "31" + END)),
+    "one that begins the other": (CHATML, ("3", "31"), (ASKED, "3" + END, "31" + END)),
     "reasoning that the prompt opens": (
         THINKING, ("<think>\na</think>3", "<think>\n</think>4"),
-        (asked("1?") + BOT + "<think>\n", "a</think>3" + END, "</think>4" + END),
+        (ASKED + "<think>\n", "a</think>3" + END, "</think>4" + END),
     ),
     "reasoning in one of them": (
-        THINKING, ("<think>\na</think>3", "4"),
-        (asked("1?") + BOT, "<think>\na</think>3" + END, "4" + END),
+        THINKING, ("<think>\na</think>3", "4"), (ASKED, "<think>\na</think>3" + END, "4" + END),
     ),
     "no end": (ENDLESS, ("3", "4"), (f"User: 1?{END}Bot: ", "3", "4")),
 }  # fmt: skip
@@ -212,29 +188,18 @@ PAIRS = {
 def test_a_pair(name):
     template, (chosen, rejected), expected = PAIRS[name]
     tokenizer = tokenizer_of(template)
-    given = pair_of((user("1?"),), (assistant(chosen),), (assistant(rejected),))
-    found = Writer(tokenizer).pair(given)
+    found = Writer(tokenizer).pair(pair_of((assistant(chosen),), (assistant(rejected),)))
     assert texts(tokenizer, found) == expected
     assert all(found.chosen.learnt) and all(found.rejected.learnt)
 
 
-SEVERAL = (assistant("a"), user("2?"), assistant("b"))
-OTHER = (assistant("c"),)
-WEIGHED = (assistant(HM), user("2?"), assistant(SO))
 ANSWERS = {
-    "turns of the user": (
-        CHATML, SEVERAL, BOT, [["a" + END], "\n" + asked("2?") + BOT, ["b" + END]],
-    ),
-    "a turn without an end": (
-        ENDLESS, SEVERAL, "Bot: ", [["a"], f"User: 2?{END}Bot: ", ["b"]],
-    ),
+    "turns of the user": (CHATML, TWO[1:], BOT, [["a" + END], AGAIN, ["b" + END]]),
+    "a turn without an end": (ENDLESS, TWO[1:], "Bot: ", [["a"], f"User: 2?{END}Bot: ", ["b"]]),
     "a prompt that opens reasoning": (
-        THINKING, WEIGHED, BOT,
-        [[HM + END], "\n" + asked("2?") + BOT + "<think>\n", ["so\n</think>\nb" + END]],
+        THINKING, THOUGHT[1:], BOT, [[HM + END], AGAIN + "<think>\n", ["so\n</think>\nb" + END]],
     ),
-    "reasoning that is left out later": (
-        DROPPING, WEIGHED, BOT, [f"a{END}\n" + asked("2?") + BOT, [SO + END]],
-    ),
+    "reasoning left out later": (DROPPING, THOUGHT[1:], BOT, [f"a{END}{AGAIN}", [SO + END]]),
 }  # fmt: skip
 
 
@@ -244,7 +209,7 @@ def test_of_an_answer_of_several_turns_only_the_assistant_is_learnt(name):
     tokenizer = tokenizer_of(template)
     for given in ((turns, OTHER), (OTHER, turns)):
         writer = Writer(tokenizer)
-        found = writer.pair(pair_of((user("1?"),), *given))
+        found = writer.pair(pair_of(*given))
         long, short = (found.chosen, found.rejected)[:: 1 if given[0] == turns else -1]
         assert long == written(tokenizer, *parts)
         assert tokenizer.decode(found.prompt).endswith(begin)

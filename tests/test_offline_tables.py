@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 from byte_tokenizers import ByteTokenizer
-from test_offline_sequences import BOT, CHATML, END, NO_SYSTEM, START, asked
+from test_offline_examples import assistant, system, user
+from test_offline_sequences import AGAIN, ASKED, BOT, CHATML, END, NO_SYSTEM, START, asked
 
 from unslothrl.config.offline_options import SftOptions
 from unslothrl.embedded import task as arithmetic
@@ -25,8 +26,8 @@ def options(dataset, **changed):
     return SftOptions(**given | changed)
 
 
-def file_of(folder, rows, name="rows.jsonl"):
-    path = folder / name
+def file_of(folder, rows):
+    path = folder / "rows.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
@@ -35,10 +36,10 @@ def load(given, form=SFT, tokenizer=TOKENIZER):
     return tables.load(given, form, Writer(tokenizer))
 
 
-def loaded(folder, rows, form=SFT, **changed):
+def loaded(folder, rows, form=SFT, tokenizer=TOKENIZER, **changed):
     """Of rows that are those to evaluate on as well."""
     data = file_of(folder, rows)
-    return load(options(data, **{"eval_dataset": (str(data),), **changed}), form)
+    return load(options(data, **{"eval_dataset": (str(data),), **changed}), form, tokenizer)
 
 
 def texts(rows, name="input_ids"):
@@ -51,38 +52,30 @@ def example(number, reply="yes"):
 
 def test_a_row_of_each_kind(tmp_path):
     rows = [{"prompt": "1?", "chosen": "a", "rejected": "b"}]
-    prompt = asked("1?") + BOT
     (sft,) = loaded(tmp_path, rows, SFT).train
-    assert texts([sft]) == [f"{prompt}a{END}"]
-    begun = len(TOKENIZER.encode(prompt))
-    assert sft["labels"].tolist() == [-100] * begun + TOKENIZER.encode("a" + END)
+    begun, reply = TOKENIZER.encode(ASKED), TOKENIZER.encode("a" + END)
+    assert sft["input_ids"].tolist() == begun + reply
+    assert sft["labels"].tolist() == [-100] * len(begun) + reply
     assert sft["labels"].dtype == sft["input_ids"].dtype == np.int32
     (dpo,) = loaded(tmp_path, rows, DPO).train
-    assert [texts([dpo], name) for name in ("prompt_ids", "chosen_ids", "rejected_ids")] == [
-        [prompt], ["a" + END], ["b" + END],
-    ]  # fmt: skip
+    found = [texts([dpo], name)[0] for name in ("prompt_ids", "chosen_ids", "rejected_ids")]
+    assert found == [ASKED, "a" + END, "b" + END]
     (rm,) = loaded(tmp_path, rows, RM).train
     assert sorted(rm) == ["chosen_ids", "rejected_ids"]
-    assert texts([rm], "chosen_ids") == [f"{prompt}a{END}"]
-    assert texts([rm], "rejected_ids") == [f"{prompt}b{END}"]
+    assert texts([rm], "chosen_ids") == [f"{ASKED}a{END}"]
+    assert texts([rm], "rejected_ids") == [f"{ASKED}b{END}"]
 
 
 def test_what_is_learnt_of_a_pair_stands_beside_answers_of_several_turns(tmp_path):
-    turns = [("assistant", "a"), ("user", "2?"), ("assistant", "bb")]
-    several = [{"role": role, "content": said} for role, said in turns]
-    rows = [
-        {"prompt": "1?", "chosen": several, "rejected": "c"},
-        {"prompt": "1?", "chosen": "a", "rejected": "b"},
-    ]
+    several = [assistant("a"), user("2?"), assistant("bb")]
+    rows = [{"prompt": "1?", "chosen": said, "rejected": "c"} for said in (several, "a")]
     long, short = loaded(tmp_path, rows, DPO).train
-    read = len(TOKENIZER.encode("\n" + asked("2?") + BOT))
+    read = len(TOKENIZER.encode(AGAIN))
     assert long["chosen_learnt"].tolist() == [1] * 2 + [0] * read + [1] * 3
     assert short["chosen_learnt"].tolist() == [1, 1]  # the rows of a batch are alike
     assert "rejected_learnt" not in long and "rejected_learnt" not in short  # all is
-    assert len(long["chosen_learnt"]) == len(long["chosen_ids"])
     (found, _) = loaded(tmp_path, rows, RM).train  # it scores the whole
-    prompt = asked("1?") + BOT
-    assert texts([found], "chosen_ids") == [f"{prompt}a{END}\n{asked('2?')}{BOT}bb{END}"]
+    assert texts([found], "chosen_ids") == [f"{ASKED}a{END}{AGAIN}bb{END}"]
 
 
 def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
@@ -93,11 +86,10 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
     found = load(options(data, eval_dataset=(f"mine={data}",)), DPO)
     assert len(found.train) == len(found.evaluation) == 3
     assert found.evaluation_name == "mine"
-    assert found.notes == (
-        f"dataset {data}: of 6 rows not used: 2 chosen and rejected are equal (row 2)",
-        f"dataset {data}: of 6 rows not used: 1 column chosen is empty (row 5)",
-        "eval set mine: of 6 rows not used: 2 chosen and rejected are equal (row 2)",
-        "eval set mine: of 6 rows not used: 1 column chosen is empty (row 5)",
+    reasons = "2 chosen and rejected are equal (row 2)", "1 column chosen is empty (row 5)"
+    parts = f"dataset {data}", "eval set mine"
+    assert found.notes == tuple(
+        f"{part}: of 6 rows not used: {reason}" for part in parts for reason in reasons
     )
 
 
@@ -107,38 +99,30 @@ def test_more_than_half_unusable_is_an_error(tmp_path):
 
 
 def test_a_template_that_refuses_some_rows_leaves_those_out(tmp_path):
-    turns = [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "a"}]
-    with_system = {"messages": [{"role": "system", "content": "s"}, *turns]}
-    data = file_of(tmp_path, [{"messages": turns}, with_system])
+    turns = [user("1?"), assistant("a")]
+    rows = [{"messages": turns}, {"messages": [system("s"), *turns]}]
     tokenizer = ByteTokenizer((START, END), END, NO_SYSTEM)
-    given = options(data, eval_dataset=(str(data),))
-    found = load(given, tokenizer=tokenizer)
+    found = loaded(tmp_path, rows, tokenizer=tokenizer)
     assert len(found.train) == 1 and "no system role" in found.notes[0]
-    found = load(options(data, eval_dataset=(str(data),), system_prompt=""), tokenizer=tokenizer)
+    found = loaded(tmp_path, rows, tokenizer=tokenizer, system_prompt="")
     assert len(found.train) == 2 and found.notes == ()
 
 
 def test_rows_that_are_too_long_are_dropped_not_cut(tmp_path):
-    data = file_of(tmp_path, [example(1), example(2, "y" * 100), example(3)])
-    length = len(TOKENIZER.encode(asked("1?") + BOT + "yes" + END))
-    found = load(options(data, eval_dataset=(str(data),), max_length=length))
+    rows = [example(1), example(2, "y" * 100), example(3)]
+    length = len(TOKENIZER.encode(ASKED + "yes" + END))
+    found = loaded(tmp_path, rows, max_length=length)
     assert texts(found.train) == [f"{asked(f'{n}?')}{BOT}yes{END}" for n in (1, 3)]
-    assert found.notes[0] == (
-        f"dataset {data}: of 3 rows not used: 1 longer than {length} tokens "
-        f"(the longest: {length + 97})"
-    )
-    with pytest.raises(UserError) as caught:
-        load(options(data, eval_dataset=(str(data),), max_length=10))
-    assert str(caught.value) == (
-        f"max_length 10: all 3 rows of dataset {data} are longer, the shortest by {length - 10}: "
-        f"set --max_length {length + 97}"
-    )
+    assert f"1 longer than {length} tokens (the longest: {length + 97})" in found.notes[0]
+    fix = f"all 3 rows .* the shortest by {length - 10}: set --max_length {length + 97}$"
+    with pytest.raises(UserError, match=fix):
+        loaded(tmp_path, rows, max_length=10)
 
 
 @pytest.mark.parametrize("form", [DPO, RM])
 def test_the_length_of_a_pair_is_that_of_its_longer_row(form, tmp_path):
     rows = [{"prompt": "1?", "chosen": "a", "rejected": "b" * 9}]
-    length = len(TOKENIZER.encode(asked("1?") + BOT + "b" * 9 + END))
+    length = len(TOKENIZER.encode(ASKED + "b" * 9 + END))
     assert len(loaded(tmp_path, rows, form, max_length=length).train) == 1
     with pytest.raises(UserError, match="--max_length"):
         loaded(tmp_path, rows, form, max_length=length - 1)
@@ -146,8 +130,7 @@ def test_the_length_of_a_pair_is_that_of_its_longer_row(form, tmp_path):
 
 def test_what_is_held_out_is_not_trained_on(tmp_path):
     """Not even where a problem is repeated with another reply."""
-    rows = [example(number % 20, f"reply {number}") for number in range(60)]
-    data = file_of(tmp_path, rows)
+    data = file_of(tmp_path, [example(n % 20, f"reply {n}") for n in range(60)])
     found = load(options(data, holdout=0.2))
     train, held_out = (
         {text.partition(BOT)[0] for text in texts(part)} for part in (found.train, found.evaluation)
@@ -170,11 +153,8 @@ def test_at_most_so_many_rows_are_evaluated(tmp_path):
 def test_a_system_prompt_that_all_rows_have_is_that_of_the_adapter(tmp_path, monkeypatch):
     def found(systems, default_prompt="", **changed):
         monkeypatch.setattr(tables, "default_prompt", lambda options: default_prompt)
-        rows = [
-            {"instruction": f"{n}?", "output": "yes", "system": said}
-            for n, said in enumerate(systems)
-        ]
-        return loaded(tmp_path, rows, **changed)
+        row = {"instruction": "1?", "output": "yes"}
+        return loaded(tmp_path, [{**row, "system": said} for said in systems], **changed)
 
     assert found(["Rhyme.", "Rhyme."]).system_prompt == "Rhyme."
     assert found(["Rhyme.", "Count."]).system_prompt == ""
@@ -206,8 +186,7 @@ def test_the_embedded_rows_are_never_held_out_problems(form):
 
 def test_a_margin_is_in_every_row_or_in_none(tmp_path):
     row = {"prompt": "1?", "chosen": "a", "rejected": "b"}
-    data = file_of(tmp_path, [row, {**row, "margin": 2}])
-    found = load(options(data, eval_dataset=(str(data),)), RM)
+    found = loaded(tmp_path, [row, {**row, "margin": 2}], RM)
     assert [each["margin"] for each in found.train] == [0.0, 2.0]
 
 
@@ -216,5 +195,4 @@ def test_the_fingerprint_is_of_every_number(tmp_path):
     print_ = tables.fingerprint([row])
     assert print_.startswith("1 rows, ") and print_ == tables.fingerprint([dict(row)])
     changed = {**row, "labels": np.array([1, 2], np.int32)}
-    assert tables.fingerprint([changed]) != print_
-    assert tables.fingerprint([row, row]) != print_
+    assert print_ not in (tables.fingerprint([changed]), tables.fingerprint([row, row]))

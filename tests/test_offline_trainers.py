@@ -5,7 +5,6 @@ The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate o
 """
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from few_cases import few
 
+from unslothrl.config.offline_options import SftOptions
 from unslothrl.errors import RunError
 from unslothrl.offline import models, trainers, training
 from unslothrl.offline.resolve import resolve
@@ -28,24 +28,29 @@ ANSWERS = [("3", LONG), ("No.", "Yes"), (LONG, "?"), ("1 2 3", "3 2 1"), ("a", L
 TIMES = ("timing/", "memory/")
 
 
-def steps_of(command, folder, micro, *more):
+def trained(command, folder, train, held, **more):
+    files = [folder / "train.jsonl", folder / "held.jsonl"]
+    for file, rows in zip(files, (train, held), strict=True):
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "model": "embedded", "dataset": str(files[0]), "eval_dataset": (str(files[1]),),
+        "output_dir": str(folder), "run_name": "run", "dtype": "float32", "max_lora_rank": "4",
+        **more,
+    }  # fmt: skip
+    return run(resolve(command, given))
+
+
+def steps_of(command, folder, micro, **more):
     """Runs one step. -> its rows of metrics.jsonl"""
     rows = [
         {"prompt": f"Is it {n}?", "chosen": better, "rejected": worse}
         for n, (better, worse) in enumerate(ANSWERS)
     ]
-    for name, some in (("train", rows), ("held", rows[1:])):
-        if command == "sft":
-            some = [{"prompt": row["prompt"], "completion": row["chosen"]} for row in some]
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in some))
     given = {
-        "model": "embedded", "dataset": str(folder / "train.jsonl"),
-        "eval_dataset": (str(folder / "held.jsonl"),), "output_dir": str(folder),
-        "run_name": f"{command}{micro}", "max_steps": "1", "batch_size": "8", "dtype": "float32",
-        "train_batch_size": str(micro), "max_lora_rank": "4", "lr": "1e-2",
-        "lr_schedule": "constant", "warmup_steps": "0", **dict(more),
+        "run_name": f"{command}{micro}", "max_steps": "1", "batch_size": "8", "lr": "1e-2",
+        "train_batch_size": str(micro), "lr_schedule": "constant", "warmup_steps": "0", **more,
     }  # fmt: skip
-    assert run(resolve(command, given)) == 0
+    assert trained(command, folder, rows, rows[1:], **given) == 0
     return RunFolder(folder / f"{command}{micro}").read_metrics()
 
 
@@ -66,19 +71,19 @@ def test_micro_batches_change_nothing(command, tmp_path):
         assert few[0]["eval/held/margin"] == 0
 
 
+LINEAR = {"episodes": "9", "lr_schedule": "linear", "eval_every": "0"}
+
+
 @pytest.mark.parametrize("command", few(["sft", "dpo", "rm"]))
 def test_the_learning_rate_is_that_of_a_run_of_rl(command, tmp_path):
-    rows = steps_of(
-        command, tmp_path, 4, ("max_steps", "4"), ("episodes", "9"), ("lr_schedule", "linear"),
-        ("warmup_steps", "2"), ("lr_floor", "0.5"), ("eval_every", "0"),
-    )  # fmt: skip
+    given = {**LINEAR, "max_steps": "4", "warmup_steps": "2", "lr_floor": "0.5"}
+    rows = steps_of(command, tmp_path, 4, **given)
     assert [row["train/lr"] for row in rows] == pytest.approx([5e-3, 1e-2, 1e-2, 7.5e-3])
 
 
 @pytest.mark.slow
 def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_path):
-    given = ("episodes", "9"), ("lr_schedule", "linear"), ("eval_every", "0"), ("max_steps", "2")
-    steps_of("sft", tmp_path, 4, *given)
+    steps_of("sft", tmp_path, 4, **LINEAR, max_steps="2")
     assert run(resolve("sft", {"resume": str(tmp_path / "sft4"), "max_steps": "4"})) == 0
     rows = RunFolder(tmp_path / "sft4").read_metrics()
     assert [row["train/lr"] for row in rows] == pytest.approx([1e-2, 5e-3, 5e-3, 2.5e-3])
@@ -86,23 +91,18 @@ def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_
 
 def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     """Those of before the first step, against scores of one answer at a time."""
-    before = steps_of("rm", tmp_path, 4, ("seed", "5"))[0]
+    before = steps_of("rm", tmp_path, 4, seed="5")[0]
     base = base_model.prepare("embedded")
     tokenizer = base_model.load_tokenizer(base)
-    shape = models.Shape(torch.float32, 4, 16, 0.0, 5, None)
-    model = models.reward_model(base, shape)
-    lines = Path(tmp_path / "held.jsonl").read_text().splitlines()
-    gaps = []
-    for row in map(json.loads, lines):
-        text = f"<|im_start|>user\n{row['prompt']}<|im_end|>\n<|im_start|>assistant\n"
-        ids = [
-            tokenizer(f"{text}{row[which]}<|im_end|>", add_special_tokens=False)["input_ids"]
-            for which in ("chosen", "rejected")
-        ]
-        better, worse = (models.scores_of(model, [each])[0] for each in ids)
-        gaps.append(better - worse)
-    gaps = torch.stack(gaps)
-    assert len(gaps) == 5
+    model = models.reward_model(base, models.Shape(torch.float32, 4, 16, 0.0, 5, None))
+
+    def score(asked, said):
+        text = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>"
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return models.scores_of(model, [ids])[0]
+
+    asked = [(f"Is it {n}?", *both) for n, both in enumerate(ANSWERS)][1:]
+    gaps = torch.stack([score(q, better) - score(q, worse) for q, better, worse in asked])
     assert before["eval/held/loss"] == pytest.approx(-F.logsigmoid(gaps).mean().item(), abs=1e-5)
     assert before["eval/held/margin"] == pytest.approx(gaps.mean().item(), abs=1e-5)
     assert before["eval/held/accuracy"] == pytest.approx((gaps > 0).float().mean().item())
@@ -115,13 +115,15 @@ def test_weights_are_what_a_figure_is_a_mean_of():
     of_pairs = trainers.PairTrainer.weights_of
     usual, own = of_pairs(None, {"input_ids": mask, "completion_mask": mask})
     assert usual == 2
-    assert own == {
-        "entropy": 7, "mean_token_accuracy": 4, "logits/chosen": 4, "logits/rejected": 3
-    }  # fmt: skip
+    of_logits = {"logits/chosen": 4, "logits/rejected": 3}
+    assert own == {"entropy": 7, "mean_token_accuracy": 4, **of_logits}
     assert of_pairs(None, {"input_ids": mask}) == (2, {})
     right = trainers.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
     assert right == 0.5 and trainers.share_right(torch.ones(1), torch.zeros(1)) == 1
     assert trainers.mean([(1.0, 4), (0.0, 1)]) == 0.8
+
+
+TWO = {"position_ids": [[0, 1, 0], [0, 1, 2]], "attention_mask": [[1, 1, 0], [1, 1, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -130,52 +132,30 @@ def test_weights_are_what_a_figure_is_a_mean_of():
         ({"input_ids": [[5, 6], [7, 8], [9, 1]]}, False, 3),
         ({"position_ids": [[0, 1, 2, 0, 0, 1]]}, False, 3),
         ({"position_ids": [[0, 1, 0, 1, 0, 0]]}, True, 2),
-        (
-            {"position_ids": [[0, 1, 0], [0, 1, 2]], "attention_mask": [[1, 1, 0], [1, 1, 1]]},
-            True, 2,
-        ),
+        (TWO, True, 2),
     ],
-)  # fmt: skip
+)
 def test_rows_of_a_micro_batch(inputs, is_padded, rows):
     tensors = {name: torch.tensor(value) for name, value in inputs.items()}
     trainer = SimpleNamespace(args=SimpleNamespace(pad_to_multiple_of=8 if is_padded else None))
     assert trainers.SftTrainer.rows_in(trainer, tensors) == rows
 
 
-def trained(command, folder, rows, *more):
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    given = {
-        "model": "embedded", "dataset": str(folder / "rows.jsonl"), "output_dir": str(folder),
-        "eval_dataset": (str(folder / "rows.jsonl"),), "run_name": "run", "batch_size": "2",
-        "train_batch_size": "1", "dtype": "float32", "max_lora_rank": "4", "eval_every": "0",
-        **dict(more),
-    }  # fmt: skip
-    return run(resolve(command, given))
-
-
-def pairs(number, margin):
-    return [
-        {"prompt": f"{n}?", "chosen": f"{n}.", "rejected": "?", "margin": margin}
-        for n in range(number)
-    ]
-
-
 @pytest.mark.parametrize("steps", few([1, 5]))
 def test_a_loss_that_overflows_ends_a_stage(steps, tmp_path):
     """Each margin is finite in float32, their sum over a micro-batch is not."""
-    rows = pairs(10, 3e38)
-    options = ("max_steps", str(steps)), ("train_batch_size", "2"), ("save_every", "1")
+    row = {"chosen": "a", "rejected": "?", "margin": 3e38}
+    rows = [{**row, "prompt": f"{n}?"} for n in range(10)]
+    sizes = {"batch_size": "2", "train_batch_size": "2", "eval_every": "0", "save_every": "1"}
     last = min(steps, 3)
-    with pytest.raises(RunError, match=f"{last} steps? in a row had a loss .*: lower --lr") as told:
-        trained("rm", tmp_path, rows, *options)
-    assert "\n" not in str(told.value)
+    with pytest.raises(RunError, match=f"{last} steps? in a row had a loss .*: lower --lr"):
+        trained("rm", tmp_path, rows, rows, max_steps=str(steps), **sizes)
     found = RunFolder(tmp_path / "run")
     assert [row["train/skipped_updates"] for row in found.read_metrics()] == [1] * last
     assert not list(found.path.glob("adapters/v*/*.safetensors")) or steps > 1
     for path in found.path.glob("adapters/v*/adapter_model.safetensors"):
         assert all(t.isfinite().all() for t in safetensors.torch.load_file(path).values())
-    summary = json.loads((found.path / "summary.json").read_text())
-    assert summary["status"] == "failed"
+    assert json.loads((found.path / "summary.json").read_text())["status"] == "failed"
 
 
 @pytest.mark.parametrize("wrong", few(["gradient", "loss"]))
@@ -202,9 +182,10 @@ def test_a_step_that_is_not_finite_changes_nothing(wrong, tmp_path, monkeypatch)
             states.append(torch.cat([p.detach().flatten().clone() for p in trained]))
             return norm
 
-    monkeypatch.setitem(training.TRAINERS, resolve("sft", {}).options.__class__, Overflowing)
+    monkeypatch.setitem(training.TRAINERS, SftOptions, Overflowing)
     rows = [{"prompt": f"{n}?", "completion": f"{n}."} for n in range(6)]
-    assert trained("sft", tmp_path, rows, ("weight_decay", "0.1")) == 0
+    sizes = {"batch_size": "2", "train_batch_size": "1", "eval_every": "0"}
+    assert trained("sft", tmp_path, rows, rows, weight_decay="0.1", **sizes) == 0
     before_first, before_second, before_third = states
     assert (before_first != before_second).any() and (before_second == before_third).all()
     found = RunFolder(tmp_path / "run").read_metrics()

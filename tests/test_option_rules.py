@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from adapters import SETTINGS, write
+from adapters import write
 
 from unslothrl.config import rules
 from unslothrl.config.options import OPTIONS, Config
@@ -15,27 +15,28 @@ from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
-ROWS = '{"problem": "1 + 1?", "answer": "2"}\n' * 4
 
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch, tmp_path):
-    (tmp_path / "a.jsonl").write_text(ROWS)
+    (tmp_path / "a.jsonl").write_text('{"problem": "1 + 1?", "answer": "2"}\n' * 4)
     (tmp_path / "e.py").write_text("class E: ...")
     write(tmp_path / "adapter")
     monkeypatch.chdir(tmp_path)
 
 
-def notes(line: str) -> list[str]:
+def without_effect(**flags) -> list[str]:
+    notes = resolve({"learner": "grpo", **flags}, CPU).notes
+    return [note.split()[0] for note in notes if " has no effect" in note]
+
+
+def flags_of(line: str) -> dict:
     words = line.split()
     flags = dict(zip((word[2:] for word in words[::2]), words[1::2], strict=True))
-    for name, value in flags.items():
-        if name in ("environment_options", "tools"):
-            flags[name] = (value,)
-        elif value == "yes":
-            flags[name] = True
-    found = resolve({"learner": "grpo", **flags}, CPU).notes
-    return [note for note in found if "has no effect" in note]
+    return {
+        name: (value,) if name in ("environment_options", "tools") else value == "yes" or value
+        for name, value in flags.items()
+    }
 
 
 WITHOUT_EFFECT = [  # flags, and those of them that the lines name, in any order
@@ -102,18 +103,14 @@ WITH_EFFECT = (
 )
 
 
-@pytest.mark.parametrize(
-    ("line", "named"), WITHOUT_EFFECT, ids=[line for line, _ in WITHOUT_EFFECT]
-)
+@pytest.mark.parametrize(("line", "named"), WITHOUT_EFFECT)
 def test_a_given_option_without_effect_is_named(line, named):
-    found = notes(line)
-    assert sorted(note.split()[0] for note in found) == sorted(named.split())
-    assert all(" has no effect with" in note for note in found)
+    assert sorted(without_effect(**flags_of(line))) == sorted(named.split())
 
 
 @pytest.mark.parametrize("line", WITH_EFFECT)
 def test_an_option_that_counts_is_not(line):
-    assert notes(line) == []
+    assert without_effect(**flags_of(line)) == []
 
 
 def test_every_rule_is_tried_above():
@@ -126,14 +123,11 @@ def test_every_rule_is_tried_above():
 
 def test_a_recipes_own_options_count_as_given_and_a_runs_config_does_not(tmp_path):
     mine = tmp_path / "mine.toml"
-    mine.write_text("gamma = 0.9\nlearner = 'grpo'\ntopk = 8\nclip_low = 0.2\n")
-    assert [note.split()[0] for note in resolve({"recipe": str(mine)}, CPU).notes
-            if "no effect" in note] == ["gamma"]  # fmt: skip
+    mine.write_text("gamma = 0.9\ntopk = 8\nclip_low = 0.2\n")
+    assert without_effect(recipe=str(mine)) == ["gamma"]
     for learner in ("grpo", "pg", "ppo", "dapo"):
-        whole = tmp_path / f"{learner}.toml"
-        whole.write_text(to_toml(resolve({"learner": learner}, CPU).config))
-        found = resolve({"recipe": str(whole)}, CPU).notes
-        assert [note for note in found if "no effect" in note] == []
+        mine.write_text(to_toml(resolve({"learner": learner}, CPU).config))
+        assert without_effect(recipe=str(mine), learner=learner) == []
     for shipped in [name for name in RECIPES if command_of(name) == "train"]:
         found = resolve({"recipe": shipped, "engine": "transformers"}, CPU).notes
         assert [note for note in found if "no effect" in note] == []
@@ -143,26 +137,10 @@ def test_a_resumed_run_keeps_its_folder(tmp_path):
     folder = tmp_path / "runs" / "first"
     folder.mkdir(parents=True)
     (folder / "config.toml").write_text(to_toml(resolve({"gamma": "0.9"}, CPU).config))
-    found = resolve({"resume": str(folder), "run_name": "second", "output_dir": "x"}, CPU)
-    assert (found.config.run_name, found.config.output_dir) == ("first", str(folder.parent))
-    named = [note.split()[0] for note in found.notes if "no effect" in note]
-    assert named == ["run_name", "output_dir"]
-
-
-def test_the_adapters_rank_counts():
-    lower = resolve({"adapter": "adapter", "max_lora_rank": "2"}, CPU)
-    assert lower.config.max_lora_rank == 4
-    assert "max_lora_rank 2 has no effect with an adapter" in lower.notes
-    started = resolve({"adapter": "adapter"}, CPU).config
-    assert started.max_lora_rank == SETTINGS["r"] == 4  # what the engines are built for
-    assert started.lora_alpha == SETTINGS["lora_alpha"]  # and scale what they are given
-
-
-def test_a_runs_newest_adapter_is_meant_by_its_folder(tmp_path):
-    for name in ("v000009", "v000100"):
-        write(tmp_path / "runs" / "first" / "adapters" / name)
-    config = resolve({"learner": "grpo", "adapter": "runs/first"}, CPU).config
-    assert config.adapter == str(tmp_path / "runs" / "first" / "adapters" / "v000100")
+    flags = {"resume": str(folder), "run_name": "second", "output_dir": "x"}
+    config = resolve(flags, CPU).config
+    assert (config.run_name, config.output_dir) == ("first", str(folder.parent))
+    assert without_effect(**flags) == ["run_name", "output_dir"]
 
 
 # Overlap: what is refused, what follows from its options, and what a run says of it
@@ -186,14 +164,12 @@ def test_overlap_that_cannot_be_is_refused_with_the_reason(flags, message):
 
 @pytest.mark.parametrize("actors", [None, 0, 1])
 def test_overlap_on_one_card_is_refused_however_many_actors(actors):
-    """Without it they take turns there."""
     gpu = Gpu("a card", 24_576, 24_576, (8, 6))
     packages = frozenset({"vllm", "ray", "unsloth"})
-    given = {"learner": "grpo", "model": "Qwen/Qwen3-4B", "dataset": "embedded"}
+    given = {"model": "Qwen/Qwen3-4B", "max_staleness": "2"}
     given |= {} if actors is None else {"number_of_actors": str(actors)}
     one = Machine(cpus=8, ram_mb=64_000, gpus=(gpu,), packages=packages, online=False)
-    assert resolve(given, one).config.max_staleness == 0
-    given |= {"max_staleness": "2"}
+    assert resolve({**given, "max_staleness": "0"}, one).config.max_staleness == 0
     with pytest.raises(UserError, match="max_staleness 2: on 1 GPU"):
         resolve(given, one)
     with pytest.raises(UserError, match="max_staleness 2: on 1 GPU"):  # of a cluster, by its count
@@ -204,29 +180,26 @@ def test_overlap_on_one_card_is_refused_however_many_actors(actors):
 
 
 def test_learners_generate_nothing_while_actors_go_on():
-    def resolved(**flags) -> tuple[Config, list[str]]:
+    def resolved(**flags) -> tuple[int, list[str]]:
         found = resolve({"learner": "grpo", **flags}, CPU)
-        return found.config, [note for note in found.notes if "learner_chunk_size" in note]
+        assert found.config.learner_generates == bool(found.config.learner_chunk_size)
+        notes = [note for note in found.notes if "learner_chunk_size" in note]
+        return found.config.learner_chunk_size, notes
 
-    assert resolved()[0].learner_chunk_size == 8
-    config, notes = resolved(max_staleness="1")
-    assert config.learner_chunk_size == 0 and not config.learner_generates and notes == []
-    config, notes = resolved(max_staleness="1", learner_chunk_size="4")
-    assert config.learner_chunk_size == 0 and notes == [
-        "learner_chunk_size 4 -> 0: with max_staleness 1 learners generate nothing"
-    ]
-    assert resolved(max_staleness="1", learner_chunk_size="0")[1] == []
+    assert resolved()[0] == 8
+    assert resolved(max_staleness="1") == (0, [])
+    size, notes = resolved(max_staleness="1", learner_chunk_size="4")
+    assert size == 0 and notes[0].startswith("learner_chunk_size 4 -> 0: ")
+    assert resolved(max_staleness="1", learner_chunk_size="0") == (0, [])
 
 
 def test_rollouts_of_older_versions_are_corrected_for(tmp_path):
     mine = tmp_path / "mine.py"
-    mine.write_text(
-        "from unslothrl.algorithms.objective import Objective\n"
-        "OBJECTIVE = Objective(correction='none')\n"
-    )
+    imported = "from unslothrl.algorithms.objective import Objective"
+    mine.write_text(f"{imported}\nOBJECTIVE = Objective(correction='none')\n")
 
     def resolved(**flags) -> tuple[str | None, list[str]]:
-        found = resolve({"learner": f"{mine}", **flags}, CPU)
+        found = resolve({"learner": str(mine), **flags}, CPU)
         return found.config.correction, [note for note in found.notes if "correction" in note]
 
     assert resolved() == ("none", [])

@@ -14,9 +14,9 @@ from unslothrl.system.memory import is_out_of_memory
 pytestmark = pytest.mark.real
 
 
-@pytest.fixture(scope="module")
-def limited(bases) -> dict:
-    """What a process with too little memory did."""
+@pytest.mark.slow
+def test_a_process_with_too_little_memory_updates_and_draws_the_same(bases):
+    """It repeats an update with smaller micro-batches, and generates with fewer rows."""
     program = Path(__file__).with_name("limited_memory.py")
     path = os.pathsep.join([str(program.parent), *sys.path])
     done = subprocess.run(
@@ -26,20 +26,11 @@ def limited(bases) -> dict:
         capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.mark.slow
-def test_an_update_is_repeated_with_smaller_micro_batches(limited):
-    update = limited["update"]
+    limited = json.loads(done.stdout.splitlines()[-1])
+    update, generation = limited["update"], limited["generation"]
     assert "memory ran out: micro-batches are" in update["note"]
     assert 1 <= update["micro_batch"] < 32
     assert update["apart"] < 1e-5
-
-
-@pytest.mark.slow
-def test_generation_goes_on_with_fewer_rows_and_draws_the_same(limited):
-    generation = limited["generation"]
     assert 1 <= generation["rows"] < 64
     assert generation["same"] == generation["of"] == 64
 
@@ -47,13 +38,12 @@ def test_generation_goes_on_with_fewer_rows_and_draws_the_same(limited):
 def test_what_counts_as_out_of_memory():
     with pytest.raises(RuntimeError) as real:
         torch.empty(2**60, dtype=torch.int8)
-    assert is_out_of_memory(real.value)
+    assert is_out_of_memory(real.value) and is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
     assert is_out_of_memory(torch.AcceleratorError("CUDA error: out of memory"))
     cublas = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
     assert is_out_of_memory(RuntimeError(cublas))
     assert is_out_of_memory(RuntimeError("Triton Error [CUDA]: out of memory"))
-    assert is_out_of_memory(MemoryError())
     assert not is_out_of_memory(RuntimeError("shapes differ"))
     illegal = "CUDA error: an illegal memory access was encountered"
     assert not is_out_of_memory(torch.AcceleratorError(illegal))

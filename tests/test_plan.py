@@ -3,6 +3,7 @@
 import json
 import shlex
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from few_cases import few
@@ -39,19 +40,43 @@ def placed(config: Config, machine: Machine, *given: str) -> Placement:
     return place(config, resources, shape=SEVEN)
 
 
+def said(flags: list[str], capsys) -> str:
+    capsys.readouterr()
+    assert main(["plan", *flags]) == 0
+    return capsys.readouterr().out
+
+
+def as_json(flags: list[str], capsys) -> dict:
+    return json.loads(said([*flags, "--json"], capsys))
+
+
+def saved_bytes(weights, forward) -> int:
+    """Of the storages that autograd keeps for the backward pass beside those of the weights."""
+    import torch
+
+    own, saved = {tensor.untyped_storage().data_ptr() for tensor in weights}, {}
+
+    def keep(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage  # held, so that no address is used twice
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        forward()
+    return sum(storage.nbytes() for storage in saved.values())
+
+
 @pytest.mark.parametrize("gb", [8, 12, 16])
 def test_a_plan_is_of_the_run_that_would_follow(gb, capsys):
-    """What `--fit auto` lowers is lowered, and said; with `--fit off` nothing is."""
-    flags = ["plan", "--model", "Qwen/Qwen2.5-3B-Instruct", "--card", str(gb), "--json",
+    flags = ["--model", "Qwen/Qwen2.5-3B-Instruct", "--card", str(gb),
              "--backend", "peft", "--engine", "transformers"]  # fmt: skip
-    assert main(flags) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = as_json(flags, capsys)
     assert found["fits"] == (found["cards"][0]["needed_mb"] <= found["cards"][0]["usable_mb"])
     assert found["fits"] and any("max_num_seqs" in line for line in found["changed_to_fit"])
     for best in filter(None, found["settings"].values()):
         assert "--backend peft" in best["command"] and "--engine transformers" in best["command"]
-    assert main([*flags, "--fit", "off"]) == 0
-    off = json.loads(capsys.readouterr().out)
+    off = as_json([*flags, "--fit", "off"], capsys)
     assert not off["fits"] and not any("max_num_seqs" in line for line in off["changed_to_fit"])
 
 
@@ -100,18 +125,9 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
         )  # fmt: skip
         lora = LoraConfig(r=8, target_modules=list(LORA_TARGETS))
         model = get_peft_model(LlamaForCausalLM(config).bfloat16(), lora)
-        weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-        storages = {}
-
-        def keep(tensor):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in weights:
-                storages[storage.data_ptr()] = storage  # held, so that no address is used twice
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model.get_base_model().model(torch.zeros(1, 64, dtype=torch.long), use_cache=False)
-        return sum(storage.nbytes() for storage in storages.values())
+        ids = torch.zeros(1, 64, dtype=torch.long)
+        forward = partial(model.get_base_model().model, ids, use_cache=False)
+        return saved_bytes(model.parameters(), forward)
 
     shape = Shape(2, hidden, inner, heads, kv_heads, hidden // heads, 64, tied=False)
     assert (kept(3) - kept(2)) / 64 == footprint.peft_layer_bytes(shape, rank=8)
@@ -169,16 +185,14 @@ def test_processes_on_one_card_take_turns():
     assert offloaded.processes[1].share > card.processes[1].share
 
 
-@pytest.mark.parametrize(
-    "more",
-    [{"max_new_tokens": 4000}, {"max_lora_rank": 64}, {"train_batch_size": 64}, {"learner": "ppo"}],
-)
-def test_more_of_anything_takes_more(more):
-    base = replace(MAIN, max_num_seqs=4)
-    less, most = (
-        placed(config, cards(80)).cards[0].needed_mb() for config in (base, replace(base, **more))
+def test_more_of_anything_takes_more():
+    def needed_mb(**more) -> float:
+        return placed(replace(MAIN, max_num_seqs=4, **more), cards(80)).cards[0].needed_mb()
+
+    longer, higher = needed_mb(max_new_tokens=4000), needed_mb(max_lora_rank=64)
+    assert (
+        min(longer, higher, needed_mb(train_batch_size=64), needed_mb(learner="ppo")) > needed_mb()
     )
-    assert most > less
 
 
 @pytest.mark.parametrize("gb", [12, 24])
@@ -193,23 +207,18 @@ def test_searches_give_what_fits_and_no_more_would(gb):
     assert not fits(longer) or longer.context > SEVEN.context
     fast = search.fastest(MAIN, fits)
     assert fits(fast) and fast.max_new_tokens == MAIN.max_new_tokens
-    assert fast.train_batch_size == 64 or not fits(
-        replace(fast, train_batch_size=2 * fast.train_batch_size)
-    )
+    twice = replace(fast, train_batch_size=2 * fast.train_batch_size)
+    assert fast.train_batch_size == 64 or not fits(twice)
 
 
 def test_the_command_says_what_fits_and_what_to_paste(capsys):
-    flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--learner", "grpo"]
-    assert main(["plan", *flags, "--card", "16"]) == 0
-    text = capsys.readouterr().out
+    flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--card", "16"]
+    text = said([*flags, "--learner", "grpo"], capsys)
     assert "a GPU of 16 GB: fits" in text and "not measured on a GPU yet" in text
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
-    assert main(["plan", *flags[:2], "--card", "16"]) == 0
-    assert capsys.readouterr().out == text  # the learner of the recommendation is grpo
-    assert main(["plan", *flags[:2], "--learner", "ppo", "--card", "16"]) == 0
-    assert " train --learner ppo " in capsys.readouterr().out
-    assert main(["plan", *flags, "--card", "6", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert said(flags, capsys) == text  # the learner of the recommendation is grpo
+    assert " train --learner ppo " in said([*flags, "--learner", "ppo"], capsys)
+    found = as_json([*flags[:3], "6", "--learner", "grpo"], capsys)
     assert found["fits"] is False and found["settings"]["largest"] is None
     (card,) = found["cards"]
     parts = card["processes"][0]["updating"]
@@ -218,10 +227,10 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
 
 
 def test_commands_can_be_pasted(capsys):
-    told = ["--system_prompt", "Think; don't guess", "--reward", "boxed", "--reward", "format=0.5",
-            "--max_lora_rank", "16", "--train_batch_size", "4"]  # fmt: skip
-    assert main(["plan", "--model", "Qwen/Qwen3-4B", "--card", "24", *told, "--json"]) == 0
-    best = json.loads(capsys.readouterr().out)["settings"]["fastest"]
+    flags = ["--model", "Qwen/Qwen3-4B", "--card", "24", "--system_prompt", "Think; don't guess",
+             "--reward", "boxed", "--reward", "format=0.5", "--max_lora_rank", "16",
+             "--train_batch_size", "4"]  # fmt: skip
+    best = as_json(flags, capsys)["settings"]["fastest"]
     program, _, flags = best["command"].partition(" train ")
     assert program == calling.program()
     words = shlex.split(flags)
@@ -259,26 +268,22 @@ def test_every_version_in_flight_has_a_slot_in_the_plan(capsys):
         assert needs.generating["adapter"] == pytest.approx(versions * engine_mb)
         if "dtype" not in changes and "engine" not in changes:
             assert needs.host["policy versions"] == pytest.approx(versions * host)
-    flags = ["plan", "--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
-    assert main(flags) == 0
-    assert "under 3 policy versions, vllm" in capsys.readouterr().out
+    flags = ["--model", "Qwen/Qwen3-4B", "--max_staleness", "2", "--engine", "vllm"]
+    assert "under 3 policy versions, vllm" in said(flags, capsys)
 
 
 def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
-    flags = ["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", "--fit", "off",
+    flags = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", "--fit", "off",
              "--engine", "transformers", "--backend", "peft", "--max_num_seqs", "8"]  # fmt: skip
-    long = [*flags, "--max_new_tokens", "8000", "--json"]
-    assert main(long) == 0
-    found = json.loads(capsys.readouterr().out)
+    long = [*flags, "--max_new_tokens", "8000"]
+    found = as_json(long, capsys)
     tokens = found["would_fit_with"]["max_new_tokens"]
     assert not found["fits"] and 256 <= tokens < 8000
     for length, fits in ((tokens, True), (tokens + 64, False)):
-        assert main([*flags, "--max_new_tokens", str(length), "--json"]) == 0
-        assert json.loads(capsys.readouterr().out)["fits"] is fits
-    assert main(long[:-1]) == 0
-    assert f"would fit with --max_new_tokens {tokens}\n" in capsys.readouterr().out
-    assert main([*flags, "--max_new_tokens", "300", "--card", "6", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["would_fit_with"] is None
+        assert as_json([*flags, "--max_new_tokens", str(length)], capsys)["fits"] is fits
+    assert f"would fit with --max_new_tokens {tokens}\n" in said(long, capsys)
+    small = [*flags, "--max_new_tokens", "300", "--card", "6"]
+    assert as_json(small, capsys)["would_fit_with"] is None
 
 
 # How long a step takes
@@ -286,13 +291,13 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
 
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    found = forecast.step_s(config, SEVEN, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0)
+    step_s = partial(forecast.step_s, config, SEVEN, engine_s=0.01, share=1.0)
     parameters, tokens = 7_615_616_512, 1200
     moving = (SEVEN.engine_bytes() + 64 * 1550 * 57_344 / 2) / 0.5e12
     computing = 2 * parameters * 64 / 0.5e14
     updating = 8 * parameters * 128 * 1550 / 0.5e14
+    found, slow = step_s(speed=(0.5e12, 0.5e14)), step_s(speed=(0.5e11, 0.5e14))
     assert found == pytest.approx(2 * tokens * (max(moving, computing) + 0.01) + updating)
-    slow = forecast.step_s(config, SEVEN, speed=(0.5e11, 0.5e14), engine_s=0.01, share=1.0)
     assert slow == pytest.approx(2 * tokens * (10 * moving + 0.01) + updating)
 
 

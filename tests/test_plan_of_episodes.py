@@ -1,21 +1,18 @@
 """The plan of a run whose episodes have several turns, by hand; test_real_episodes.py compares it
 with what real ones take."""
 
-import json
 from dataclasses import replace
 
 import pytest
 from test_fit import cpu, local_model
-from test_plan import MAIN, SEVEN, cards, placed
+from test_plan import MAIN, SEVEN, as_json, cards, placed, said
 
-from unslothrl.commands.cli import main
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint, forecast
 from unslothrl.planning import setting_search as search
 from unslothrl.runs.resolve import resolve
 
 EPISODES = replace(MAIN, environment="calculator", max_new_tokens=300, max_episode_tokens=2000)
-FLAGS = ["--environment", "calculator", "--max_turns", "5", "--max_new_tokens", "300"]
 
 
 def test_the_memory_of_episodes_is_that_of_completions_as_long():
@@ -39,16 +36,14 @@ def test_a_step_of_episodes_by_hand():
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     options = {"speed": (0.5e12, 0.5e14), "engine_s": 0.01, "share": 1.0}
     found = forecast.step_s(config, SEVEN, **options, turns=5)
-    parameters = 7_615_616_512
-    single = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64,
-                     max_new_tokens=2000)  # fmt: skip
+    single = replace(config, environment=None, max_episode_tokens=None, max_new_tokens=2000)
     alone = forecast.step_s(single, SEVEN, **options)
-    again = 4 * (350 + 1000) * 2 * parameters * 64 / 0.5e14
+    again = 4 * (350 + 1000) * 2 * 7_615_616_512 * 64 / 0.5e14
     assert found == pytest.approx(alone + 2 * (again + 5))
-    low, high = forecast.seconds_of(config, SEVEN, placed(config, cards(24)))["step_seconds"]
-    longer = forecast.seconds_of(replace(config, max_turns=20), SEVEN, placed(config, cards(24)))[
-        "step_seconds"
-    ]
+    (low, high), longer = (
+        forecast.seconds_of(each, SEVEN, placed(config, cards(24)))["step_seconds"]
+        for each in (config, replace(config, max_turns=20))
+    )
     assert longer[0] == low and longer[1] > high
     assert forecast.turns_of(config) == 10 and forecast.turns_of(MAIN) == 0
 
@@ -68,31 +63,22 @@ def test_what_does_not_fit_has_shorter_episodes():
     assert (largest.max_episode_tokens, largest.max_new_tokens) == (3648, 300)
 
 
-def plan(*flags: str, capsys) -> str:
-    assert main(["plan", "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", *flags]) == 0
-    return capsys.readouterr().out
-
-
 def test_a_plan_that_does_not_fit_says_how_long_an_episode_may_be(capsys):
-    flags = [*FLAGS, "--max_episode_tokens", "30000", "--train_batch_size", "8"]
-    text = plan(*flags, capsys=capsys)
+    flags = ["--environment", "calculator", "--max_turns", "5", "--max_new_tokens", "300",
+             "--model", "Qwen/Qwen2.5-7B-Instruct", "--card", "16", "--max_episode_tokens",
+             "30000", "--train_batch_size", "8"]  # fmt: skip
+    text = said(flags, capsys)
     assert "DOES NOT FIT" in text and "or lower --max_episode_tokens" in text
-    (line,) = [line for line in text.splitlines() if line.startswith("would fit with ")]
-    name, tokens = line.removeprefix("would fit with ").split()
-    assert name == "--max_episode_tokens"
-    fitting = [tokens if flag == "30000" else flag for flag in flags]
-    assert "DOES NOT FIT" not in plan(*fitting, capsys=capsys)
-    found = json.loads(plan(*flags, "--json", capsys=capsys))
-    assert found["would_fit_with"] == {"max_episode_tokens": int(tokens)}
+    tokens = as_json(flags, capsys)["would_fit_with"]["max_episode_tokens"]
+    assert f"would fit with --max_episode_tokens {tokens}\n" in text
+    fitting = [str(tokens) if flag == "30000" else flag for flag in flags]
+    assert "DOES NOT FIT" not in said(fitting, capsys)
 
 
 def test_an_episode_fits_into_the_models_context(tmp_path):
     model = {"model": local_model(tmp_path, 1024), "environment": "calculator"}
     config = resolve(model, cpu()).config
     assert (config.max_episode_tokens, config.context) == (674, 1024)
-    with pytest.raises(UserError) as refused:
+    fix = r"= 1350 is .*\(1024 tokens\): set --max_episode_tokens 674 or --max_prompt_tokens 24$"
+    with pytest.raises(UserError, match=fix):
         resolve({**model, "max_episode_tokens": "1000"}, cpu())
-    assert str(refused.value) == (
-        "max_prompt_tokens 350 + max_episode_tokens 1000 = 1350 is over the context of "
-        f"{tmp_path} (1024 tokens): set --max_episode_tokens 674 or --max_prompt_tokens 24"
-    )

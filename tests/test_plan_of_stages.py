@@ -4,10 +4,11 @@ import json
 import os
 import shlex
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from few_cases import few
-from test_plan import MAIN, cards, config_of
+from test_plan import MAIN, as_json, cards, config_of, said, saved_bytes
 
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES, DpoOptions, RmOptions, SftOptions
@@ -45,78 +46,45 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def held(monkeypatch, bases, tmp_path):
-    """-> measure(command, flags, kind): (the stage, its trainer after a step, the micro-batch, the
-    bytes that autograd has saved of its forward pass)."""
-    import torch
-
-    from unslothrl.offline import training
-    from unslothrl.offline.run import run
-
-    kept: dict = {}
-
-    def measured(trainer, model, forward):
-        own = {storage.data_ptr() for storage in storages_of(model)}
-        saved = {}
-
-        def keep(tensor):
-            storage = tensor.untyped_storage()
-            if storage.data_ptr() not in own:
-                saved[storage.data_ptr()] = storage  # held, so that no address is used twice
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            result = forward()
-        kept["bytes"] = sum(storage.nbytes() for storage in saved.values())
-        return result
-
-    for options, trainer in list(training.TRAINERS.items()):
-
-        class Measured(trainer):
-            def compute_loss(self, model, inputs, *rest, **named):
-                kept.update(trainer=self, batch=dict(inputs))
-                forward = super().compute_loss
-                return measured(self, model, lambda: forward(model, inputs, *rest, **named))
-
-        monkeypatch.setitem(training.TRAINERS, options, Measured)
-
-    def measure(command, flags, kind):
-        rows = [{"prompt": "What is it?", "chosen": "x" * n, "rejected": "y" * 40} for n in WORDS]
-        data = tmp_path / "rows.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
-        given = {
-            "model": str(bases[kind]), "dataset": str(data), "eval_dataset": (str(data),),
-            "output_dir": str(tmp_path / "runs"), "run_name": "r", "max_steps": "1",
-            "batch_size": "4", "train_batch_size": "2", "max_lora_rank": "8", "eval_every": "0",
-            "max_length": "160", "dtype": "bfloat16", **flags,
-        }  # fmt: skip
-        stage = resolve(command, given)
-        assert run(stage) == 0
-        return stage, kept["trainer"], kept["batch"], kept["bytes"]
-
-    return measure
-
-
-def storages_of(model):
-    """Of weights, buffers and what a 4-bit weight is expanded with."""
+def weights_of(model):
+    """With buffers and what a 4-bit weight is expanded with."""
     for tensor in [*model.parameters(), *model.buffers()]:
-        yield tensor.untyped_storage()
-        for scale in scales_of(tensor):
-            yield scale.untyped_storage()
-
-
-def scales_of(weight):
-    state = getattr(weight, "quant_state", None)
-    return (
-        [] if state is None else [state.absmax, state.code, state.state2.absmax, state.state2.code]
-    )
+        yield tensor
+        if (state := getattr(tensor, "quant_state", None)) is not None:
+            yield from (state.absmax, state.code, state.state2.absmax, state.state2.code)
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(("command", "flags", "kind"), few(CASES))
-def test_a_stage_holds_what_is_planned(command, flags, kind, held):
-    stage, trainer, batch, saved = held(command, flags, kind)
+def test_a_stage_holds_what_is_planned(command, flags, kind, monkeypatch, bases, tmp_path):
+    """After a step: its trainer, the micro-batch, and what autograd has saved of a forward pass."""
+    from unslothrl.offline import training
+    from unslothrl.offline.run import run
+
+    data = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "What is it?", "chosen": "x" * n, "rejected": "y" * 40} for n in WORDS]
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {
+        "model": str(bases[kind]), "dataset": str(data), "eval_dataset": (str(data),),
+        "output_dir": str(tmp_path / "runs"), "run_name": "r", "max_steps": "1",
+        "batch_size": "4", "train_batch_size": "2", "max_lora_rank": "8", "eval_every": "0",
+        "max_length": "160", "dtype": "bfloat16", **flags,
+    }  # fmt: skip
+    stage, kept = resolve(command, given), {}
+
+    class Measured(training.TRAINERS[type(stage.options)]):
+        def compute_loss(self, model, inputs, *rest, **named):
+            def forward():
+                kept["loss"] = compute_loss(model, inputs, *rest, **named)
+
+            compute_loss = super().compute_loss
+            kept.update(trainer=self, batch=dict(inputs))
+            kept["bytes"] = saved_bytes(weights_of(model), forward)
+            return kept["loss"]
+
+    monkeypatch.setitem(training.TRAINERS, type(stage.options), Measured)
+    assert run(stage) == 0
+    trainer, batch, saved = kept["trainer"], kept["batch"], kept["bytes"]
     rows, length = batch["input_ids"].shape
     options = replace(stage.options, max_length=length)
     if flags.get("packing"):  # several packs lie side by side
@@ -158,16 +126,10 @@ def check_trained(trainer, planned):
     assert sum(bytes_of.values()) - of_head == planned["adapter and optimiser"]
     if of_head:
         model = trainer.model.get_base_model()
-        loaded = model.score.original_module.weight
-        loaded = loaded.numel() * loaded.element_size()
-        hidden = model.config.hidden_size
-        assert of_head + loaded == round(
-            stages.needs(RmOptions(max_length=0), sized(hidden), None).card["score head"] * 2**20
-        )
-
-
-def sized(hidden):
-    return replace(SEVEN, hidden=hidden)
+        loaded = model.score.original_module.weight.nbytes
+        small = replace(SEVEN, hidden=model.config.hidden_size)
+        head_mb = needs(RmOptions(max_length=0), small, None).card["score head"]
+        assert of_head + loaded == round(head_mb * MB)
 
 
 def check_reference(kind, trainer, planned):
@@ -183,8 +145,6 @@ def check_reference(kind, trainer, planned):
 @pytest.mark.real
 def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases):
     """Though the one counts the model's weights and the other computes them."""
-    from types import SimpleNamespace
-
     from unslothrl.offline import training
 
     model = make_backend(bases["plain"]).model
@@ -192,9 +152,8 @@ def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases)
     for pairs in (3, 10_000):
         said: list[str] = []
         tables = SimpleNamespace(train=[None] * pairs, evaluation=[None] * 7)
-        run = SimpleNamespace(
-            tables=tables, checkpoint=None, view=SimpleNamespace(note=said.append)
-        )
+        view = SimpleNamespace(note=said.append)
+        run = SimpleNamespace(tables=tables, checkpoint=None, view=view)
         planned = Reference.of(DpoOptions(), shape.lora_weights(8), pairs, 7)
         assert training.is_reference_cached(DpoOptions(), model, run) == planned.is_cached
         assert said == [planned.line()]
@@ -250,10 +209,8 @@ def test_pairs_are_two_rows_and_a_reward_model_has_no_logits():
 
 # What fits
 
-KINDS = [SftOptions, DpoOptions, RmOptions]
 
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [SftOptions, DpoOptions, RmOptions])
 @pytest.mark.parametrize("gb", [4, 6, 12, 24])
 @pytest.mark.parametrize("length", [512, 4096])
 def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
@@ -273,9 +230,8 @@ def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
         again = stages.fit(replace(options, **flags), {*flags, "max_length"}, machine)
         assert flags and not again.refusal
     given = stages.fit(options, {"train_batch_size", "max_length"}, machine)
-    assert given.options == options and bool(given.refusal) == (
-        not stages.fits(options, SEVEN, gpu)
-    )
+    assert given.options == options
+    assert bool(given.refusal) != stages.fits(options, SEVEN, gpu)
     off = stages.fit(replace(options, fit="off"), frozenset(), machine)
     assert off == stages.Fitted(replace(options, fit="off"))
 
@@ -295,13 +251,11 @@ def test_rows_fit_the_models_context():
 
 @pytest.mark.parametrize("command", list(TABLES))
 def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
-    flags = ["plan", command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5"]
-    assert cli.main([*flags, "--card", "12"]) == 0
-    text = capsys.readouterr().out
+    flags = [command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5", "--card"]
+    text = said([*flags, "12"], capsys)
     assert f"{command} of {MODEL}" in text and "a GPU of 12 GB: fits: " in text
     assert ("score head" in text) == (command == "rm") == ("logits" not in text)
-    assert cli.main([*flags, "--card", "12", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = as_json([*flags, "12"], capsys)
     assert found["fits"] and found["would_fit_with"] is None
     (card,) = found["cards"]
     parts = card["processes"][0]["training"]
@@ -313,24 +267,17 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
         again = stages.fit(resolve(command, given).options, frozenset(given), cards(12))
         assert not again.refusal and again.options.max_length == best["max_length"]
         assert again.options.train_batch_size == best["train_batch_size"]
-    assert cli.main([*flags, "--card", "4"]) == 0
-    assert "DOES NOT FIT" in capsys.readouterr().out
+    assert "DOES NOT FIT" in said([*flags, "4"], capsys)
 
 
-def test_what_cannot_be_planned_is_refused(capsys):
+def test_what_cannot_be_planned_is_refused_and_the_embedded_run_needs_no_card(capsys):
     flags = ["--model", "google/gemma-3-4b-it", "--dataset", "a/b"]
     assert cli.main(["plan", "dpo", *flags]) == 2
     assert "sizes are not known" in capsys.readouterr().err
-
-
-def test_the_embedded_run_is_planned_without_a_card(capsys):
     assert cli.main(["plan", "dpo", "--max_length", "5000"]) == 2
     assert "over the context of embedded (4096 tokens)" in capsys.readouterr().err
-    assert cli.main(["plan", "dpo"]) == 0
-    text = capsys.readouterr().out
-    assert "no GPU: everything is in the host's memory" in text
-    assert cli.main(["plan", "dpo", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["cards"] == []
+    assert "no GPU: everything is in the host's memory" in said(["dpo"], capsys)
+    assert as_json(["dpo"], capsys)["cards"] == []
 
 
 def test_a_steps_time_by_hand():
@@ -364,10 +311,9 @@ def test_the_time_of_judging_is_part_of_a_step():
 def test_of_several_cards_the_first_is_used(visible, first, monkeypatch):
     from unslothrl.offline.run import on_first_card
 
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "unset")  # put back afterwards
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "unset")  # put back afterwards
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     stage = resolve("sft", {})
     assert on_first_card(stage, cards(8)) == stage
     assert os.environ.get("CUDA_VISIBLE_DEVICES") == visible

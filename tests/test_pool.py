@@ -1,6 +1,7 @@
 """Actors that die, hang, are slow or lose results: each group comes once, and from whom it can."""
 
 import math
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -12,22 +13,9 @@ from unslothrl.cluster.handles import LearnerHandle
 from unslothrl.cluster.ray_calls import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
+from unslothrl.training import members
 from unslothrl.training import pool as pool_module
-from unslothrl.training.members import (
-    FACTOR,
-    FIRST_S,
-    FIRST_SILENT_S,
-    FLOOR_S,
-    HELD_UP_S,
-    LATE_FACTOR,
-    LATE_S,
-    LATE_SILENT_S,
-    MOST_USUAL_S,
-    SILENT_S,
-    SLOW_S,
-    Speed,
-    limits_s,
-)
+from unslothrl.training.members import LATE_SILENT_S, SILENT_S, Speed, limits_s
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -58,30 +46,43 @@ def clock(monkeypatch):
 def begun(
     actors: int, learner: Target | None = None, chunk: int = 0, base: str = "base", **keywords
 ) -> tuple[FakeCluster, RolloutStream, list[str]]:
-    """`learner` does a learner's calls."""
     cluster, notes = FakeCluster(actors), []
     if learner is not None:
         cluster.learners = (LearnerHandle(learner.name, FakeProcess(learner.name, learner)),)
-    checks = Checks(None, base)
-    return (
-        cluster,
-        RolloutStream(cluster, chunk, note=notes.append, checks=checks, **keywords),
-        notes,
-    )
+    keywords = {"note": notes.append, "checks": Checks(None, base), **keywords}
+    return cluster, RolloutStream(cluster, chunk, **keywords), notes
 
 
 def send(stream: RolloutStream, count: int) -> list[int]:
     return stream.send([task(str(i)) for i in range(count)], 2, SAMPLING, (0, 1))
 
 
+def publish(stream: RolloutStream, version: int) -> None:
+    stream.publish(Published(Adapter.of(version, b"weights", "{}")), version)
+
+
+def pump(stream: RolloutStream, times: int) -> None:
+    for _ in range(times):
+        stream.pump()
+
+
+def pump_until(stream: RolloutStream, is_reached: Callable[[], object]) -> None:
+    while not is_reached():
+        stream.pump()
+
+
 def names_of(groups) -> list[str]:
     return [group.task.id for group in groups]
+
+
+def generators_of(groups) -> set[str]:
+    return {completion.generator for group in groups for completion in group.completions}
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_dead_actors_groups_are_given_out_again_and_it_is_started_again(overlaps):
     cluster, stream, notes = begun(2, overlaps=overlaps)
-    stream.publish(Published(Adapter.of(3, b"weights", "{}")), 3)
+    publish(stream, 3)
     indices = send(stream, 9)
     stream.pump()
     cluster.processes["actor-1"].is_dead = True
@@ -96,14 +97,13 @@ def test_a_dead_actors_groups_are_given_out_again_and_it_is_started_again(overla
 
 def test_an_actor_that_starts_while_a_version_is_published_works_under_it():
     cluster, stream, _ = begun(1, overlaps=True)
-    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    publish(stream, 1)
     indices = send(stream, 2)
     cluster.processes["actor-0"].is_dead = True
-    while not cluster.started:
-        stream.pump()
-    while not any(call.method == "load" for call in cluster.processes["actor-0"].queue):
-        stream.pump()
-    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    pump_until(stream, lambda: cluster.started)
+    queue = cluster.processes["actor-0"].queue
+    pump_until(stream, lambda: any(call.method == "load" for call in queue))
+    publish(stream, 2)
     assert [group.policy_version for group in stream.wait(indices)] == [2, 2]
 
 
@@ -111,18 +111,15 @@ def test_shares_stay_in_order_after_an_actor_was_replaced():
     cluster, stream, _ = begun(3)
     cluster.processes["actor-0"].is_dead = True
     stream.wait(send(stream, 3))
-    while len(stream.pool.ready()) < 3:
-        stream.pump()
+    pump_until(stream, lambda: len(stream.pool.ready()) == 3)
     groups = stream.wait(send(stream, 3))
     assert [group.completions[0].generator for group in groups] == [f"actor-{i}" for i in range(3)]
 
 
 def test_the_result_of_a_group_that_came_twice_counts_once():
     cluster, stream, _ = begun(1)
-    indices = send(stream, 3)
     cluster.processes["actor-0"].loses_next = True
-    groups = stream.wait(indices)
-    assert names_of(groups) == ["0", "1", "2"] and cluster.started == []
+    assert names_of(stream.wait(send(stream, 3))) == ["0", "1", "2"] and cluster.started == []
     assert stream.finished == {} and stream.in_flight == {}
 
 
@@ -132,11 +129,9 @@ def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ig
     assert len(stream.wait(send(stream, 4))) == 4
     hung = cluster.processes["actor-0"]
     hung.is_hanging = True
-    indices = send(stream, 4)
-    groups = stream.wait(indices)
+    groups = stream.wait(send(stream, 4))
     assert names_of(groups) == ["0", "1", "2", "3"] and cluster.started == []  # it may only be late
-    while not cluster.started:
-        stream.pump()
+    pump_until(stream, lambda: cluster.started)
     assert cluster.started == ["actor-0"]
     assert "has not answered for" in notes[0] and "it hangs" in notes[0]
     assert len(hung.queue) > 0  # what it was asked is answered by nobody
@@ -146,22 +141,20 @@ def test_an_actor_that_does_not_answer_is_taken_for_hung_and_its_late_results_ig
 def test_an_actor_that_was_late_goes_on_where_it_is(overlaps, clock):
     clock.look_s = 0.1
     cluster, stream, _ = begun(2, overlaps=overlaps)
-    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    publish(stream, 1)
     assert len(stream.wait(send(stream, 4))) == 4
     stream.pool.longest["collect"] = 30.0  # so that it is late long before it hangs
     late, member = cluster.processes["actor-0"], stream.pool.members["actor-0"]
     late.is_hanging = True
     groups = stream.wait(send(stream, 4))
     assert names_of(groups) == ["0", "1", "2", "3"] and member.is_late
-    assert {group.completions[0].generator for group in groups} == {"actor-1"}
+    assert generators_of(groups) == {"actor-1"}
     assert [m.name for m in stream.pool.ready()] == ["actor-1"]
     late.is_hanging = False
-    while member.pending:
-        stream.pump()
+    pump_until(stream, lambda: not member.pending)
     assert not member.is_late and late.target.submitted == []  # it has stopped drawing the rest
     assert stream.finished == {}  # what it had done counts no second time
-    groups = stream.wait(send(stream, 4))
-    assert {group.completions[0].generator for group in groups} == {"actor-0", "actor-1"}
+    assert generators_of(stream.wait(send(stream, 4))) == {"actor-0", "actor-1"}
     assert stream.in_flight == {} and cluster.started == []
 
 
@@ -180,70 +173,60 @@ def test_nobody_is_late_where_nobody_else_works(clock):
 def test_a_version_is_not_waited_for_where_an_actor_may_hang(clock):
     clock.look_s = 0.1
     cluster, stream, _ = begun(2)
-    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    publish(stream, 1)
     assert len(stream.wait(send(stream, 4))) == 4
     stream.pool.longest["collect"] = 10.0  # so that it is late long before it hangs
     cluster.processes["actor-1"].is_hanging = True
     assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == []
-    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    publish(stream, 2)
     assert cluster.started == [] and stream.pool.members["actor-1"].is_late
     cluster.processes["actor-1"].is_hanging = False
-    while stream.pool.members["actor-1"].is_late:
-        stream.pump()
+    pump_until(stream, lambda: not stream.pool.members["actor-1"].is_late)
     groups = stream.wait(send(stream, 4))
     assert {group.policy_version for group in groups} == {2} and cluster.started == []
 
 
 def test_a_first_call_may_take_long_unless_the_process_is_silent():
     cluster, stream, _ = begun(1)
-    process = cluster.processes["actor-0"]
-    process.is_hanging = True
+    cluster.processes["actor-0"].is_hanging = True
     send(stream, 1)
-    for _ in range(100):  # of which each is some seconds
-        stream.pump()
+    pump(stream, 100)  # of which each is some seconds
     assert cluster.started == []
     cluster.silent["actor-0"] = SILENT_S + 1
     stream.pump()
     assert cluster.started == []  # what compiles may hold the interpreter's lock
-    cluster.silent["actor-0"] = FIRST_SILENT_S + 1
+    cluster.silent["actor-0"] = members.FIRST_SILENT_S + 1
     stream.pump()
     assert cluster.started == ["actor-0"]
 
 
 @pytest.mark.parametrize(("silent_s", "started"), [(SILENT_S - 1, []), (SILENT_S + 1, ["actor-0"])])
-def test_a_process_that_has_done_such_calls_may_be_silent_for_less_long(clock, silent_s, started):
-    clock.look_s = 1.0
+def test_a_process_that_has_done_such_calls_may_be_silent_for_less_long(silent_s, started):
     cluster, stream, _ = begun(1)
     assert len(stream.wait(send(stream, 2))) == 2
     cluster.processes["actor-0"].is_hanging = True
     cluster.silent["actor-0"] = silent_s
     send(stream, 1)
-    for _ in range(5):
-        stream.pump()
+    pump(stream, 5)
     assert cluster.started == started
 
 
-def test_others_draw_what_a_silent_process_has_before_it_is_given_up():
-    cluster, stream, _ = begun(2)
-    cluster.processes["actor-1"].is_hanging = True
-    cluster.silent["actor-1"] = LATE_SILENT_S + 0.5
-    assert names_of(stream.wait(send(stream, 4))) == ["0", "1", "2", "3"]
-    assert cluster.started == [] and stream.pool.members["actor-1"].is_late
-
-
-@pytest.mark.parametrize(("answers_take_s", "more_s"), [(0.5, 1.0), (60.0, MOST_USUAL_S)])
-def test_a_busy_machine_is_given_more_time(answers_take_s, more_s):
+@pytest.mark.parametrize(
+    ("answers_take_s", "more_s"), [(0.0, 0.0), (0.5, 1.0), (60.0, members.MOST_USUAL_S)]
+)
+def test_others_draw_what_a_silent_process_has_after_more_time_on_a_busy_machine(
+    answers_take_s, more_s
+):
     cluster, stream, _ = begun(2)
     cluster.processes["actor-1"].is_hanging = True
     cluster.silent["actor-1"] = LATE_SILENT_S + more_s - 0.1
     cluster.answers_take_s = answers_take_s  # twice as long is allowed, within limits
-    send(stream, 4)
-    for _ in range(100):
-        stream.pump()
+    indices = send(stream, 4)
+    pump(stream, 100)
     assert not stream.pool.members["actor-1"].is_late
     cluster.silent["actor-1"] = LATE_SILENT_S + more_s + 0.1
-    while not stream.pool.members["actor-1"].is_late:
-        stream.pump()
+    pump_until(stream, lambda: stream.pool.members["actor-1"].is_late)
+    assert names_of(stream.wait(indices)) == ["0", "1", "2", "3"] and cluster.started == []
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
@@ -252,13 +235,12 @@ def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
 
     cluster, stream, notes = begun(2)
     cluster.processes["actor-1"].target.load = mismatch
-    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
+    publish(stream, 1)
     assert len(stream.wait(send(stream, 4))) == 4
     assert cluster.started == ["actor-1"] and notes[0].startswith("actor-1: layer 0 is not")
 
 
 def test_an_actor_that_is_stopped_has_a_successor_with_a_canary():
-    """As one is whose log-probabilities are far from the learner's."""
     cluster, stream, notes = begun(2)
     stream.pool.checks.shape = AdapterShape((), "{}")
     stream.wait(send(stream, 4))
@@ -266,8 +248,7 @@ def test_an_actor_that_is_stopped_has_a_successor_with_a_canary():
     stream.pool.stop("actor-9", "it has left meanwhile")
     assert len(stream.wait(send(stream, 4))) == 4 and cluster.started == ["actor-1"]
     assert notes[0].startswith("actor-1: its log-probabilities") and "it is stopped" in notes[0]
-    while len(stream.pool.ready()) < 2:
-        stream.pump()
+    pump_until(stream, lambda: len(stream.pool.ready()) == 2)
     assert "canary" in cluster.processes["actor-1"].target.calls
 
 
@@ -276,21 +257,28 @@ def test_an_actor_with_another_base_after_a_restart_is_given_up():
     indices = send(stream, 40)
     cluster.processes["actor-0"].is_dead = True
     assert len(stream.wait(indices)) == 40
-    while "actor-0" in stream.pool.members:
-        stream.pump()
+    pump_until(stream, lambda: "actor-0" not in stream.pool.members)
     assert any("actor-0 holds a different 4-bit base (base)" in note for note in notes)
     assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS
+    assert len(stream.wait(send(stream, 4))) == 4  # min_actors is 1
 
 
-def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense():
-    cluster, stream, notes = begun(2, min_actors=2)
-    cluster.starts_in_vain = {"actor-0", "actor-1"}
+@pytest.mark.parametrize(
+    ("actors", "least", "reason"),
+    [(2, 2, "1 actor left, and min_actors is 2"), (1, 0, "0 actors left, and min_actors is 1")],
+)
+def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense(
+    actors, least, reason, learner
+):
+    """With learners that draw nothing it needs one."""
+    cluster, stream, notes = begun(actors, learner, min_actors=least)
+    cluster.starts_in_vain = {"actor-0"}
     indices = send(stream, 4)
     cluster.processes["actor-0"].is_dead = True
-    with pytest.raises(RunError, match="1 actor left, and min_actors is 2"):
+    with pytest.raises(RunError, match=reason):
         stream.wait(indices)
-    assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS
-    assert any(note.startswith("waiting for actors: 1 actor at work") for note in notes)
+    assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS and not learner.given
+    assert any(note.startswith(f"waiting for actors: {reason[0]} actor") for note in notes)
 
 
 def test_an_actor_that_hangs_while_it_starts_is_started_again():
@@ -316,22 +304,12 @@ def test_a_driver_that_was_stopped_takes_nobody_for_hung(clock):
     indices = send(stream, 4)
     for process in cluster.processes.values():
         process.is_hanging = True
-    for _ in range(9):
-        stream.pump()
+    pump(stream, 9)
     clock.now += 3600.0
-    for _ in range(9):
-        stream.pump()
+    pump(stream, 9)
     for process in cluster.processes.values():
         process.is_hanging = False
     assert len(stream.wait(indices)) == 4 and cluster.started == []
-
-
-def test_a_run_goes_on_with_min_actors():
-    cluster, stream, _ = begun(2, min_actors=1)
-    cluster.starts_in_vain = {"actor-0"}
-    cluster.processes["actor-0"].is_dead = True
-    assert len(stream.wait(send(stream, 4))) == 4
-    assert len(stream.wait(send(stream, 4))) == 4
 
 
 @pytest.fixture
@@ -368,38 +346,24 @@ def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(
     """Neither one that works nor one that is starting."""
     clock.look_s = 0.001
     cluster, stream, _ = begun(3, learner, overlaps=overlaps)
-    stream.publish(Published(Adapter.of(0, b"weights", "{}")), 0)
+    publish(stream, 0)
     cluster.processes["actor-2"].is_dead = True
     stream.pool.call(
         stream.pool.members["actor-2"], "collect", cluster.processes["actor-2"].call("collect")
     )
-    while not cluster.started:
-        stream.pool.poll(0.0)
+    pump_until(stream, lambda: cluster.started)
     with pytest.raises(ProcessLost, match="learner-0") as lost:
         stream.publish(LostVersion(error), 1)
-        while True:
-            stream.pool.poll(0.0)
+        pump_until(stream, lambda: False)
     assert lost.value.name == "learner-0" and str(error) in str(lost.value)
     stream.pool.renew_learners()
     stream.reset()
-    stream.publish(Published(Adapter.of(1, b"weights", "{}")), 1)
-    while len(stream.pool.ready()) < 3:
-        stream.pump()
+    publish(stream, 1)
+    pump_until(stream, lambda: len(stream.pool.ready()) == 3)
     groups = stream.wait(send(stream, 12))
     assert {one.policy_version for group in groups for one in group.completions} == {1}
-    drawn_by = {one.generator for group in groups for one in group.completions}
-    assert drawn_by == {"actor-0", "actor-1", "actor-2"}
+    assert generators_of(groups) == {"actor-0", "actor-1", "actor-2"}
     assert cluster.started == ["actor-2"]
-
-
-def test_without_actors_and_learners_that_draw_a_run_ends(learner):
-    cluster, stream, _ = begun(1, learner, min_actors=0)
-    cluster.starts_in_vain = {"actor-0"}
-    indices = send(stream, 4)
-    cluster.processes["actor-0"].is_dead = True
-    with pytest.raises(RunError, match="0 actors left, and min_actors is 1"):
-        stream.wait(indices)
-    assert not learner.given
 
 
 def test_an_overlapping_actor_gets_no_more_than_it_can_draw_at_once():
@@ -415,19 +379,17 @@ def test_an_overlapping_actor_gets_no_more_than_it_can_draw_at_once():
 def test_what_is_urgent_goes_first():
     cluster, stream, _ = begun(1, overlaps=True, groups_at_once=1)
     cluster.processes["actor-0"].is_hanging = True
-    first = stream.send_assignments(
-        [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(2)]
-    )
+    groups = [Assignment(i, task(f"t{i}"), 1, SAMPLING, (0, i)) for i in range(2)]
+    first = stream.send_assignments(groups)
     urgent = send(stream, 1)
     cluster.processes["actor-0"].is_hanging = False
-    groups = stream.wait(urgent)
-    assert len(groups) == 1 and first[1] in stream.in_flight
+    assert len(stream.wait(urgent)) == 1 and first[1] in stream.in_flight
 
 
 def test_what_a_call_may_take_grows_with_what_was_seen():
-    assert limits_s(None) == (FIRST_S, math.inf)
-    assert limits_s(0.5) == (FLOOR_S, LATE_S) and LATE_S < FLOOR_S
-    assert limits_s(4.0) == (4.0 * FACTOR, 4.0 * LATE_FACTOR)
+    assert limits_s(None) == (members.FIRST_S, math.inf)
+    assert limits_s(0.5) == (members.FLOOR_S, members.LATE_S) == (20.0, 10.0)
+    assert limits_s(4.0) == (4.0 * members.FACTOR, 4.0 * members.LATE_FACTOR)
 
 
 def test_the_longest_call_of_a_kind_counts():
@@ -463,20 +425,19 @@ def test_a_slow_actor_is_helped_where_all_wait_for_it_and_then_started_again():
     pool = stream.pool
     slow, fast = pool.members["actor-0"], pool.members["actor-1"]
     send(stream, 4)
-    for member, steps in ((slow, 10), (fast, 100)):
-        for _ in range(2):
-            pool.saw_work(member, steps, 10 * steps, 3.0)
+    for member, steps in ((slow, 10), (fast, 100)) * 2:
+        pool.saw_work(member, steps, 10 * steps, 3.0)
     pool._look_at_speeds(100.0)
-    pool._look_at_speeds(101.0 + HELD_UP_S)
+    pool._look_at_speeds(101.0 + members.HELD_UP_S)
     assert not slow.is_late  # the other has work of its own
     for index in fast.drop():
         del stream.in_flight[index]
-    pool._look_at_speeds(102.0 + HELD_UP_S)
+    pool._look_at_speeds(102.0 + members.HELD_UP_S)
     assert slow.is_late and not fast.is_late
     assert {holder(stream, index) for index in stream.in_flight} == {""}
     for _ in range(2):
         pool.saw_work(slow, 30, 300, 3.0)  # three times as slow is not yet as fast as the others
-    pool._look_at_speeds(101.0 + SLOW_S)
+    pool._look_at_speeds(101.0 + members.SLOW_S)
     assert cluster.started == ["actor-0"] and notes[0].startswith("actor-0 is 3 times as slow")
     pool.saw_work(fast, 500, 5000, 15.0)
     assert len(stream.wait(list(stream.in_flight))) == 2

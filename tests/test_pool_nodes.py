@@ -1,27 +1,23 @@
 """Nodes that come and go: who starts where, who is emptied first; each group comes once."""
 
+from unittest.mock import Mock
+
 import pytest
-from fake_cluster import Published, holder
-from test_pool import begun, clock, names_of, send  # noqa: F401
+from fake_cluster import holder
+from test_pool import begun, clock, generators_of, names_of, publish, pump_until, send  # noqa: F401
 
 from unslothrl.cluster.base import Changes
 from unslothrl.errors import ResultLost, RunError, UserError
 from unslothrl.training import pool as pool_module
-from unslothrl.weights.adapter import Adapter
-
-
-def generators_of(groups) -> set[str]:
-    return {completion.generator for group in groups for completion in group.completions}
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_a_node_that_joins_gets_an_actor_which_draws(overlaps):
     cluster, stream, notes = begun(1, overlaps=overlaps)
-    stream.publish(Published(Adapter.of(2, b"weights", "{}")), 2)
+    publish(stream, 2)
     stream.wait(send(stream, 4))
     cluster.next_changes = Changes(joined=("actor-1",), notes=("node b is ready",))
-    while "actor-1 is ready" not in notes:
-        stream.pump()
+    pump_until(stream, lambda: "actor-1 is ready" in notes)
     assert notes[:2] == ["node b is ready", "a node has joined: actor-1 starts on it"]
     groups = stream.wait(send(stream, 6))
     assert generators_of(groups) == {"actor-0", "actor-1"} and len(groups) == 6
@@ -34,18 +30,13 @@ def test_an_actor_that_leaves_is_emptied_before_it_starts_elsewhere(overlaps):
     leaving = cluster.processes["actor-0"]
     indices = send(stream, 8)
     cluster.next_changes = Changes(leaving=("actor-0",))
-    for _ in range(100):
-        if stream.pool.members["actor-0"].is_leaving:
-            break
-        stream.pump()
+    pump_until(stream, lambda: stream.pool.members["actor-0"].is_leaving)
     held = {i for i in stream.in_flight if holder(stream, i) == "actor-0"}
     later = send(stream, 4)
-    given = {i for i in stream.in_flight if holder(stream, i) == "actor-0"}
-    assert given <= held  # nothing new
+    assert "actor-0" not in {holder(stream, i) for i in later}  # nothing new
     groups = stream.wait([*indices, *later])
-    assert names_of(groups) == [str(i) for i in (*range(8), *range(4))]
-    while cluster.started == []:
-        stream.pump()
+    assert names_of(groups) == list("012345670123")
+    pump_until(stream, lambda: cluster.started)
     assert cluster.started == cluster.moved == ["actor-0"] and stream.pool.replaced == 0
     drawn = [group for group in groups if generators_of([group]) == {"actor-0"}]
     assert len(drawn) >= len(held) and leaving.target.submitted == []
@@ -71,12 +62,10 @@ def test_without_room_an_actor_waits_and_the_others_go_on(overlaps):
     cluster.processes["actor-1"].is_dead = True
     assert names_of(stream.wait(indices)) == [str(i) for i in range(6)]
     assert generators_of(stream.wait(send(stream, 4))) == {"actor-0"}
-    for _ in range(50):
-        stream.pump()
+    stream.wait(send(stream, 40))
     assert notes.count("actor-1 waits: no node has room for it") == 1  # however often it is tried
     cluster.without_room = set()
-    while "actor-1 is ready" not in notes:
-        stream.pump()
+    pump_until(stream, lambda: "actor-1 is ready" in notes)
     assert generators_of(stream.wait(send(stream, 4))) == {"actor-0", "actor-1"}
     assert stream.pool.waiting == set()
 
@@ -89,9 +78,7 @@ def test_a_run_waits_for_room_below_min_actors_and_then_ends():
     with pytest.raises(RunError, match="0 actors left, and min_actors is 1"):
         stream.wait(indices)
     assert any("0 actors at work, 1 starting" in note for note in notes)
-    assert stream.pool.waiting_since is not None
-    now = pool_module.time.monotonic()
-    assert now - stream.pool.waiting_since > pool_module.WAIT_S
+    assert pool_module.time.monotonic() - stream.pool.waiting_since > pool_module.WAIT_S
 
 
 @pytest.mark.parametrize(
@@ -105,7 +92,7 @@ def test_a_start_that_fails_is_tried_elsewhere_and_does_not_end_the_run(error):
         handle, _ = add_actor(name, elsewhere)
         process = cluster.processes[name]
         if len(cluster.started) == 1:
-            process.target.ready = lambda: raise_(error)
+            process.target.ready = Mock(side_effect=error)
         process.queue.clear()
         return handle, process.call("ready")
 
@@ -113,25 +100,18 @@ def test_a_start_that_fails_is_tried_elsewhere_and_does_not_end_the_run(error):
     indices = send(stream, 4)
     cluster.processes["actor-1"].is_dead = True
     assert len(stream.wait(indices)) == 4
-    while "actor-1 is ready" not in notes:
-        stream.pump()
+    pump_until(stream, lambda: "actor-1 is ready" in notes)
     assert cluster.started == ["actor-1"] * 2 and cluster.moved == ["actor-1"]
     (failed,) = [note for note in notes if note.startswith("actor-1 has not started (")]
     assert str(error).strip("'") in failed and "\n" not in failed
 
 
-def raise_(error: Exception):
-    raise error
-
-
 def test_a_result_that_is_lost_while_an_actor_starts_starts_it_again():
     cluster, stream, _ = begun(2)
     cluster.next_changes = Changes(joined=("actor-2",))
-    while "actor-2" not in cluster.started:
-        stream.pump()
-    cluster.processes["actor-2"].target.check = lambda *_: raise_(ResultLost("lost"))
-    while not stream.pool.members["actor-2"].is_ready:
-        stream.pump()
+    pump_until(stream, lambda: "actor-2" in cluster.started)
+    cluster.processes["actor-2"].target.check = Mock(side_effect=ResultLost("lost"))
+    pump_until(stream, lambda: stream.pool.members["actor-2"].is_ready)
     assert cluster.started == ["actor-2"] * 2
 
 
@@ -139,8 +119,7 @@ def test_groups_given_out_while_everyone_leaves_wait_in_the_driver():
     cluster, stream, _ = begun(2, overlaps=True)
     cluster.without_room = {"actor-0", "actor-1"}
     cluster.next_changes = Changes(leaving=("actor-0", "actor-1"))
-    while stream.pool.members:
-        stream.pump()
+    pump_until(stream, lambda: not stream.pool.members)
     indices = send(stream, 4)
     assert {holder(stream, i) for i in indices} == {""}
     cluster.without_room = set()
@@ -154,6 +133,5 @@ def test_several_waiting_actors_start_as_there_is_room():
         cluster.processes[name].is_dead = True
     assert len(stream.wait(send(stream, 6))) == 6 and cluster.started == []
     cluster.without_room = {"actor-2"}
-    while cluster.started != ["actor-1"]:
-        stream.pump()
+    pump_until(stream, lambda: cluster.started == ["actor-1"])
     assert stream.pool.waiting == {"actor-2"}

@@ -19,14 +19,6 @@ from unslothrl.rewards.scorer import Scorer
 
 pytestmark = pytest.mark.real
 
-FUNCTIONS = """
-import time
-def length(text):
-    return len(text)
-def stalls(text):
-    time.sleep(1000)
-"""
-
 # Writes to each descriptor that it has, also to those that can only be opened for writing anew.
 STREWING = """
 import os, random, threading
@@ -59,18 +51,13 @@ def strew(row, writes):
 """
 
 
-@pytest.fixture
-def functions(tmp_path) -> str:
-    (tmp_path / "functions.py").write_text(FUNCTIONS)
-    return str(tmp_path / "functions.py")
-
-
-def test_a_deadline_holds_though_a_process_reads_nothing(functions):
+def test_a_deadline_holds_though_a_process_reads_nothing(tmp_path):
+    (tmp_path / "length.py").write_text("def length(text):\n    return len(text)\n")
     with ProcessPool(1, deadline_s=0.5) as pool:
-        pool.call([RewardCall(f"{functions}:length", ("",))])
+        pool.call([RewardCall(f"{tmp_path}/length.py:length", ("",))])
         os.kill(pool.processes[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
-        results = pool.call([RewardCall(f"{functions}:length", ("x" * 10**6,))] * 2)
+        results = pool.call([RewardCall(f"{tmp_path}/length.py:length", ("x" * 10**6,))] * 2)
         assert time.monotonic() - started < 5
     assert [result.value for result in results] == [None, 10**6]
 
@@ -80,29 +67,26 @@ def test_a_deadline_holds_though_a_process_reads_nothing(functions):
 def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, capfd):
     (tmp_path / "stray.py").write_text(STREWING)
     rows, writing = range(80), range(0, 80, 4)  # 20 rows, 50 writes to each descriptor in each
-    calls = [
-        RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
-        if row in writing
-        else RewardCall(f"{tmp_path}/stray.py:honest", (row,))
-        for row in rows
-    ]
+    honest = [RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows]
+    calls = list(honest)
+    for row in writing:
+        calls[row] = RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
     with ProcessPool(2, shows_prints=True) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         before = {process.child.pid for process in pool.processes}
         results = pool.call(calls)
         after = {process.child.pid for process in pool.processes}
         assert in_background or not before & after  # a thread may write when all is done
-        again = pool.call([RewardCall(f"{tmp_path}/stray.py:honest", (row,)) for row in rows])
+        again = pool.call(honest)
     assert all(
-        result.error or result.value == row for row, result in zip(rows, results, strict=True)
+        result.error or result.value == row % 80 for row, result in enumerate(results + again)
     )
-    failed = [row for row, result in zip(rows, results, strict=True) if result.error]
+    failed = [row for row, result in enumerate(results) if result.error]
     reasons = {results[row].error for row in failed}
     assert reasons <= {STRAY, "ended its process", "its process had ended"}
     if not in_background:
         assert failed == list(writing)
         assert [result.value for result in again] == list(rows)
-    assert all(result.error or result.value == row for row, result in zip(rows, again, strict=True))
     assert "Traceback" not in capfd.readouterr().err
 
 
@@ -187,8 +171,7 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
             found = scorer.score([completed(text, 1, "7") for text in texts])
             assert found.rewards["batch"] == list(map(float, range(len(texts))))
             assert found.failures == []
-        pool = scorer.custom_processes
-        kill_idle(pool.processes)
+        kill_idle(scorer.custom_processes.processes)
         found = scorer.score([completed(text, 1, "7") for text in ["is plain"] * 3])
         assert (found.rewards["batch"], found.failures) == ([0.0, 1.0, 2.0], [])
     assert times_made(leaving) == {0: 4, 1: 3, 2: 2}  # three batches; "tells" was called twice
@@ -201,5 +184,5 @@ def test_a_call_that_ends_its_process_fails_alone(leaving):
         results = pool.call(calls)
     assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]
     assert {result.error for result in results[1::2]} == {"ended its process"}
-    made = times_made(leaving)
-    assert made == {row: 2 if row % 2 else 1 for row in range(10)}  # each after a plain one
+    # each after a plain one
+    assert times_made(leaving) == {row: 2 if row % 2 else 1 for row in range(10)}

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,11 +19,11 @@ RECORDING = Recording(
 )
 
 
-class Process:
-    """A process that records what it is asked."""
+class Processes:
+    """One learner, which keeps what it is asked."""
 
-    def __init__(self):
-        self.asked = []
+    def __init__(self, error=None):
+        self.learners, self.actors, self.error, self.asked = (self,), (), error, []
 
     def start_profile(self):
         self.asked.append("start")
@@ -32,36 +33,21 @@ class Process:
         self.asked.append("end")
         return lambda: [RECORDING]
 
-
-class Processes:
-    def __init__(self, *processes, error=None):
-        self.learners, self.actors, self.error = processes, (), error
-
     def gather(self, calls, deadline_s):
         if self.error is not None:
             raise self.error
         return [call() for call in calls]
 
 
-class View:
-    def __init__(self):
-        self.notes, self.lines = [], []
-
-    def note(self, line):
-        self.notes.append(line)
-
-    def header(self, lines):
-        self.lines += lines
-
-
 def profiled(tmp_path, steps, total, processes, first=1):
-    folder, view = RunFolder.create(tmp_path, "x", ""), View()
+    """-> (notes, lines, files)"""
+    folder, notes, lines = RunFolder.create(tmp_path, "x", ""), [], []
+    view = SimpleNamespace(note=notes.append, header=lines.extend)
     profile = Profile(steps, processes, folder, view)
     for step in range(first, total + 1):
         profile.begin(step, total)
         profile.end(step, TIMING)
-    written = sorted(path.name for path in (folder.path / "profile").glob("*"))
-    return view, written
+    return notes, lines, sorted(path.name for path in (folder.path / "profile").glob("*"))
 
 
 @pytest.mark.parametrize(
@@ -75,12 +61,12 @@ def profiled(tmp_path, steps, total, processes, first=1):
     ],
 )
 def test_which_steps_are_recorded(tmp_path, steps, total, first, recorded):
-    process = Process()
-    view, written = profiled(tmp_path, steps, total, Processes(process), first)
-    assert process.asked == ["start", "end"] * len(recorded)
+    processes = Processes()
+    notes, lines, written = profiled(tmp_path, steps, total, processes, first)
+    assert processes.asked == ["start", "end"] * len(recorded)
     names = [f"step_{step:06d}-learner-0-update.json.gz" for step in recorded]
     assert written == [*names, "table.txt"] * bool(recorded)
-    assert bool(view.lines) == bool(recorded) and view.notes == []
+    assert bool(lines) == bool(recorded) and notes == []
 
 
 def test_the_parts_by_hand():
@@ -90,9 +76,9 @@ def test_the_parts_by_hand():
 
 
 def test_a_process_that_dies_costs_a_note(tmp_path):
-    lost = ProcessLost("actor-0", "actor-0 has died")
-    view, _ = profiled(tmp_path, 1, 3, Processes(Process(), error=lost))
-    assert view.notes == ["a step is not profiled: actor-0 has died"] * 2
+    died = Processes(ProcessLost("actor-0", "actor-0 has died"))
+    notes, _, _ = profiled(tmp_path, 1, 3, died)
+    assert notes == ["a step is not profiled: actor-0 has died"] * 2
 
 
 @pytest.mark.real

@@ -1,16 +1,15 @@
 """Python as a tool: a sandboxed interpreter that keeps its state, alone and in an episode."""
 
+import re
+
 import psutil
 import pytest
 from environment_files import Script, asked, call, play_with
-from few_cases import few
 
 from unslothrl import environments
-from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 from unslothrl.sandbox import Limits, choose
 from unslothrl.sandbox.cells import Cell, Interpreter
-from unslothrl.sandbox.levels import LEVELS
 
 pytestmark = pytest.mark.real
 
@@ -41,26 +40,19 @@ def test_what_a_cell_may_not(level):
         assert python.run("2 + 2") == Cell("4\n")
 
 
-def test_a_cell_that_takes_too_long_begins_anew(level):
+def test_a_cell_that_takes_too_long_or_ends_the_interpreter_begins_anew(level):
     with Interpreter(level, Limits(wall_s=1.0)) as python:
         assert python.run("x = 1") == Cell("")
         late = python.run("while True: pass")
         assert late.failed and late.text.startswith("took longer than 1 s")
         assert "NameError" in python.run("x").text and python.run("3") == Cell("3\n")
-
-
-@pytest.mark.parametrize("code", few(["import os; os._exit(1)"]))
-def test_an_interpreter_that_ends_is_started_again(code, level):
-    with Interpreter(level) as python:
-        assert python.run(code).failed and python.run("3") == Cell("3\n")
+        assert python.run("import os; os._exit(1)").failed and python.run("3") == Cell("3\n")
 
 
 def test_much_output_is_cut_in_the_middle(level):
     with Interpreter(level, most=100) as python:
         said = python.run("print('a' * 1000 + 'b' * 1000)").text
-        assert said.startswith("a" * 50 + "\n... 1,901 characters") and said.endswith(
-            "b" * 49 + "\n"
-        )
+        assert re.fullmatch(r"a{50}\n\.\.\. 1,901 characters.*\nb{49}\n", said, re.DOTALL)
 
 
 def test_nothing_is_left(level):
@@ -80,18 +72,13 @@ def test_an_episode_with_python():
     script = Script(*calls, "42$")
     played = play_with(setup, script, most=4000, turn=400, of=asked("6 * 7?"))
     turns = played.completion.transcript.turns
-    assert [turn.observation for turn in turns] == [
-        "(no output)", "42\n", "NameError: name 'y' is not defined (line 1)", "",
-    ]  # fmt: skip
+    observed = [turn.observation for turn in turns]
+    assert observed[:2] == ["(no output)", "42\n"] and "NameError" in observed[2]
     assert [turn.failed_calls for turn in turns] == [0, 0, 1, 0] and not played.lost
 
 
 def test_tools_by_name():
     assert environments.tool_names() == ("python",)
-    with pytest.raises(
-        UserError, match=r"no such file: check the path, or set one of python, search:FILE"
-    ):
+    with pytest.raises(UserError, match=r"no such file: .* set one of python, search:FILE"):
         environments.check_tools(("pithon",))
-    assert isinstance(environments.setup_of("single_turn", ("python",)), Setup)
     assert environments.setup_of("single_turn") is None
-    assert set(LEVELS) >= {"none"}

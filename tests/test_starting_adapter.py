@@ -60,14 +60,9 @@ def test_the_copy_is_read_where_the_run_goes_on(tmp_path):
 def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, monkeypatch):
     """Its reference is the adapter that it began with, and so is the system prompt."""
     monkeypatch.chdir(tmp_path)
-<<<<<<< HEAD
-    kl = {"objective.kl": "loss", "objective.kl_coefficient": 0.1}
-    more = {**kl, "run_name": "one", "eval_every": 0}
-=======
->>>>>>> cut-6
     given = start(tmp_path / "sft")
-    more = {"kl": "loss", "kl_coefficient": 0.1, "run_name": "one", "eval_every": 0}
-    more["adapter"] = given
+    more = {"objective.kl": "loss", "objective.kl_coefficient": 0.1, "adapter": given}
+    more |= {"run_name": "one", "eval_every": 0}
     assert cli.main(["train", *flags(tmp_path / "whole", **{**more, "max_steps": 3})]) == 0
     mirrored = {**more, "mirror": tmp_path / "mirror", "max_steps": 1}
     assert cli.main(["train", *flags(tmp_path / "first", **mirrored)]) == 0
