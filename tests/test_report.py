@@ -380,8 +380,7 @@ def test_any_values_can_be_drawn(values):
 
 def test_values_that_are_equal_but_for_rounding_can_be_drawn():
     assert charts.nice_ticks(0.9900000000000001, 0.9900000000000002)[0] < 0.99
-    rows = [{"step": i, "reward/mean": 0.1 + i * 1e-17} for i in range(1000)]
-    assert signs.found(RunHistory(rows)) == []
+    assert signs_of({"reward_mean": [0.1 + i * 1e-17 for i in range(1000)]}) == []
 
 
 def test_a_fault_of_the_report_ends_no_run():
@@ -485,8 +484,7 @@ def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
 
 
 def test_the_difference_of_evaluations_by_hand():
-    before = {str(i): [0.0, 1.0] for i in range(4)}
-    after = {str(i): [1.0, 1.0] for i in range(4)}
+    before, after = ({str(i): scores for i in range(4)} for scores in ([0.0, 1.0], [1.0, 1.0]))
     # every problem gains a half; of the 16 ways to give signs two are as far from 0
     assert plain_difference(before, after) == "+0.500 (+0.500 to +0.500), p = 0.125"
     assert plain_difference(before, {"0": [1.0]}) == "-"  # other problems
