@@ -92,7 +92,6 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
         assert all(one.sampled) == rewrites
     measured = learner.measure(samples, reference=False)
     found = gaps([each.logprobs for each in measured], samples)
-    print(f"mean gap {found.mean():.4f} nats, {len(found)} tokens")
     assert found.mean() < MOST_GAP and len(found) > 100
 
 
@@ -120,13 +119,10 @@ def stop_after(
     environments were quicker than the others'."""
     deadline = Deadline(actor.engine, turns)
     clock = SimpleNamespace(monotonic=lambda: deadline.now, perf_counter=time.perf_counter)
-    assignments = [
-        Assignment(index, task, CANDIDATES, sampling, (seed,))
-        for index, task in enumerate(tasks(4))
-    ]
+    given = [Assignment(i, one, CANDIDATES, sampling, (seed,)) for i, one in enumerate(tasks(4))]
     with monkeypatch.context() as patch:
         patch.setattr(actor_module, "time", clock)
-        early = actor.collect(seconds=1.0, assignments=assignments).groups
+        early = actor.collect(seconds=1.0, assignments=given).groups
     assert len(early) <= 1
     return list(early)
 
@@ -161,11 +157,8 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     samples = draws.check(groups)  # as drawn, token by token: nothing is tokenised again
     episodes = [one for group in groups for one in group.completions]
     crossed = [one for one in episodes if set(one.version_counts) == {0, 1}]
-    turns = [
-        [set(drawn.versions) for _, drawn in draws.of_episode(f"{index}/{candidate}")]
-        for index in range(4)
-        for candidate in range(CANDIDATES)
-    ]
+    ids = [f"{index}/{candidate}" for index in range(4) for candidate in range(CANDIDATES)]
+    turns = [[set(drawn.versions) for _, drawn in draws.of_episode(id)] for id in ids]
     assert any({0} in of_episode and {1} in of_episode for of_episode in turns)  # between turns
     assert any({0, 1} in of_episode for of_episode in turns)  # in the middle of one
     for one in crossed:  # its environment counts on
@@ -182,7 +175,6 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     for version, other in ((0, 1), (1, 0)):
         was_drawn = versions == version
         own_gap, other_gap = (under[v][was_drawn].mean() for v in (version, other))
-        print(f"version {version}: {was_drawn.sum()} tokens, {own_gap:.4f}, {other_gap:.4f}")
         assert was_drawn.sum() > 50
         # The versions are told apart. How many tokens are of which is the environments' timing: few
         # have a larger mean, and the policy is sharper after such a step.
@@ -212,8 +204,7 @@ def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner)
     draws = Draws(learner.actor)
     groups = draw_groups(learner.actor, tasks(6), 4, sampling_of(config), (0,))
     samples = draws.check(groups)
-    lengths = [len(sample.prompt_ids) + sample.length for sample in samples]
-    assert max(lengths) <= config.context
+    assert max(len(sample.prompt_ids) + sample.length for sample in samples) <= config.context
     assert all(len(request.prompt_ids) < config.context for request, _ in draws.drawn.values())
     lasts = [len(one.token_ids) for group in groups for one in group.completions]
     assert max(lasts) <= budget

@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,15 +14,13 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.offline import examples
 from unslothrl.system.machine import Machine
 
-MOST_LINES = 40
-
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_is_short_and_says_what_it_is_for(name):
-    assert len(RECIPES[name].read_text().splitlines()) <= MOST_LINES
+    assert len(RECIPES[name].read_text().splitlines()) <= 40
     said = plan.recipe_report(name, Machine.detect())["header"]
-    fields = ("Hardware", "Task", "Memory", "Time")
-    assert all(any(line.startswith(field) for line in said) for field in fields)
+    for field in ("Hardware", "Task", "Memory", "Time"):
+        assert any(line.startswith(field) for line in said), field
 
 
 def test_the_command_lists_those_that_fit_first(capsys):
@@ -49,10 +46,7 @@ def card_of(name: str) -> str | None:
     return card if card.isdigit() and name != "two-cards-24" else None
 
 
-ONE_CARD = [name for name in RECIPES if card_of(name)]
-
-
-@pytest.mark.parametrize("name", ONE_CARD)
+@pytest.mark.parametrize("name", [name for name in RECIPES if card_of(name)])
 def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
     card = card_of(name)
     command = f"unslothrl plan --recipe {name} --card {card}"
@@ -75,14 +69,10 @@ def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
 SUM = "What is 347 + 285?"
 
 
-def asked(text):
-    return [{"role": "user", "content": text}]
-
-
-def said(text):
-    return [{"role": "assistant", "content": text}]
-
-
+QUESTION = {"role": "user", "content": SUM}
+RIGHT, WRONG = ([QUESTION, {"role": "assistant", "content": text}] for text in ("632", "No."))
+PAIR = {"chosen": RIGHT, "rejected": WRONG, "score_chosen": 8.0, "score_rejected": 3.0}
+HUMAN = f"\n\nHuman: Hello\n\nAssistant: Hi.\n\nHuman: {SUM}\n\nAssistant: "
 ROWS = {  # a row in the columns of each data set that a recipe names
     "openai/gsm8k": {"question": SUM, "answer": "347 + 285 = <<347+285=632>>632\n#### 632"},
     "HuggingFaceH4/MATH-500": {"problem": SUM, "answer": "632", "solution": "$\\boxed{632}$"},
@@ -95,26 +85,13 @@ ROWS = {  # a row in the columns of each data set that a recipe names
         "reward_model": {"ground_truth": "632", "style": "rule-lighteval/MATH_v2"},
     },
     "Jiayi-Pan/Countdown-Tasks-3to4": {"nums": [3, 4, 5], "target": 12},
-    "trl-lib/Capybara": {
-        "source": "Dove", "num_turns": 2,
-        "messages": [*asked(SUM), *said("632"), *asked("Thanks."), *said("Welcome.")],
-    },
-    "HuggingFaceH4/ultrachat_200k": {
-        "prompt": SUM, "prompt_id": "0", "messages": [*asked(SUM), *said("632")],
-    },
-    "trl-lib/ultrafeedback_binarized": {
-        "chosen": [*asked(SUM), *said("632")], "rejected": [*asked(SUM), *said("No.")],
-        "score_chosen": 8.0, "score_rejected": 3.0,
-    },
+    "trl-lib/Capybara": {"source": "Dove", "num_turns": 2, "messages": [*RIGHT, *RIGHT]},
+    "HuggingFaceH4/ultrachat_200k": {"prompt": SUM, "prompt_id": "0", "messages": RIGHT},
+    "trl-lib/ultrafeedback_binarized": PAIR,
     "HuggingFaceH4/ultrafeedback_binarized": {
-        "prompt": SUM, "prompt_id": "0", "messages": [*asked(SUM), *said("632")],
-        "chosen": [*asked(SUM), *said("632")], "rejected": [*asked(SUM), *said("No.")],
-        "score_chosen": 8.0, "score_rejected": 3.0,
+        "prompt": SUM, "prompt_id": "0", "messages": RIGHT, **PAIR,
     },
-    "Anthropic/hh-rlhf": {
-        "chosen": f"\n\nHuman: Hello\n\nAssistant: Hi.\n\nHuman: {SUM}\n\nAssistant: 632",
-        "rejected": f"\n\nHuman: Hello\n\nAssistant: Hi.\n\nHuman: {SUM}\n\nAssistant: No.",
-    },
+    "Anthropic/hh-rlhf": {"chosen": f"{HUMAN}632", "rejected": f"{HUMAN}No."},
     "BAAI/TACO": {
         "question": "Print 347 times the sum of two numbers.", "difficulty": "EASY",
         "input_output": json.dumps({"inputs": ["1 2\n"], "outputs": ["3\n"]}),
@@ -126,7 +103,8 @@ SIZES = {
     "topk": 4,
     "max_new_tokens": 64,
     "max_num_seqs": 16,
-    "train_batch_size": 4,
+    "train_batch_size": 2,
+    "max_length": 128,
     "max_lora_rank": 8,
     "learner_chunk_size": 2,
     "kv_cache_mb": 64,
@@ -149,17 +127,8 @@ def file_of(source: str, folder: Path) -> str:
                 row[column] = json.loads(other)
         if "nums" in row:
             row["nums"] = [3, 4, 5 + number]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("\n".join(map(json.dumps, rows)))
     return str(path)
-
-
-SIZES_OF_STAGES = {
-    "batch_size": 4,
-    "train_batch_size": 2,
-    "max_length": 128,
-    "max_lora_rank": 8,
-    "eval_problems": 4,
-}
 
 
 def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
@@ -175,8 +144,7 @@ def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
         changes["system_prompt"] = ""  # which the embedded base has never seen
         if not recipe.get("max_staleness"):
             changes["cluster"] = "local"
-    sizes = SIZES_OF_STAGES if is_stage else SIZES
-    return changes | {k: min(v, recipe[k]) for k, v in sizes.items() if k in recipe}
+    return changes | {k: min(v, recipe[k]) for k, v in SIZES.items() if k in recipe}
 
 
 def read(path: Path) -> list[dict]:
@@ -189,9 +157,9 @@ def read(path: Path) -> list[dict]:
 def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     command = command_of(name)
-    is_stage = command in TABLES
-    recipe = read_recipe(name, table=TABLES.get(command, RUN))
-    changes = replaced(recipe, is_stage, tmp_path)
+    table = TABLES.get(command, RUN)
+    recipe = read_recipe(name, table)
+    changes = replaced(recipe, command in TABLES, tmp_path)
     for option, value in changes.items():
         print(f"{name}: {option} = {recipe.get(option, '(not set)')} replaced by {value}")
     flags = [
@@ -205,20 +173,16 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     assert [row["step"] for row in rows] == [0, 1, 2]
     if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
         assert any("train/loss" in row for row in rows)
-    resolved = tomllib.loads(Path("runs/two/config.toml").read_text())
-    resolved |= resolved.pop("objective", {})
-    kept = {k: v for k, v in recipe.items() if k not in changes}
-    assert {k: resolved[k] for k in kept} == {
-        k: list(v) if isinstance(v, tuple) else v for k, v in kept.items()
+    resolved = read_recipe("runs/two/config.toml", table)
+    assert {k: resolved[k] for k in recipe.keys() - changes.keys()} == {
+        k: v for k, v in recipe.items() if k not in changes
     }
 
 
 # Recipes of SFT, DPO and reward models
 
-STAGES = [name for name in RECIPES if command_of(name) in TABLES]
 
-
-@pytest.mark.parametrize("name", STAGES)
+@pytest.mark.parametrize("name", [name for name in RECIPES if command_of(name) in TABLES])
 def test_rows_of_a_recipes_data_are_read(name, tmp_path):
     """Every one: in the columns of the data set that the recipe names."""
     command = command_of(name)
@@ -235,11 +199,11 @@ def test_rows_of_a_recipes_data_are_read(name, tmp_path):
 
 
 def test_a_recipe_is_not_used_by_another_command(capsys, tmp_path):
+    mine = tmp_path / "mine.toml"
     for command, name in (("train", "sft-cpu"), ("dpo", "rm-12")):
         assert cli.main([command, "--recipe", name]) == 2
         assert f"is for unslothrl {command_of(name)}, not for {command}" in capsys.readouterr().err
     for value in ("eval", 3, ["sft"]):
-        path = tmp_path / "mine.toml"
-        path.write_text(f"command = {json.dumps(value)}\n")
-        assert cli.main(["--recipe", str(path)]) == 2
-        assert "command must be one of train, sft, dpo, rm" in capsys.readouterr().err
+        mine.write_text(f"command = {json.dumps(value)}\n")
+        assert cli.main(["--recipe", str(mine)]) == 2
+        assert "command must be one of" in capsys.readouterr().err

@@ -49,68 +49,56 @@ class Process(FakeProcess):
         return super().call(method, *arguments)
 
 
-def cluster_of(learner: Again) -> FakeCluster:
-    cluster = FakeCluster(2)
-    cluster.processes["learner-0"] = Process("learner-0", learner)
-    cluster.learners = (LearnerHandle("learner-0", cluster.processes["learner-0"]),)
-    return cluster
+class Stream(RolloutStream):
+    """Of two actors and a learner, whose version 3 has arrived damaged."""
 
+    def __init__(self, sends: Adapter = GOOD, overlaps: bool = True):
+        self.notes: list[str] = []
+        process = Process("learner-0", Again(sends))
+        cluster = FakeCluster(2)
+        cluster.processes["learner-0"] = process
+        cluster.learners = (LearnerHandle("learner-0", process),)
+        checks = Checks(None, "base")
+        super().__init__(cluster, 0, note=self.notes.append, checks=checks, overlaps=overlaps)
+        self.learner = process.target
+        self.publish(Published(DAMAGED), 3)
 
-def stream_of(cluster: FakeCluster, notes: list[str], overlaps: bool = True) -> RolloutStream:
-    checks = Checks(None, "base")
-    return RolloutStream(cluster, 0, note=notes.append, checks=checks, overlaps=overlaps)
+    @property
+    def versions(self) -> set[int]:
+        """That the actors hold."""
+        return {self.cluster.processes[each.name].target.version for each in self.cluster.actors}
 
-
-def versions(cluster: FakeCluster) -> set[int]:
-    """That the actors hold."""
-    return {cluster.processes[actor.name].target.version for actor in cluster.actors}
-
-
-def published(learner: Again) -> int:
-    """How often."""
-    return learner.calls.count("publish again")
+    @property
+    def published_again(self) -> int:
+        return self.learner.calls.count("publish again")
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_what_is_damaged_on_its_way_is_published_once_more_for_all(overlaps):
-    notes: list[str] = []
-    learner = Again()
-    cluster = cluster_of(learner)
-    stream = stream_of(cluster, notes, overlaps)
-    stream.publish(Published(DAMAGED), 3)
+    stream = Stream(overlaps=overlaps)
     groups = stream.wait(send(stream, 6))
-    assert names_of(groups) == [str(i) for i in range(6)] and cluster.started == []
-    assert versions(cluster) == {3}
+    assert names_of(groups) == [str(i) for i in range(6)] and stream.cluster.started == []
     assert {group.policy_version for group in groups} == {3} or overlaps
-    assert published(learner) == 1
-    (note,) = notes
+    assert (stream.versions, stream.published_again) == ({3}, 1)
+    (note,) = stream.notes
     assert "actor-0: adapter v3 arrived damaged" in note and note.endswith("it is fetched again")
 
 
 def test_who_gets_it_damaged_again_and_again_is_given_up():
-    notes: list[str] = []
-    learner = Again(DAMAGED)
-    cluster = cluster_of(learner)
-    stream = stream_of(cluster, notes)
-    stream.publish(Published(DAMAGED), 3)
+    stream = Stream(DAMAGED)
     for _ in range(1000):
-        if cluster.started:
+        if stream.cluster.started:
             break
         stream.pump()
-    assert MOST_DAMAGED <= published(learner) <= 2 * MOST_DAMAGED  # of two actors
-    said = "\n".join(notes)
-    assert f"as {MOST_DAMAGED} before it: started again" in said
+    assert MOST_DAMAGED <= stream.published_again <= 2 * MOST_DAMAGED  # of two actors
+    assert f"as {MOST_DAMAGED} before it: started again" in "\n".join(stream.notes)
 
 
 def test_a_version_that_is_superseded_is_not_asked_for():
-    learner = Again()
-    cluster = cluster_of(learner)
-    stream = stream_of(cluster, [])
-    stream.publish(Published(DAMAGED), 3)
+    stream = Stream()
     stream.publish(Published(Adapter.of(4, b"newer", "{}")), 4)
     stream.wait(send(stream, 2))
-    assert published(learner) == 0
-    assert versions(cluster) == {4}
+    assert (stream.versions, stream.published_again) == ({4}, 0)
 
 
 def test_a_damaged_version_is_not_what_is_saved(tmp_path):

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from report_runs import HOSTILE, make_run
 
 from unslothrl.commands import cli
-from unslothrl.records import Group
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import LARGEST
 from unslothrl.tracking.report import charts, page, rollout_data, signs
@@ -33,17 +32,15 @@ class Page(HTMLParser):
 
     def __init__(self, source: str):
         super().__init__()
-        self.source = source
-        self.tags, self.attributes, self.text = [], [], []
-        self.scripts, self.inside = [], ""
+        self.source, self.inside = source, ""
+        self.tags, self.attributes, self.text, self.scripts = [], [], [], []
         self.feed(source)
 
     def handle_starttag(self, tag, attrs):
         self.inside = tag
         self.tags.append(tag)
         self.attributes += attrs
-        if tag == "script":
-            self.scripts.append("")
+        self.scripts += [""] * (tag == "script")
 
     def handle_endtag(self, tag):
         self.inside = ""
@@ -107,21 +104,12 @@ def test_every_chart_of_the_issue_is_there(shown):
 
 
 def test_before_and_after_have_intervals_and_a_paired_difference(run, shown):
-    rows = run.read_metrics()
-    first, last = (row["eval/held_out/pass@1"] for row in (rows[0], rows[-1]))
+    first, last = (run.read_metrics()[i]["eval/held_out/pass@1"] for i in (0, -1))
     row = re.search(r"<tr><th>pass@1 .*?</tr>", shown.source)[0]
-    plain = re.sub("<.*?>", "", row)
-    number = r"-?[0-9.]+"
-    found = re.fullmatch(
-        rf"pass@1 held_out({number}) \(({number}) to ({number})\)"
-        rf"({number}) \({number} to {number}\)"
-        rf"\+({number}) \(\+?({number}) to \+?({number})\), p (?:=|&lt;) {number}.*",
-        plain,
-    )
-    before, low, high, after, change, least, most = map(float, found.groups())
-    assert (before, after) == pytest.approx((first, last), abs=0.001)
-    assert low < before < high and least < change < most
-    assert change == pytest.approx(last - first, abs=0.001)
+    numbers = map(float, re.findall(r"-?\d*\.\d+", re.sub("<.*?>", " ", row)))
+    before, low, high, after, bottom, top, change, least, most, p, _ = numbers
+    assert (before, after, change) == pytest.approx((first, last, last - first), abs=0.001)
+    assert low < before < high and bottom < after < top and least < change < most and p < 0.05
 
 
 def test_the_policy_allows_this_script_alone(shown):
@@ -308,15 +296,15 @@ def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
     }  # fmt: skip
 
 
+def write_texts(folder: RunFolder, step: int, texts: list[str]) -> None:
+    drawn = tuple(completion(3, text=text) for text in texts)
+    rows = rollout_rows([replace(group("a", [1.0] * len(texts)), completions=drawn)])
+    folder.write_rows("rollouts", step, rows)
+
+
 def test_long_texts_are_cut_in_the_middle_and_a_step_is_bounded(folder):
     texts = [("x" * 50_000) + f"end {i}" for i in range(40)]
-    made = Group(
-        group("a", [1.0]).task,
-        tuple(completion(3, text=text) for text in texts),
-        {"accuracy": (1.0,) * 40},
-        (1.0,) * 40,
-    )
-    folder.write_rows("rollouts", 1, rollout_rows([made]))
+    write_texts(folder, 1, texts)
     step = shown_step(folder, 1)
     assert len(json.dumps(step)) <= rollout_data.MOST_BYTES_OF_STEP
     begin, left_out, end = step["prompts"][0]["candidates"][7]["completion"]
@@ -334,9 +322,7 @@ def test_of_a_large_step_some_prompts_are_shown(folder):
 def test_the_page_of_a_long_run_is_bounded(folder, monkeypatch):
     monkeypatch.setattr(rollout_data, "MOST_BYTES", 600_000)
     for step in range(1, 101):
-        made = group("a", [1.0] * 4)
-        texts = tuple(completion(3, text=f"{step} " * 2000) for _ in range(4))
-        folder.write_rows("rollouts", step, rollout_rows([replace(made, completions=texts)]))
+        write_texts(folder, step, [f"{step} " * 2000] * 4)
     data = browser_data(folder)["steps"]
     assert len(data) == rollout_data.MOST_STEPS and data[-1]["name"] == "100"
     assert len(json.dumps(data)) < 700_000
@@ -394,17 +380,14 @@ def test_any_values_can_be_drawn(values):
 
 def test_values_that_are_equal_but_for_rounding_can_be_drawn():
     assert charts.nice_ticks(0.9900000000000001, 0.9900000000000002)[0] < 0.99
-    rows = [{"step": i, "reward/mean": 0.1 + i * 1e-17} for i in range(1000)]
-    assert signs.found(RunHistory(rows)) == []
+    assert signs_of({"reward_mean": [0.1 + i * 1e-17 for i in range(1000)]}) == []
 
 
-def test_a_fault_of_the_report_ends_no_run(folder):
+def test_a_fault_of_the_report_ends_no_run():
     notes = []
     with noting_errors(notes.append):
         raise ZeroDivisionError("float\ndivision")
-    assert notes == [
-        "the report cannot be written (ZeroDivisionError: float division); the run continues"
-    ]
+    assert len(notes) == 1 and "ZeroDivisionError: float division" in notes[0]
     with pytest.raises(OSError), noting_errors(notes.append):
         raise OSError(28, "No space left on device")
 
@@ -450,19 +433,14 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     assert "difference of the last" in page.words
 
 
-def test_the_runs_of_a_folder_are_listed(pair, capsys):
-    assert cli.main(["report", str(pair[0].parent)]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
-    assert head.split()[:3] == ["run", "status", "started"]
-    assert [line.split()[0] for line in lines] == ["a", "b"]
-    assert "killed" in lines[0] and "grpo" in lines[0] and " -> " in lines[0]
-
-
-def test_a_run_whose_process_is_gone_was_killed(tmp_path, capsys):
+def test_runs_are_listed_and_one_whose_process_is_gone_was_killed(tmp_path, capsys):
     folder = make_run(tmp_path / "a", 1)
+    make_run(tmp_path / "b", 1)
     for status in ("running", "killed"):
         assert cli.main(["report", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines()[1].split()[1] == status
+        _, line, other = capsys.readouterr().out.splitlines()
+        assert (line.split()[:2], other.split()[0]) == (["a", status], "b")
+        assert "grpo" in line and " -> " in line
         page = write_report(tmp_path / "a").read_text()
         assert f"<small class='{status}'>{status}</small>" in page
         folder.close()
@@ -500,13 +478,13 @@ def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
     runs = [RunHistory(()), RunHistory(())]
     for run, scores in zip(runs, (before, after), strict=True):
         run.__dict__["evaluations"] = {0: {"s": scores}}
-    first, last = ((run, (0, value)) for run, value in zip(runs, (0.5, 0.25), strict=True))
-    return re.sub("<.*?>", "", page.difference(first, last, "s", key))
+    first, last = runs
+    found = page.difference((first, (0, 0.5)), (last, (0, 0.25)), "s", key)
+    return re.sub("<.*?>", "", found)
 
 
 def test_the_difference_of_evaluations_by_hand():
-    before = {str(i): [0.0, 1.0] for i in range(4)}
-    after = {str(i): [1.0, 1.0] for i in range(4)}
+    before, after = ({str(i): scores for i in range(4)} for scores in ([0.0, 1.0], [1.0, 1.0]))
     # every problem gains a half; of the 16 ways to give signs two are as far from 0
     assert plain_difference(before, after) == "+0.500 (+0.500 to +0.500), p = 0.125"
     assert plain_difference(before, {"0": [1.0]}) == "-"  # other problems
@@ -517,26 +495,3 @@ def test_the_difference_of_evaluations_by_hand():
     scores = {str(i): [float(i % 2)] for i in range(6)}  # paired by name, in whatever order
     turned = dict(reversed(scores.items()))
     assert plain_difference(scores, turned) == "+0.000 (+0.000 to +0.000), p = 1.000"
-
-
-def evaluated(path: Path, answers: list[str]) -> RunHistory:
-    """A run with one evaluation: tasks of the same names, whatever their problems are."""
-    folder = RunFolder.create(path.parent, path.name, "")
-    groups = [
-        replace(one, task=replace(one.task, answer=answer))
-        for i, answer in enumerate(answers)
-        for one in [group(f"eval/s/{i}", [1.0])]
-    ]
-    folder.write_rows("evals", 0, evaluation_rows({"s": groups}))
-    folder.log({"step": 0, "eval/s/pass@1": 1.0, "eval/s/best_of_n": 1.0})
-    return RunHistory.read(folder)
-
-
-def test_other_problems_under_the_same_names_are_not_paired(tmp_path):
-    """What a seed holds out is numbered from 0 in every run."""
-    one, same, other = (
-        evaluated(tmp_path / name, list(answers))
-        for name, answers in (("a", "123"), ("b", "123"), ("c", "124"))
-    )
-    shown = [page.evaluations([one, each])[2][3] for each in (same, other)]
-    assert shown[0].startswith("+0.000") and shown[1] == "-"

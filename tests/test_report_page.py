@@ -17,7 +17,6 @@ from unslothrl.tracking.rows import read_jsonl
 
 pytestmark = pytest.mark.slow
 
-READY = "document.querySelectorAll('#prompts .prompt').length > 0"
 MOST_PICTURE = 300_000  # bytes
 
 
@@ -36,9 +35,10 @@ def page(browser):
     browser.problems.clear()
     browser.look(1280, 900)
 
-    def opened(path: Path, hash: str = ""):
+    def opened(folder, hash: str = ""):
         browser.open("about:blank")
-        browser.open(path.as_uri() + hash)
+        browser.open(report(folder).as_uri() + hash)
+        browser.wait_for("document.querySelectorAll('#prompts .prompt').length > 0")
         return browser
 
     yield opened
@@ -57,10 +57,24 @@ def report(folder) -> Path:
     return folder.path / "report.html"
 
 
-def texts(browser, selector: str) -> list[str]:
+def each(browser, selector: str, figure: str):
+    """A figure of every element `e` that is selected."""
     return browser.evaluate(
-        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => e.textContent)"
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => {figure})"
     )
+
+
+def texts(browser, selector: str) -> list[str]:
+    return each(browser, selector, "e.textContent")
+
+
+def first_task(browser) -> str:
+    return texts(browser, ".prompt h3")[0].split()[0]
+
+
+def wait_for_answer(browser, said: str) -> None:
+    """To a search in all steps."""
+    browser.wait_for(f"document.getElementById('said').textContent.includes('{said}')")
 
 
 def set_value(browser, name: str, value, event: str = "change") -> None:
@@ -89,15 +103,10 @@ def rows(folder, step: int) -> list[dict]:
     return read_jsonl(folder.step_file("rollouts", step))
 
 
-DRAWN = (
-    "[...document.querySelectorAll('figure path.line')]"
-    ".every((e) => e.getBoundingClientRect().width > 0)"
-)
-
-
 def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
-    browser = page(report(run))
-    assert browser.evaluate(DRAWN) and len(texts(browser, "figure")) >= 14
+    browser = page(run)
+    assert all(each(browser, "figure path.line", "e.getBoundingClientRect().width > 0"))
+    assert len(texts(browser, "figure")) >= 14
     at = box(browser, "figure .plot")
     last = texts(browser, "figure:first-of-type .legend")[0]
     browser.move_to(at["x"] + 1, at["y"] + at["height"] / 2)
@@ -111,21 +120,19 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
 
 
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
-    browser = page(report(run))
-    browser.wait_for(READY)
+    browser = page(run)
     for _ in range(2):  # also when it is chosen again, after another step
         at = box(browser, "figure .plot")
         browser.move_to(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
         browser.click(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
         wait_for_step(browser, "step=5")
-        assert texts(browser, ".prompt h3")[0].startswith(rows(run, 5)[0]["task"] + " ")
+        assert first_task(browser) == rows(run, 5)[0]["task"]
         browser.evaluate("document.getElementById('next').click()")
         wait_for_step(browser, "step=6")
 
 
 def test_the_keyboard_reads_charts_too(page, run):
-    browser = page(report(run))
-    browser.wait_for(READY)
+    browser = page(run)
     browser.evaluate("document.querySelector('.plot').focus()")
     for key in ("ArrowLeft", "ArrowLeft", "Enter"):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
@@ -133,19 +140,18 @@ def test_the_keyboard_reads_charts_too(page, run):
 
 
 def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
-    browser = page(report(run))
-    browser.wait_for(READY)
+    browser = page(run)
     assert browser.evaluate("document.getElementById('where').textContent") == "step 12, 12 of 16"
     for index in (0, 5, 11):
         set_value(browser, "slider", index, "input")
         known = rows(run, index + 1)
         wait_for_step(browser, f"step={index + 1}")
         assert texts(browser, ".candidate pre") == [row["completion"] for row in known]
-    places = browser.evaluate(
-        "[...document.querySelector('.candidates').children]"
-        ".map((e) => { const b = e.getBoundingClientRect(); return [b.x, b.y] })"
+    x, y = (
+        each(browser, ".prompt:first-child .candidates > *", f"e.getBoundingClientRect().{axis}")
+        for axis in "xy"
     )
-    assert len({y for _, y in places}) == 1 and len({x for x, _ in places}) == 4
+    assert len(set(y)) == 1 and len(set(x)) == 4
     meta = texts(browser, ".candidate .meta")[0]
     assert "reward" in meta and "accuracy" in meta and "advantage" in meta and "selected" in meta
     assert "not selected" in texts(browser, ".candidate .meta")[3]
@@ -153,8 +159,7 @@ def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
 
 
 def test_search_filters_and_orders(page, run):
-    browser = page(report(run), "#step=2")
-    browser.wait_for(READY)
+    browser = page(run, "#step=2")
     known = rows(run, 2)
     groups = [known[i : i + 4] for i in range(0, 16, 4)]
     for name, keeps in (
@@ -169,30 +174,28 @@ def test_search_filters_and_orders(page, run):
         assert shown == [g[0]["task"] for g in groups if keeps(g)], name
     set_value(browser, "order", "longest")
     longest = max(groups, key=lambda g: max(len(row["completion"]) for row in g))
-    assert texts(browser, ".prompt h3")[0].split()[0] == longest[0]["task"]
-    earlier = {row["task"]: 0.0 for row in known}
-    for row in rows(run, 1):  # which drew the same prompts
-        earlier[row["task"]] -= sum(row["rewards"].values()) / 4
-    for row in known:
-        earlier[row["task"]] += sum(row["rewards"].values()) / 4
+    assert first_task(browser) == longest[0]["task"]
+    gained = {row["task"]: 0.0 for row in known}
+    for sign, drawn in ((-1, rows(run, 1)), (1, known)):  # of the same prompts
+        for row in drawn:
+            gained[row["task"]] += sign * sum(row["rewards"].values()) / 4
     set_value(browser, "order", "improved")
-    assert texts(browser, ".prompt h3")[0].split()[0] == max(earlier, key=earlier.get)
-    assert f"{max(earlier.values()):+.3f}" in texts(browser, ".prompt h3")[0]
+    assert first_task(browser) == max(gained, key=gained.get)
+    assert f"{max(gained.values()):+.3f}" in texts(browser, ".prompt h3")[0]
     set_value(browser, "order", "drawn")
     part = groups[2][1]["completion"][5:40].strip()
     set_value(browser, "search", part.upper(), "input")
     browser.wait_for("document.querySelectorAll('.prompt').length === 1")
-    assert texts(browser, ".prompt h3")[0].split()[0] == groups[2][0]["task"]
+    assert first_task(browser) == groups[2][0]["task"]
     assert texts(browser, "mark") == [part]
 
 
 def test_search_and_filters_over_all_steps(page, run):
-    browser = page(report(run))
-    browser.wait_for(READY)
+    browser = page(run)
     wanted = rows(run, 3)[6]["completion"][:60]
     set_value(browser, "search", wanted, "input")
     set_value(browser, "everywhere", True)
-    browser.wait_for("document.getElementById('said').textContent.includes('in all steps')")
+    wait_for_answer(browser, "in all steps")
     (hit,) = texts(browser, "#hits li")
     assert hit.startswith(f"step 3, {rows(run, 3)[6]['task']} ")
     browser.evaluate("document.querySelector('#hits a').click()")
@@ -206,30 +209,21 @@ def test_search_and_filters_over_all_steps(page, run):
         for i in range(0, 16, 4)
         if not any(row["score"] for row in rows(run, step)[i : i + 4])
     ]
-    browser.wait_for(
-        f"document.getElementById('said').textContent.startsWith('{len(all_wrong)} prompt')"
-    )
+    wait_for_answer(browser, f"{len(all_wrong)} prompt")
     assert [int(text.split()[1][:-1]) for text in texts(browser, "#hits li")] == all_wrong
 
 
 def test_tokens_are_coloured_on_demand(page, run):
-    browser = page(report(run), "#step=4")
-    browser.wait_for(READY)
+    browser = page(run, "#step=4")
     assert texts(browser, ".t") == []
     set_value(browser, "colour", "gaps")
     first = "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
     assert first == rows(run, 4)[0]["completion"]
-    colours = browser.evaluate(
-        "[...new Set([...document.querySelectorAll('.t')]"
-        ".map((e) => getComputedStyle(e).backgroundColor))].length"
-    )
-    assert colours > 5
+    assert len(set(each(browser, ".t", "getComputedStyle(e).backgroundColor"))) > 5
     title = browser.evaluate("document.querySelector('.t').title")
     assert title.startswith("log-probability -") and ", learner " in title
     set_value(browser, "colour", "advantages")
-    whole = browser.evaluate(
-        "[...document.querySelectorAll('.candidate pre')].map((e) => e.style.backgroundImage)"
-    )
+    whole = each(browser, ".candidate pre", "e.style.backgroundImage")
     assert [colour.startswith("linear-gradient") for colour in whole] == [
         row["advantage"] != 0 for row in rows(run, 4)
     ]
@@ -240,8 +234,8 @@ def test_hostile_completions_stay_text(page, tmp_path, has_turns):
     write = lambda draw, length: HOSTILE  # noqa: E731
     folder = make_run(tmp_path / "hostile", 2, write=write, has_turns=has_turns)
     folder.write_summary({"status": "finished", "command": HOSTILE, "adapter": HOSTILE})
-    browser = page(write_report(folder))
-    browser.wait_for(READY)
+    write_report(folder)
+    browser = page(folder)
     seen = texts(browser, ".candidate pre.said" if has_turns else ".candidate pre")[0]
     assert "</script><script>window.hacked=1</script><img src=x" in seen
     assert "␀␛[2J⟨202e⟩reversed⟨202c⟩ ⟨2028⟩" in seen
@@ -249,7 +243,7 @@ def test_hostile_completions_stay_text(page, tmp_path, has_turns):
         set_value(browser, "colour", colour)
     set_value(browser, "search", "<script>", "input")
     set_value(browser, "everywhere", True)
-    browser.wait_for("document.getElementById('said').textContent.includes('in all steps')")
+    wait_for_answer(browser, "in all steps")
     assert browser.evaluate("typeof window.hacked") == "undefined"
     assert browser.evaluate("document.querySelectorAll('img, iframe').length") == 0
     assert browser.evaluate("document.scripts.length") == 2
@@ -263,7 +257,7 @@ def episodes(tmp_path_factory):
 
 
 def test_episodes_are_browsed_turn_by_turn(page, episodes):
-    browser = page(report(episodes), "#step=4")
+    browser = page(episodes, "#step=4")
     wait_for_step(browser, "step=4")
     turns = [turn for row in rows(episodes, 4) for turn in row["turns"]]
     written = texts(browser, ".candidate pre:not(.said)")
@@ -291,20 +285,14 @@ def test_episodes_are_browsed_turn_by_turn(page, episodes):
 def test_no_other_script_runs(browser, run, tmp_path):
     """What would have got into the page all the same is refused by its policy."""
     path = tmp_path / "report.html"
-    source = (
-        report(run)
-        .read_text()
-        .replace(
-            "<section", "<script>window.hacked=1</script><script src='evil.js'></script><section", 1
-        )
-    )
-    path.write_text(source)
+    planted = "<script>window.hacked=1</script><script src='evil.js'></script><section"
+    path.write_text(report(run).read_text().replace("<section", planted, 1))
     (tmp_path / "evil.js").write_text("window.hacked = 2")
     browser.open(path.as_uri())
     assert browser.evaluate("typeof window.hacked") == "undefined"
     with pytest.raises(RuntimeError, match="TrustedHTML"):
         browser.evaluate("document.body.innerHTML = '<b>x</b>'")
-    assert len([each for each in browser.problems if "Content Security Policy" in each]) >= 2
+    assert sum("Content Security Policy" in problem for problem in browser.problems) >= 2
     browser.problems.clear()
 
 
@@ -321,9 +309,8 @@ def test_pictures(page, run, episodes, tmp_path, name):
     """Nothing is wider than the window, and the pictures are as small as the documents want."""
     folder = Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path))
     for kind, shown in (("", run), ("-rollouts", run), ("-episodes", episodes)):
-        browser = page(report(shown), "" if not kind else "#step=4")
+        browser = page(shown, "" if not kind else "#step=4")
         browser.look(**LOOKS[name])
-        browser.wait_for(READY)
         assert browser.evaluate(WIDER) <= 0
         if kind == "-rollouts":
             set_value(browser, "colour", "gaps")

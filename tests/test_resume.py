@@ -40,12 +40,8 @@ FLAGS = (
 @pytest.fixture(scope="module")
 def problems(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("data") / "problems.jsonl"
-    path.write_text(
-        "".join(
-            json.dumps({"problem": f"What is {i} + {2 * i}?", "answer": str(3 * i)}) + "\n"
-            for i in range(101, 131)
-        )
-    )
+    rows = [{"problem": f"What is {i} + {2 * i}?", "answer": str(3 * i)} for i in range(101, 131)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
@@ -113,16 +109,13 @@ def test_before_the_first_step_a_folder_resumes_from_its_start(stopped, whole):
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory) -> Path:
-    """The folder of a run that was stopped in its third step."""
-    runs = tmp_path_factory.mktemp("third")
     with pytest.MonkeyPatch.context() as patch:
-        folder, _ = stop_in(patch, runs, Trainer, "assign_credit", 3)
-    return folder
+        return stop_in(patch, tmp_path_factory.mktemp("third"), Trainer, "assign_credit", 3)[0]
 
 
 @pytest.fixture
 def half(third, tmp_path) -> Path:
-    """A copy of it."""
+    """A copy of the folder of a run that was stopped in its third step."""
     return Path(shutil.copytree(third, tmp_path / "runs" / "x"))
 
 
@@ -143,7 +136,6 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(half, whole, ca
     newest.write_bytes(content)
     with (half / "metrics.jsonl").open("ab") as file:
         file.write(b'{"step": 3, "rew')
-    capfd.readouterr()
     assert cli.main(["--resume", str(half)]) == 0
     assert "checkpoint step_000002 is damaged (learner.safetensors" in capfd.readouterr().out
     assert differences(half, whole) == []
@@ -152,7 +144,6 @@ def test_a_damaged_checkpoint_is_said_and_the_one_before_it_used(half, whole, ca
 def test_where_none_is_whole_that_is_said(half, capfd):
     for path in half.glob("checkpoints/*/progress.json"):
         path.write_bytes(path.read_bytes()[:-9])
-    capfd.readouterr()
     assert cli.main(["--resume", str(half)]) == 2
     (line,) = capfd.readouterr().err.splitlines()
     assert "checkpoint step_000002 is damaged" in line
@@ -239,15 +230,14 @@ def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkey
 @pytest.mark.parametrize("phase", few(["rename", "flush", "latest", "publish"]))
 def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
     """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
-    killed = Path(__file__).with_name("killed.py")
+    killed = str(Path(__file__).with_name("killed.py"))
     where = ["--output_dir", str(tmp_path), "--run_name", "x"]
     for number, arguments in ((3, [*FLAGS, *where]), (1, ["--resume", str(tmp_path / "x")])):
         reading, writing = os.pipe()
-        program = [sys.executable, str(killed), phase, str(number), str(writing), "--", "train"]
+        program = [sys.executable, killed, phase, str(number), str(writing), "--", "train"]
         process = subprocess.Popen(
-            [*program, *arguments],
-            pass_fds=[writing], stdout=subprocess.DEVNULL,
-        )  # fmt: skip
+            [*program, *arguments], pass_fds=[writing], stdout=subprocess.DEVNULL
+        )
         os.close(writing)
         if os.read(reading, 1):
             process.kill()

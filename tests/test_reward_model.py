@@ -1,17 +1,17 @@
 """A reward model as a reward: `--reward rm:runs/NAME`."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
 import safetensors.numpy
+from fakes import completion, task
 from few_cases import few
 
 from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.records import Completion, Group, Task
+from unslothrl.records import Group
 from unslothrl.rewards import model
 from unslothrl.rewards.reward import IN_LEARNER
 from unslothrl.training.group_source import RewardModel
@@ -44,10 +44,7 @@ def test_the_newest_adapter_of_a_run_is_meant(tmp_path):
         (lambda folder: (folder / "adapters").mkdir(parents=True), "this run has saved no adapter"),
         (lambda folder: head(folder, dtype=np.float16), "damaged"),
         (lambda folder: head(folder, weight=((1.0,), (2.0,))), "damaged"),
-        (
-            lambda folder: (head(folder) / model.HEAD_FILE).write_bytes(struct.pack("<Q", 1 << 40)),
-            "damaged",
-        ),
+        (lambda folder: (head(folder) / model.HEAD_FILE).write_bytes(b"\1" * 8), "damaged"),
         (lambda folder: head(folder, weight=((1.0, np.nan),)), "damaged"),
         (lambda folder: head(folder, std=(0.0,)), "damaged"),
     ],
@@ -59,22 +56,13 @@ def test_what_is_no_reward_model_is_refused(tmp_path, make, said):
     assert "\n" not in str(error.value)
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-1])
-
-
-def group(*texts, lost=()):
+def group(*lengths, lost=()):
     completions = tuple(
-        Completion(
-            tuple(range(1, i + 2)), (-1.0,) * (i + 1), (True,) * (i + 1), (0,) * (i + 1),
-            "lost" if i in lost else "stop", text,
-        )
-        for i, text in enumerate(texts)
-    )  # fmt: skip
-    task = Task("t/0", "?", "3", "? ", (7, 8))
-    count = len(texts)
-    earned = {"accuracy": (1.0,) * count, "rm": (0.0,) * count}
-    return Group(task, completions, earned, (1.0,) * count)
+        completion(length, finish_reason="lost" if i in lost else "stop")
+        for i, length in enumerate(lengths)
+    )
+    ones, zeros = (1.0,) * len(lengths), (0.0,) * len(lengths)
+    return Group(task("t/0", (7, 8)), completions, {"accuracy": ones, "rm": zeros}, ones)
 
 
 def test_every_candidate_gets_its_score_times_the_weight():
@@ -84,29 +72,22 @@ def test_every_candidate_gets_its_score_times_the_weight():
         asked.extend((sample.prompt_ids, tuple(sample.completion_ids)) for sample in samples)
         return [10.0 * len(asked), -1.0, 2.5]
 
-    first = group("a", "b")
-    found = RewardModel("rm", 0.5, False, judge).judged([first, group("c")])
-    assert asked == [((7, 8), (1,)), ((7, 8), (1, 2)), ((7, 8), (1,))]
+    found = RewardModel("rm", 0.5, False, judge).judged([group(1, 2), group(1)])
+    assert asked == [((7, 8), (10,)), ((7, 8), (10, 11)), ((7, 8), (10,))]
     assert [each.rewards["rm"] for each in found] == [(15.0, -0.5), (1.25,)]
     assert found[0].rewards["accuracy"] == (1.0, 1.0) and found[0].scores == (1.0, 1.0)
     assert found[0].totals == (16.0, 0.5)
 
 
-def test_alone_its_sign_is_what_is_right():
-    judged = RewardModel("rm", 1.0, True, lambda s: [0.1, -3.0]).judged([group("a", "b")])
-    assert judged[0].scores == (1.0, 0.0)
-
-
-def test_one_whose_environment_failed_earns_nothing():
-    model = RewardModel("rm", 1.0, True, lambda samples: [0.1, 3.0])
-    judged = model.judged([group("a", "b", lost=(1,))])
-    assert judged[0].rewards["rm"] == (0.1, 0.0)
+def test_alone_its_sign_is_what_is_right_and_one_whose_environment_failed_earns_nothing():
+    alone = RewardModel("rm", 1.0, True, lambda samples: [0.1, -3.0, 3.0])
+    (judged,) = alone.judged([group(1, 2, 3, lost=(2,))])
+    assert judged.rewards["rm"] == (0.1, -3.0, 0.0) and judged.scores[:2] == (1.0, 0.0)
 
 
 def test_only_a_model_makes_a_judge(tmp_path):
     config = Config(reward=("accuracy", f"rm:{head(tmp_path / 'it')}=2"))
     found = RewardModel.of(config, list)
-    assert found is not None
     assert (found.name, found.weight, found.is_first) == ("rm", 2.0, False)
     assert RewardModel.of(Config(reward=("accuracy",)), list) is None
 

@@ -1,5 +1,7 @@
 """The think-and-answer rewards against hand-made completions."""
 
+from contextlib import closing
+
 import pytest
 from fakes import completed
 
@@ -33,30 +35,21 @@ def test_accuracy(completion, answer, expected):
 
 
 @pytest.mark.parametrize(
-    ("completion", "expected"),
+    ("reward", "completion", "expected"),
     [
-        (GOOD, 0.1),
-        ("<think>a\nb</think><answer>c\nd</answer>", 0.1),  # lines inside are fine
-        ("well, " + GOOD, 0.0),
-        ("<answer>2</answer><think>1+1</think>", 0.0),
-        ("<think>1+1=2</think> so <answer>2</answer>", 0.0),
+        (format.think_answer_format, GOOD, 1.0),
+        (format.think_answer_format, "<think>a\nb</think><answer>c\nd</answer>", 1.0),
+        (format.think_answer_format, "well, " + GOOD, 0.0),
+        (format.think_answer_format, "<answer>2</answer><think>1+1</think>", 0.0),
+        (format.think_answer_format, "<think>1+1=2</think> so <answer>2</answer>", 0.0),
+        (tags.tag_count, GOOD, 1.0),
+        (tags.tag_count, GOOD + "x" * 30, 0.85),  # 1 - 5 * 30 * 0.001
+        (tags.tag_count, GOOD + "x" * 5000, 0.0),  # bounded: not a punishment for being right
+        (tags.tag_count, "<think><think></think>", 0.25),  # a tag that stands twice does not count
     ],
 )
-def test_format(completion, expected):
-    assert format.think_answer_format(completion) == pytest.approx(10 * expected)
-
-
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        (GOOD, 0.2),
-        (GOOD + "x" * 30, 0.17),  # 0.2 - 30 * 0.001
-        (GOOD + "x" * 5000, 0.0),  # bounded: 0.2 - 5 would be a punishment for being right
-        ("<think><think></think>", 0.05),  # a tag that stands twice does not count
-    ],
-)
-def test_tag_count(completion, expected):
-    assert tags.tag_count(completion) == pytest.approx(5 * expected)
+def test_format_and_tag_count(reward, completion, expected):
+    assert reward(completion) == pytest.approx(expected)
 
 
 def test_rewards_come_by_name_and_completion():
@@ -111,17 +104,14 @@ def test_a_column_of_a_reward_is_read_by_its_name():
 def test_countdown(answer, expected):
     completion = f"<think>x</think><answer>{answer}</answer>"
     assert countdown.solves(completion, [44, 19, 35], 60) == expected
-
-
-def test_countdown_is_exact():
-    assert countdown.solves("<answer>(1 / 3) * 3 * 7</answer>", [1, 3, 3, 7], 7) == 1
-    assert countdown.solves("<answer>3 / (1 - 1 / 4)</answer>", [3, 1, 1, 4], 4) == 1
-    assert countdown.solves("3 + 4", [3, 4], 7) == 0  # no tags
+    assert countdown.solves(answer, [44, 19, 35], 60) == 0  # no tags
 
 
 @pytest.mark.parametrize(
     ("answer", "numbers", "target", "expected"),
     [
+        ("(1 / 3) * 3 * 7", [1, 3, 3, 7], 7, 1.0),
+        ("3 / (1 - 1 / 4)", [3, 1, 1, 4], 4, 1.0),
         ("5 - -3", [5, -3], 8, 1.0),
         ("5 * (-3)", [5, -3], -15, 1.0),
         ("5 - 3", [5, -3], 2, 0.0),  # 3 is not given
@@ -130,7 +120,7 @@ def test_countdown_is_exact():
         ("3 + 3", [3, -3], 6, 0.0),
     ],
 )
-def test_countdown_with_negative_numbers(answer, numbers, target, expected):
+def test_countdown_is_exact(answer, numbers, target, expected):
     assert countdown.solves(f"<answer>{answer}</answer>", numbers, target) == expected
 
 
@@ -193,12 +183,9 @@ def test_search_keeps_the_signs_of_mathematics(pair):
 
 def test_any_of_several_gold_answers_is_right():
     several = {"answers": ["7", "seven"]}
-    scorer = Scorer(rewards.choose(("accuracy", "boxed")))
     made = [f"<answer>{text}</answer>\\boxed{{{text}}}" for text in ("7", "seven", "8")]
-    try:
+    with closing(Scorer(rewards.choose(("accuracy", "boxed")))) as scorer:
         found = scorer.score([completed(text, 1, "7", several) for text in made])
-    finally:
-        scorer.close()
     assert found.rewards == {"accuracy": [1.0, 1.0, 0.0], "boxed": [1.0, 1.0, 0.0]}
 
 

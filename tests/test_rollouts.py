@@ -12,18 +12,13 @@ SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
 
 def test_tasks_by_hand():
-    # 30 prompts, learner takes 8, two actors share 22
-    assert list(task_counts(30, 2, 1, 8)) == [11, 11, 8]
-    # the remainder goes to the first
+    assert list(task_counts(30, 2, 1, 8)) == [11, 11, 8]  # the learner takes 8
     assert list(task_counts(32, 3, 1, 8)) == [8, 8, 8, 8]
-    assert list(task_counts(33, 3, 1, 8)) == [9, 8, 8, 8]
-    # 0: the learner only trains
-    assert list(task_counts(30, 2, 1, 0)) == [15, 15, 0]
-    # fewer prompts than generators: actors first
-    assert list(task_counts(2, 3, 1, 8)) == [1, 1, 0, 0]
+    assert list(task_counts(33, 3, 1, 8)) == [9, 8, 8, 8]  # the remainder goes to the first
+    assert list(task_counts(30, 2, 1, 0)) == [15, 15, 0]  # the learner only trains
+    assert list(task_counts(2, 3, 1, 8)) == [1, 1, 0, 0]  # actors first
     assert list(task_counts(4, 3, 1, 8)) == [1, 1, 1, 1]
-    # no actors: learners take everything
-    assert list(task_counts(31, 0, 2, 8)) == [16, 15]
+    assert list(task_counts(31, 0, 2, 8)) == [16, 15]  # no actors
 
 
 @given(st.integers(1, 99), st.integers(0, 9), st.integers(1, 4), st.integers(0, 40))
@@ -58,9 +53,8 @@ def test_what_an_actor_is_given_goes_with_its_next_call():
     stream = RolloutStream(cluster, 0, overlaps=True)
     first = stream.send([task("a"), task("b")], 2, SAMPLING, (0,))
     second = stream.send([task("c")], 2, SAMPLING, (0,))
-    assert [call.method for call in process.queue] == ["collect", "collect"]
-    given = [[a.index for a in call.arguments[2]] for call in process.queue]
-    assert given == [first, []]
+    calls = [(call.method, [a.index for a in call.arguments[2]]) for call in process.queue]
+    assert calls == [("collect", first), ("collect", [])]
     process.is_hanging = False
     assert [group.task.id for group in stream.wait([*first, *second])] == ["a", "b", "c"]
     assert [a.index for a in process.target.given] == [*first, *second]

@@ -1,10 +1,12 @@
 """An actor whose log-probabilities are far from the learner's is named; one far off is stopped."""
 
+import pickle
+
 import numpy as np
 import pytest
-from fakes import completion, samples_of, task
+from fakes import group, samples_of
 
-from unslothrl.records import Agreement, Group
+from unslothrl.records import Agreement
 from unslothrl.training.metrics import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
 
@@ -18,8 +20,8 @@ def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
 class Watched(SamplerGapWatch):
     def __init__(self):
         self.notes: list[str] = []
-        self.stops: list[tuple[str, str]] = []
-        super().__init__(self.notes.append, lambda name, why: self.stops.append((name, why)))
+        self.stops: list[str] = []
+        super().__init__(self.notes.append, lambda name, why: self.stops.append(name))
 
 
 def noise(size: int, mean: float, seed: int) -> np.ndarray:
@@ -40,10 +42,7 @@ def test_gaps_by_hand():
 
 
 def test_a_sample_knows_its_generator_and_keeps_it_on_its_way():
-    import pickle
-
-    group = Group(task("0"), (completion(), completion()), {"accuracy": (1.0, 0.0)}, (1.0, 0.0))
-    ((first,), _) = samples_of(group)
+    ((first,), _) = samples_of(group("0", [1.0, 0.0]))
     assert first.generator == pickle.loads(pickle.dumps(first)).generator == "actor-0"
 
 
@@ -60,19 +59,13 @@ def test_metrics_of_several_generators_alone():
 def test_one_that_stands_out_twice_is_named_once():
     watch = Watched()
     for version in range(5):
+        means = enumerate((0.005, 0.006, 0.08))
         watch.saw(
-            [
-                stats(
-                    ("actor-0", version, noise(400, 0.005, version)),
-                    ("actor-1", version, noise(400, 0.006, version + 100)),
-                    ("actor-2", version, noise(400, 0.08, version + 200)),
-                )
-            ],
+            [stats(*((f"actor-{i}", version, noise(400, m, version + 100 * i)) for i, m in means))],
             version,
         )
         assert len(watch.notes) == (version >= 1)
-    assert watch.notes[0].startswith("actor-2: its log-probabilities are 0.0")
-    assert "the other actors' 0.0" in watch.notes[0] and watch.stops == []
+    assert watch.notes[0].startswith("actor-2: ") and watch.stops == []
 
 
 def test_one_that_is_far_off_is_stopped_and_its_late_samples_do_not_stop_its_successor():
@@ -87,7 +80,7 @@ def test_one_that_is_far_off_is_stopped_and_its_late_samples_do_not_stop_its_suc
         watch.saw([parts], version)
 
     step(10, 10, 1.0)
-    assert [name for name, _ in watch.stops] == ["actor-1"]
+    assert watch.stops == ["actor-1"]
     step(11, 10, 1.0)  # of the process that has been stopped
     assert len(watch.stops) == 1
     step(12, 12, 0.005)

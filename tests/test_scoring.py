@@ -122,8 +122,6 @@ async def hangs_once(completion):
 def length(completion, answer):
     print("noise that must not reach the caller")
     return len(completion)
-def broken(completion, answer):
-    raise ValueError("no\\nanswer")
 def ends(completion, answer):
     os._exit(3)
 def hungry(completion, answer):
@@ -149,6 +147,7 @@ def scored(path: Path, *functions: str, texts=("ab", "c"), **options):
 @pytest.mark.real
 def test_what_a_function_of_the_users_own_may_take(own):
     expected = {
+        "both": [-2.5, -2.5],
         "length": [2.0, 1.0],
         "named": [3.0, 3.0],
         "rest": [3.0, 3.0],
@@ -159,13 +158,7 @@ def test_what_a_function_of_the_users_own_may_take(own):
         "decimal": [0.25, 0.25],
     }
     found = scored(own, *expected)
-    assert (found.rewards, found.scores, found.failures) == (expected, [2.0, 1.0], [])
-
-
-@pytest.mark.real
-def test_a_reward_may_differ_from_the_score(own):
-    found = scored(own, "both")
-    assert found.rewards == {"both": [-2.5, -2.5]} and found.scores == [1.0, 1.0]
+    assert (found.rewards, found.scores, found.failures) == (expected, [1.0, 1.0], [])
 
 
 @pytest.mark.real
@@ -201,15 +194,11 @@ def test_a_file_without_such_a_function_is_told_before_a_run(text, said, tmp_pat
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("function", "reason"),
-    few(
-        [
-            ("batch_of_wrong_length", "returned no list of 2: [1]"),
-            ("batch_stalls", "took longer than 6 s"),
-            ("broken", "ValueError: no\nanswer"),
-            ("ends", "ended its process"),
-        ],
-        3,
-    ),
+    [
+        ("batch_of_wrong_length", "returned no list of 2: [1]"),
+        ("batch_stalls", "took longer than 6 s"),
+        ("ends", "ended its process"),
+    ],
 )
 def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
     found = scored(own, function, deadline_s=0.5)
@@ -232,22 +221,16 @@ def test_weights_and_the_reported_score():
         found = scorer.score([completed(r"\boxed{1/2}", 9, "0.5"), completed("x", 1, "0.5")])
     assert found.rewards == {"boxed": [2.0, 0.0], "format": [0.0, 0.0]}
     assert found.scores == [1.0, 0.0]  # without its weight
-    assert [one.name for one in rewards.choose(())] == ["accuracy", "format", "tags"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("acuracy", "set --reward accuracy"),
-        ("format=nan", "each with =WEIGHT behind it"),
-        ("nowhere.py:f", "no such file"),
-    ],
-)
-def test_a_reward_that_cannot_be_is_told_in_a_line(text, said):
-    with pytest.raises(UserError, match=said):
-        rewards.choose((text,))
-    with pytest.raises(UserError, match="twice"):
-        rewards.choose(("format", "format=0.1"))
+def test_a_reward_that_cannot_be_is_told():
+    for chosen, said in (
+        (("format=nan",), "=WEIGHT"),
+        (("nowhere.py:f",), "no such file"),
+        (("format", "format=0.1"), "twice"),
+    ):
+        with pytest.raises(UserError, match=said):
+            rewards.choose(chosen)
 
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -302,9 +285,6 @@ HOSTILE_TEXT = {
 }
 
 
-RIGHT = {"a megabyte of boxes"}  # in the innermost
-
-
 @pytest.mark.real
 @pytest.mark.parametrize(
     "reward", few(["boxed", "think_answer_tags", "accuracy", "countdown", "search"], 2)
@@ -320,10 +300,9 @@ def test_hostile_text_neither_crashes_nor_outlasts_its_deadline(reward):
         assert scorer.score([right]).scores == [1.0]
     assert found.scores[1::2] == [1.0] * len(made)  # those between them
     wrong = dict(zip(HOSTILE_TEXT, found.scores[::2], strict=True))
-    assert {name for name, score in wrong.items() if score} <= RIGHT
+    assert {name for name, score in wrong.items() if score} <= {"a megabyte of boxes"}
     assert all(one.reason == "took longer than 2 s" for one in found.failures), found.failures
-    slow = dict(zip(HOSTILE_TEXT, found.seconds[::2], strict=True))
-    assert max(slow.values()) < 2.0 + 1.0, slow
+    assert max(found.seconds[::2]) < 2.0 + 1.0, found.seconds
     assert not TOUCHED.exists()
 
 
@@ -344,9 +323,8 @@ def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
     assert [row["score"] for row in found] == [1.0, 0.0, 0.0]
     assert [row["answer"] for row in found] == [r"\frac{1}{2}", "1,2", None]
     assert found[0]["rewards"] == {"boxed": 1.0, "format": 0.0} and found[0]["seconds"] > 0
-    assert "3 completions, mean score 0.3333, 0 failed" in err and "a second" in err
+    assert "3 completions, mean score 0.3333, 0 failed" in err
     path.write_text(json.dumps({"problem": "a", "answer": "1"}) + "\n")
-    assert cli.main(["score", str(path), "--reward", "boxed"]) == 2
-    assert "row 1: column completion must be text" in capfd.readouterr().err
-    assert cli.main(["score", str(path), "--reward", "bxed"]) == 2
-    assert "set --reward boxed" in capfd.readouterr().err
+    for reward, said in (("boxed", "row 1: column completion"), ("bxed", "set --reward boxed")):
+        assert cli.main(["score", str(path), "--reward", reward]) == 2
+        assert said in capfd.readouterr().err

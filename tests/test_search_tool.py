@@ -7,7 +7,7 @@ from math import log
 from pathlib import Path
 
 import pytest
-from environment_files import call, observed, written
+from environment_files import call, observed, started, written
 
 from unslothrl import environments
 from unslothrl.cluster import on_node
@@ -40,13 +40,14 @@ def test_scores_are_those_worked_out_by_hand(tmp_path):
     """The words: "cats the cat sat on the mat", "a dog and a cat a cat", "fish swim"."""
     index = search.Index(Corpus(rows_in(tmp_path, ROWS)))
     scores = index.bm25.get_scores(["cat", "mat", "the"])
-    assert scores.tolist() == pytest.approx(
-        [by_hand(1, 2, 7) + by_hand(1, 1, 7) + by_hand(2, 1, 7), by_hand(2, 2, 7), 0]
-    )
-    assert [each.name for each in index.best("cat", 3)] == ["7", "Cats"]
-    assert by_hand(2, 2, 7) > by_hand(1, 2, 7)
-    assert [each.name for each in index.best("the CAT, the mat?", 3)] == ["Cats", "7"]
-    assert [each.name for each in index.best("swim cat", 1)] == ["corpus.jsonl 3"]
+    cats = by_hand(1, 2, 7) + by_hand(1, 1, 7) + by_hand(2, 1, 7)
+    assert scores.tolist() == pytest.approx([cats, by_hand(2, 2, 7), 0])
+    for asked, most, names in (
+        ("cat", 3, ["7", "Cats"]),
+        ("the CAT, the mat?", 3, ["Cats", "7"]),
+        ("swim cat", 1, ["corpus.jsonl 3"]),
+    ):
+        assert [each.name for each in index.best(asked, most)] == names
 
 
 @pytest.mark.real
@@ -80,12 +81,9 @@ def test_an_episode_reads_what_it_has_searched_for(tmp_path):
 def test_the_index_is_built_once(tmp_path):
     """The file may be gone when an episode begins."""
     path = rows_in(tmp_path, ROWS)
-    host = Host(setup_of(path))
-    host.start()
+    host = started(setup_of(path))
     os.remove(path)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("environment_files.Host", lambda setup: host)
-        assert observed(host.setup, call("search", query="fish"))[0][1] == 0
+    assert observed(host.setup, call("search", query="fish"))[0][1] == 0
 
 
 def test_a_long_text_is_cut_where_it_has_an_end():
@@ -103,11 +101,11 @@ def test_a_folder_is_read_in_order_and_below(tmp_path):
     (tmp_path / "b").mkdir()
     (tmp_path / ".hidden").mkdir()
     written(tmp_path, CATS, "b/cats.md")
-    written(tmp_path, DOGS, "a.txt")
+    written(tmp_path, "\ufeff" + DOGS, "a.txt")
     written(tmp_path, "not seen", ".hidden/x.txt")
     written(tmp_path, "x = 1", "code.py")
-    found = Corpus(str(tmp_path))
-    assert list(found) == [("a.txt", DOGS, ""), ("b/cats.md", CATS, "")]
+    assert list(Corpus(str(tmp_path))) == [("a.txt", DOGS, ""), ("b/cats.md", CATS, "")]
+    assert list(Corpus(str(tmp_path / "a.txt"))) == [("a.txt", DOGS, "")]
 
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path):
@@ -132,11 +130,9 @@ def test_a_word_is_found_however_its_letters_are_encoded(written, asked, tmp_pat
     assert [each.name for each in index.best(asked, 3)] == ["a"]
 
 
-def test_files_of_rows_and_of_text_are_read(tmp_path):
+def test_a_row_is_called_by_its_title_or_else_by_its_id(tmp_path):
     rows = [{"id": "1", "title": "Cats", "text": CATS}, {"id": "2", "title": "", "text": DOGS}]
     assert list(Corpus(rows_in(tmp_path, rows))) == [("Cats", CATS, "Cats"), ("2", DOGS, "")]
-    written(tmp_path, "\ufeff" + CATS, "text.txt")
-    assert list(Corpus(str(tmp_path / "text.txt"))) == [("text.txt", CATS, "")]
 
 
 def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path, monkeypatch):
@@ -162,12 +158,11 @@ def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path, monkeypatch):
         with pytest.raises(UserError, match=why) as error:
             environments.check_tools((f"search:{tmp_path / name}",))
         assert str(error.value).isprintable()
-    good = f"search:{rows_in(tmp_path, ROWS)}"
     with pytest.raises(UserError, match="no such file"):
         environments.check_tools(("search",))
     monkeypatch.setattr(corpus, "MOST_PASSAGES", 2)
     with pytest.raises(UserError, match="more than 2 passages"):
-        environments.check_tools((good,))
+        environments.check_tools((f"search:{rows_in(tmp_path, ROWS)}",))
 
 
 @pytest.mark.real
@@ -195,9 +190,8 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
         assert content.keys() == names and on_node.digest(sent)
         target = tmp_path / f"node of {Path(path).name}"
         moved = on_node.write({sent: content}, target)
-        here = on_node.renamed(config, lambda path, moved=moved: moved.get(path, path))
-        moved = environments.corpus_of(here.tools[1])
-        assert here.tools[0] == "python" and str(target) in moved
-        assert sorted(Corpus(moved)) == sorted(Corpus(path))
-        assert on_node.digest(here.tools[1]) == on_node.digest(sent)
+        tool, here = on_node.renamed(config, lambda path, moved=moved: moved.get(path, path)).tools
+        assert tool == "python" and str(target) in here
+        assert sorted(Corpus(environments.corpus_of(here))) == sorted(Corpus(path))
+        assert on_node.digest(here) == on_node.digest(sent)
     assert on_node.digest(f"search:{tmp_path}/nowhere") == ""

@@ -35,18 +35,14 @@ def test_parameters_are_those_of_transformers(name):
     from transformers import AutoConfig, AutoModelForCausalLM
 
     shape = KNOWN[name]
+    sizes = {
+        "num_hidden_layers": shape.layers, "hidden_size": shape.hidden,
+        "intermediate_size": shape.inner, "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads, "head_dim": shape.head,
+        "vocab_size": shape.vocabulary, "tie_word_embeddings": shape.tied,
+    }  # fmt: skip
     kind = "qwen2" if shape.biases else "qwen3" if shape.head_norms else "llama"
-    config = AutoConfig.for_model(
-        kind,
-        num_hidden_layers=shape.layers,
-        hidden_size=shape.hidden,
-        intermediate_size=shape.inner,
-        num_attention_heads=shape.heads,
-        num_key_value_heads=shape.kv_heads,
-        head_dim=shape.head,
-        vocab_size=shape.vocabulary,
-        tie_word_embeddings=shape.tied,
-    )
+    config = AutoConfig.for_model(kind, **sizes)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     assert sum(p.numel() for p in model.parameters()) == shape.parameters()
@@ -80,17 +76,17 @@ def test_layers_that_stay_in_16_bits_are_counted_as_such():
     assert shape.parameters() == plain.parameters() and shape.shard(2).unquantised == 544
 
 
-@pytest.mark.parametrize(
-    ("name", "known"),
-    [
-        ("unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "qwen2.5-7b"),
-        ("unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit", "qwen2.5-0.5b"),
-        ("unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit", "llama-3.1-8b"),
-        ("Qwen/Qwen3-4B", "qwen3-4b"),
-    ],
-)
-def test_known_models_are_known_by_name(name, known):
-    assert shapes.shape_of(name) == KNOWN[known]
+def test_known_models_are_known_by_name():
+    for name, known in {
+        "unsloth/Qwen2.5-7B-Instruct-bnb-4bit": SEVEN,
+        "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit": KNOWN["qwen2.5-0.5b"],
+        "unsloth/Meta-Llama-3.1-8B-Instruct-bnb-4bit": KNOWN["llama-3.1-8b"],
+        "Qwen/Qwen3-4B": KNOWN["qwen3-4b"],
+        "Qwen/Qwen2.5-Math-7B-Instruct": replace(SEVEN, context=4096),
+        "unsloth/Qwen2.5-Coder-7B-Instruct-bnb-4bit": SEVEN,
+        "Qwen/Qwen3-4B-Base": replace(KNOWN["qwen3-4b"], context=32_768),
+    }.items():
+        assert shapes.shape_of(name) == known, name
 
 
 @pytest.mark.parametrize(
@@ -107,13 +103,6 @@ def test_what_is_not_known_gets_no_sizes(name, capsys):
     said = capsys.readouterr()
     assert said.out == "" and said.err.startswith(f"unslothrl: model {name}: ")
     assert "size" in said.err or "weights: give a 16-bit" in said.err
-
-
-def test_relatives_of_known_models_have_their_own_context():
-    seven = KNOWN["qwen2.5-7b"]
-    assert shapes.shape_of("Qwen/Qwen2.5-Math-7B-Instruct") == replace(seven, context=4096)
-    assert shapes.shape_of("unsloth/Qwen2.5-Coder-7B-Instruct-bnb-4bit") == seven
-    assert shapes.shape_of("Qwen/Qwen3-4B-Base").context == 32_768
 
 
 FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "vocab_size": 320,
@@ -149,9 +138,9 @@ def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
 def test_a_model_of_the_hubs_cache_is_read(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     folder = tmp_path / "models--owner--some-3b"
-    (folder / "refs").mkdir(parents=True)
+    for part in ("refs", "snapshots/abc"):
+        (folder / part).mkdir(parents=True)
     (folder / "refs/main").write_text("abc")
-    (folder / "snapshots/abc").mkdir(parents=True)
     assert shapes.shape_of("owner/some-3b") is None
     (folder / "snapshots/abc/config.json").write_text(json.dumps(FOLDER))
     assert shapes.shape_of("owner/some-3b").layers == 2

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -30,37 +31,24 @@ def is_free(lock: Path) -> bool:
     return True
 
 
-class Llm:
-    """Notes whether the lock was taken when it was told to sleep or to wake."""
-
-    def __init__(self, lock: Path):
-        self.lock, self.locked = lock, []
-
-    def sleep(self, level: int) -> None:
-        self.locked.append(("sleep", not is_free(self.lock)))
-
-    def wake_up(self) -> None:
-        self.locked.append(("wake", not is_free(self.lock)))
-
-
 def test_an_engine_sleeps_and_wakes_under_the_lock_of_its_card(tmp_path, monkeypatch):
     monkeypatch.setenv(SCRATCH, str(tmp_path))
-    llm = Llm(tmp_path / LOCK)
+    lock, told = tmp_path / LOCK, []
+    llm = SimpleNamespace(
+        sleep=lambda level: told.append(("sleep", is_free(lock))),
+        wake_up=lambda: told.append(("wake", is_free(lock))),
+    )
     engine = VllmEngine(llm, BASE, takes_turns=True)
     engine.wake()
     engine.sleep()
-    assert llm.locked == [("sleep", True), ("wake", True), ("sleep", True)]
-    assert is_free(llm.lock)
+    assert told == [("sleep", False), ("wake", False), ("sleep", False)] and is_free(lock)
 
 
 def test_a_process_that_dies_leaves_the_lock_free(tmp_path):
-    program = f"""
-import os
-from unslothrl.engines.vllm_internals import sleep_lock
-with sleep_lock({str(tmp_path)!r}):
-    print("held", flush=True)
-    os.read(0, 1)
-"""
+    program = (
+        "from unslothrl.engines.vllm_internals import sleep_lock\n"
+        f"with sleep_lock({str(tmp_path)!r}): print('held', flush=True); input()"
+    )
     child = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

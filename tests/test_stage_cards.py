@@ -10,14 +10,8 @@ from unslothrl.tracking.report.history import RunHistory
 from unslothrl.weights import adapter_use, starting_adapter
 from unslothrl.weights.adapter_use import Use
 
-OF_RL = (
-    "trained by reinforcement",
-    "reinforcement-learning",
-    "reward by",
-    "temperature",
-    "tokens per completion",
-    "| reward |",
-)
+OF_RL = ("trained by reinforcement", "reinforcement-learning", "reward by", "temperature",
+         "tokens per completion", "| reward |")  # fmt: skip
 
 
 @pytest.mark.parametrize("command", TABLES)
@@ -28,17 +22,14 @@ def test_a_card_is_of_its_stage(command, tmp_path):
     use = Use("me/base", "Be brief.", chat_template="{{ messages }}", stages=stages)
     text = card.card("mine v000002", use, "me/base", run)
     head, _, body = text.removeprefix("---\n").partition("\n---\n")
-    meta = yaml.safe_load(head)
-    assert meta == {
+    kind = "reward-trainer" if command == "rm" else command
+    assert yaml.safe_load(head) == {
         "library_name": "peft",
         "pipeline_tag": "text-classification" if command == "rm" else "text-generation",
         "base_model": "me/base",
         "datasets": ["me/data"],
-        "tags": [
-            "trl", {"sft": "sft", "dpo": "dpo", "rm": "reward-trainer"}[command], "lora",
-            "unslothrl",
-        ],
-    }  # fmt: skip
+        "tags": ["trl", kind, "lora", "unslothrl"],
+    }
     assert origin.METHODS[command].name in body and not any(word in body for word in OF_RL)
     assert "1. SFT on me/examples, run first\n2. " in body and "Be brief." in body
     assert f"`unslothrl {command} --recipe FILE.toml`" in body and "\nlr = 0.5\n" in body

@@ -39,19 +39,15 @@ def stale_sample(learner: Passes, several_updates: bool):
     """Through credit assignment, with advantage 1 for both tokens."""
     drawn = Completion((7, 8), tuple(map(math.log, SAMPLER)), (True, True), (3, 5), "stop")
     group = Group(task("a"), (drawn, drawn), {"accuracy": (1.0, -1.0)}, (1.0, 0.0))
-    selected = credit.assign(
-        [group],
-        objectives.load("grpo"),
-        select="topk",
-        topk=1,
-        seed=0,
-        measure=lambda samples: [
-            replace(sample, measured=measured)
-            for sample, measured in zip(samples, learner.measure(samples, False), strict=True)
-        ],
+
+    def measure(samples):
+        known = zip(samples, learner.measure(samples, False), strict=True)
+        return [replace(sample, measured=measured) for sample, measured in known]
+
+    (sample,) = credit.assign(
+        [group], learner.objective, select="topk", topk=1, seed=0, measure=measure,
         several_updates=several_updates,
-    )
-    (sample,) = selected.samples
+    ).samples  # fmt: skip
     assert sample.policy_version == 3  # the oldest
     return replace(sample, advantages=np.ones(2, np.float32))
 
@@ -70,8 +66,7 @@ def test_staleness_is_corrected_by_w_and_rho_is_the_learners_own(learner, severa
     first = learner.forward_backward(Batch((sample,), 1, 2))
     assert first.loss == pytest.approx(-(2 + 0.8) / 2)
     assert (first.clipped, first.corrected) == (0, 1)
-    gradient = learner.backend.logprobs.grad
-    assert gradient.tolist() == pytest.approx([-2 / 2, -0.8 / 2])
+    assert learner.backend.logprobs.grad.tolist() == pytest.approx([-2 / 2, -0.8 / 2])
 
 
 def test_later_updates_clip_against_the_learners_policy_before_the_step(learner):
