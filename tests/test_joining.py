@@ -1,7 +1,6 @@
 """Joining a cluster that a user started by `ray start --head`, token authentication included."""
 
 import json
-import os
 import socket
 from pathlib import Path
 from types import SimpleNamespace

@@ -3,10 +3,10 @@ refused and counted, in every process that imports Python's sockets."""
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from python_process import python
 
 pytestmark = pytest.mark.real
 
@@ -60,14 +60,9 @@ def run(tmp_path, command):
     attempts.write_text("")
     online = {k: v for k, v in os.environ.items() if not k.endswith("_OFFLINE")}
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-m", "unslothrl", *command.split(), "--output_dir", "runs"],
-        cwd=tmp_path,
-        env={**online, "PYTHONPATH": path, "ATTEMPTS": str(attempts)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    environ = {**online, "PYTHONPATH": path, "ATTEMPTS": str(attempts)}
+    command = [*command.split(), "--output_dir", "runs"]
+    done = python("-m", "unslothrl", *command, cwd=tmp_path, env=environ)
     return done.stdout + done.stderr, attempts.read_text().splitlines()
 
 

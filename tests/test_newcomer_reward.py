@@ -3,11 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_process import python
 
 ROOT = Path(__file__).parents[1]
 ROWS = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
@@ -51,33 +50,21 @@ def documented_reward() -> str:
     return text.split("```python\n")[1].split("```")[0]
 
 
-@pytest.fixture
-def package(tmp_path) -> Path:
-    """A copy of the package, as in a newcomer's checkout."""
-    for folder in ("unslothrl", "recipes"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    return tmp_path / "unslothrl"
-
-
-def python(package: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60,
-        cwd=package.parent, env={**os.environ, "PYTHONPATH": str(package.parent)},
-    )  # fmt: skip
-
-
 def write(path: Path, rows: list[dict]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 @pytest.mark.real
-def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
-    (package / "rewards" / "builtin" / "length.py").write_text(documented_reward())
+def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(tmp_path):
+    """In a copy of the package, as in a newcomer's checkout."""
+    for folder in ("unslothrl", "recipes"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "unslothrl/rewards/builtin/length.py").write_text(documented_reward())
     rows = write(tmp_path / "rows.jsonl", ROWS)
     lacking = write(tmp_path / "lacking.jsonl", [{"problem": row["problem"]} for row in ROWS])
-    done = python(package, "-c", RUN, rows, lacking)
-    assert done.returncode == 0, done.stderr[-3000:]
+    environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = python("-c", RUN, rows, lacking, cwd=tmp_path, env=environ)
     words, rewards, refused, unknown = json.loads(done.stdout)
     assert sorted(words) == list(range(1, 9))
     assert rewards == [2.0 * (count == 3) for count in words]

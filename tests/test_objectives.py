@@ -4,13 +4,12 @@ import dataclasses
 import math
 import random
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from python_process import python
 
 from unslothrl.algorithms import (
     advantages,
@@ -430,7 +429,4 @@ def test_resolve_does_not_load_torch(tmp_path):
         "import unslothrl.training.trainer\n"
         "print(config.clip_high, sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout == "0.3 []\n", done.stderr[-4000:]
+    assert python("-c", code, cwd=tmp_path).stdout == "0.3 []\n"
