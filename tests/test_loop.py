@@ -294,27 +294,6 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
     assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
 
 
-@pytest.mark.slow
-def test_code_is_scored_in_the_loop(train, tmp_path):
-    """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
-    tests = {"inputs": ["1"], "outputs": ["2"]}
-    rows = [
-        {"messages": [{"role": "user", "content": f"What is {i} + 1?"}], "test_cases": tests}
-        for i in range(100, 110)
-    ]
-    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, folder, _, err = train(
-        dataset=tmp_path / "code.jsonl", reward=["code", "format=0.5"], max_steps=1
-    )
-    assert code == 0, err
-    (row,) = metrics(folder)
-    assert row["reward/code"] == 0 and row["reward/failed"] == 0
-    assert 0 <= row["reward/format"] <= 0.5
-    assert "```python" not in rollouts(folder, 1)[0]["prompt"]  # which this base cannot follow
-    code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
-    assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1
-
-
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):
     """The sampler and the learner agree on every sampled token, over both turns."""
     (tmp_path / "calculator.py").write_text(shown("calculator.py"))

@@ -321,6 +321,8 @@ def test_a_target_is_tried_before_anything_is_started(run, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=r"mirror .*/file/below cannot be reached \(NotADirectory"):
         mirror.of_run(config_of(run, tmp_path / "file" / "below"))
+    with pytest.raises(UserError, match="s3fs"):
+        mirror.of_run(config_of(run, "s3://bucket/x"))
     assert mirror.of_run(Config()) is None
     there = tmp_path / "there"
     assert mirror.of_run(config_of(run, there)).url == f"{there}/one"

@@ -11,35 +11,23 @@ from python_process import python
 pytestmark = pytest.mark.real
 
 REFUSED = """
-import os, socket, traceback
-LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0", "::")
+import os, socket, sys, traceback
+HERE = ("127.", "::1", "localhost", "0.0.0.0", "::", socket.gethostname())
 
-def refuse(where):
-    with open(os.environ["ATTEMPTS"], "a") as file:
-        frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-2]]
-        frames = [frame for frame in frames if "/http" not in frame]
-        file.write(f"{where} from {' '.join(frames[-8:])}\\n")
-    raise OSError(101, "Network is unreachable")
-
-def is_here(host):
-    names = ("", None, socket.gethostname())
+def refuse(event, arguments):
+    if event not in ("socket.connect", "socket.getaddrinfo"):
+        return
+    host = arguments[0]
+    if event == "socket.connect":
+        host = arguments[1][0] if isinstance(arguments[1], tuple) else ""  # of Unix
     host = host.decode() if isinstance(host, bytes) else host
-    return host in names or host.startswith(LOOPBACK)
+    if host and not host.startswith(HERE):
+        with open(os.environ["ATTEMPTS"], "a") as file:
+            frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-1]]
+            file.write(f"{host} from {' '.join(frames[-8:])}\\n")
+        raise OSError(101, "Network is unreachable")
 
-def watched(name):
-    real = getattr(socket.socket, name)
-    def call(self, address, *more):
-        if isinstance(address, tuple) and not is_here(address[0]):
-            refuse(address[0])
-        return real(self, address, *more)
-    setattr(socket.socket, name, call)
-
-for name in ("connect", "connect_ex"):
-    watched(name)
-real_look_up = socket.getaddrinfo
-def look_up(host, *more, **named):
-    return real_look_up(host, *more, **named) if is_here(host) else refuse(host)
-socket.getaddrinfo = look_up
+sys.addaudithook(refuse)
 """
 RL = (
     "train --learner grpo --model embedded --dataset embedded --cluster local "
