@@ -228,11 +228,7 @@ def test_a_reward_in_a_users_file_trains_and_its_failures_are_counted(train, tmp
 
 
 def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
-    """Before a model is loaded, unless it only fails on what a model writes."""
-    (tmp_path / "mine.py").write_text(FAILING)
-    code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
-    assert code == 2 and err.count("\n") == 1 and "loading" not in out
-    assert "made-up completions: ValueError: no luck (mine.py, line 5): fix it" in err
+    """On what a model writes; any other is found out by tests/test_trial.py's."""
     later = FAILING.replace("raise", "if '{' in completion: return 1\n    raise")
     (tmp_path / "mine.py").write_text(later)
     code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
