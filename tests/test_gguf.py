@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from conftest import SMALL
 from few_cases import few
 
 from unslothrl import embedded
@@ -13,16 +14,19 @@ from unslothrl.errors import UserError
 from unslothrl.export import gguf
 
 REGEX = next(iter(gguf.SPLITS))[0][0]  # Qwen2's
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
+
+
+def split_by(pattern: str) -> dict:
+    part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [part, {**BYTES, "use_regex": False}]}
 
 
 def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model) -> dict:
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
-    split = {"type": "Split", "pattern": {"Regex": REGEX}, "behavior": "Isolated", "invert": False}
-    sequence = {"type": "Sequence", "pretokenizers": [split, byte_level]}
     vocabulary = {"a": 0, "b": 1, "ab": 2}
     return {
         "model": {"type": "BPE", "vocab": vocabulary, "merges": list(merges), **model},
-        "pre_tokenizer": pre_tokenizer or sequence,
+        "pre_tokenizer": pre_tokenizer or split_by(REGEX),
         "normalizer": normalizer,
         "added_tokens": [
             {"id": 3, "content": "<|end|>", "special": True},
@@ -49,28 +53,17 @@ def test_the_embedded_tokenizer_merges_nothing():
     assert found.tokens[259] == "<think>" and found.types[259] == gguf.USER_DEFINED
 
 
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
-
-
-def split_by(pattern: str) -> dict:
-    part = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [part, {**BYTES, "use_regex": False}]}
+DIGITS = {"type": "Digits", "individual_digits": True}
 
 
 @pytest.mark.parametrize(
     ("pre_tokenizer", "name"),
     [
         (BYTES, "gpt-2"),
-        (split_by(REGEX), "qwen2"),
         (split_by(REGEX.replace("|\\p{N}|", "|\\p{N}{1,3}|")), "llama-bpe"),
-        (
-            {"type": "Sequence",
-             "pretokenizers": [{"type": "Digits", "individual_digits": True}, BYTES]},
-            "smollm",
-        ),
+        ({"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}, "smollm"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, name):
     assert read(tmp_path, tokenizer_json(pre_tokenizer)).pre == name
 
@@ -95,10 +88,7 @@ def test_what_llama_cpp_would_read_otherwise_is_refused(tmp_path, content, words
 
 # Each family small, with what is special about it: a head that is not hidden / heads, tied
 # embeddings, biases, Llama 3.1's frequencies, YaRN.
-SIZES = {
-    "vocab_size": 320, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-}  # fmt: skip
+SIZES = {**SMALL, "hidden_size": 64, "intermediate_size": 96}
 LLAMA3 = {
     "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 8.0, "low_freq_factor": 1.0,
     "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
@@ -125,21 +115,16 @@ def small_model(kind: str):
     torch.manual_seed(3)
     config = AutoConfig.for_model(family, **{**SIZES, **more}, eos_token_id=2, pad_token_id=0)
     model = AutoModelForCausalLM.from_config(config)
-    for name, parameter in model.named_parameters():
-        if parameter.dim() == 1:
-            offset = 0.0 if name.endswith("bias") else 1.0
-            torch.nn.init.normal_(parameter, mean=offset, std=0.2)
-        else:
-            torch.nn.init.normal_(parameter, std=0.15)
-    for parameter in model.parameters():  # not the rotary embedding's frequencies
+    for name, parameter in model.named_parameters():  # not the rotary embedding's frequencies
+        is_norm = parameter.dim() == 1 and not name.endswith("bias")
+        torch.nn.init.normal_(parameter, float(is_norm), 0.2 if parameter.dim() == 1 else 0.15)
         parameter.data = parameter.data.half()
     return model.eval()
 
 
 def write(model, path, kind: str = "f16") -> None:
     found = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
-    special = {"eos": 2, "pad": 0}
-    tokenizer = replace(found, special=special, chat_template="{{ messages }}")
+    tokenizer = replace(found, special={"eos": 2, "pad": 0}, chat_template="{{ messages }}")
     gguf.write(model, tokenizer, path, kind, "x")
 
 
@@ -153,8 +138,7 @@ def test_llamas_heads_are_interleaved_by_hand():
     rows = torch.arange(8.0)  # two heads of four: halves (0 1)(2 3) and (4 5)(6 7)
     assert gguf.in_order(q, rows[:, None], config)[:, 0].tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
     assert gguf.in_order(k, rows[:4], config).tolist() == [0, 2, 1, 3]
-    v = q.replace("q_proj", "v_proj")
-    assert gguf.in_order(v, rows, config) is rows
+    assert gguf.in_order(q.replace("q_proj", "v_proj"), rows, config) is rows
     config.model_type = "qwen2"
     assert gguf.in_order(q, rows, config) is rows
 
@@ -189,10 +173,7 @@ def test_llama_3_1s_frequencies_by_hand():
 )
 def test_a_model_that_llama_cpp_computes_otherwise_is_refused(kind, more, words):
     config = small_model(kind).config
-    for name, value in more.items():
-        setattr(config, name, value) if name != "model_type" else config.__dict__.update(
-            {name: value}
-        )
+    config.__dict__.update(more)
     with pytest.raises(UserError) as caught:
         gguf.check(config)
     assert words in str(caught.value)
@@ -223,8 +204,7 @@ def test_transformers_reads_the_same_model_back(tmp_path, kind):
     if model.config.rope_parameters["rope_type"] != "default":
         read_back.config.rope_parameters = model.config.rope_parameters  # it reads no scaling
         read_back.model.rotary_emb = type(read_back.model.rotary_emb)(read_back.config)
-    ids = tuple(range(4, 100))
-    alike = merging.likeness(model.float(), read_back.eval(), [ids])
+    alike = merging.likeness(model.float(), read_back.eval(), [tuple(range(4, 100))])
     assert alike.largest < 1e-4 and alike.same_choice == 1
 
 
@@ -254,7 +234,7 @@ def test_q8_0_keeps_weights_to_half_a_step_of_their_block(tmp_path):
             # half of 1/127, and the rounding of the block's scale to float16
             assert (error <= blocks / 225).all() and error.max() > 0
     gguf.round_as_stored(model, "q8_0")
-    name = "model.layers.0.mlp.up_proj.weight"
     tensor = stored["blk.0.ffn_up.weight"]
     rounded = library.dequantize(tensor.data, tensor.tensor_type).astype(np.float16)
-    assert np.array_equal(model.state_dict()[name].numpy(), rounded)
+    weight = model.state_dict()["model.layers.0.mlp.up_proj.weight"]
+    assert np.array_equal(weight.numpy(), rounded)

@@ -6,11 +6,11 @@
 import ast
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from python_process import python
 
 import unslothrl
 
@@ -74,9 +74,5 @@ def test_every_module_and_every_name_that_it_imports_is_there():
     modules = sorted(map(module_of, files))
     assert "unslothrl.backends.unsloth" in modules and len(modules) > 200
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, "-c", CHECK], input=json.dumps([modules, names, sorted(NOT_INSTALLED)]),
-        env=environ, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == []
+    given = json.dumps([modules, names, sorted(NOT_INSTALLED)])
+    assert json.loads(python("-c", CHECK, input=given, env=environ).stdout.splitlines()[-1]) == []

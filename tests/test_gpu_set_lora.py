@@ -12,6 +12,7 @@ import pytest
 import simulated_driver
 import torch
 import vllm_without_kernels
+from conftest import SMALL
 from engine_contract import drain
 from safetensors.torch import save
 
@@ -26,11 +27,8 @@ from unslothrl.weights.published import Published
 
 pytestmark = pytest.mark.slow
 
-SIZES = {
-    "vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
-    "head_dim": 32, "sliding_window": None, "eos_token_id": 1, "bos_token_id": 0,
-}  # fmt: skip
+SPECIAL = {"head_dim": 32, "sliding_window": None, "eos_token_id": 1, "bos_token_id": 0}
+SIZES = {**SMALL, **SPECIAL}
 TIED = {"qwen2", "qwen3"}
 KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 SLOT_RANK, LESS = 16, 3
@@ -46,6 +44,7 @@ def vllm():
     with pytest.MonkeyPatch.context() as patch:
         vllm_without_kernels.replace_kernels(patch)
         vllm_without_kernels.replace_memory(patch)
+        patch.setattr(base_model, "stop_token_ids", lambda base: [])
         yield
 
 
@@ -101,8 +100,7 @@ def llm(base):
 
 
 @pytest.fixture
-def engine(llm, base, monkeypatch):
-    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
+def engine(llm, base):
     engine = VllmEngine(llm, base)
     yield engine
     engine.close()
@@ -115,9 +113,8 @@ def qwen(tmp_path_factory):
 
 
 @pytest.fixture
-def main_engine(qwen, monkeypatch):
+def main_engine(qwen):
     """A vLLM of its own, with the main job's one slot."""
-    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
     config = vllm_without_kernels.configuration(qwen, rank=SLOT_RANK)
     engine = VllmEngine(vllm_without_kernels.Llm(config), qwen)
     yield engine
@@ -265,7 +262,6 @@ def test_unsloths_manager_holds_what_was_published(qwen, monkeypatch):
     monkeypatch.setattr(mixin, "LRUCacheWorkerLoRAManager", manager.LRUCacheWorkerLoRAManager)
     for module in (mixin, request):
         monkeypatch.setattr(module, "LoRARequest", of_unsloth.LoRARequest)
-    monkeypatch.setattr(base_model, "stop_token_ids", lambda base: [])
     config = vllm_without_kernels.configuration(qwen, rank=SLOT_RANK)
     engine = VllmEngine(vllm_without_kernels.Llm(config), qwen)
     assert type(engine.llm.worker.model_runner.lora_manager).__module__ == manager.__name__

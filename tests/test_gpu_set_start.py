@@ -2,13 +2,13 @@
 it captures, the kernels that it compiles."""
 
 import os
-import subprocess
 import sys
 import types
 
 import pytest
 import simulated_driver
 import vllm_without_kernels
+from python_process import python
 from test_gpu_set_lora import make_base
 
 from unslothrl.engines import vllm_internals
@@ -56,14 +56,9 @@ except RuntimeError as error:
 def test_the_runner_finds_pinned_memory_under_wsl2(variables, base):
     environ = {name: os.environ[name] for name in os.environ if not name.startswith("VLLM_WSL2")}
     environ["PYTHONPATH"] = os.pathsep.join(sys.path)
-    command = [sys.executable, "-c", WSL2, str(base), variables]
-    done = subprocess.run(command, env=environ, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    if variables == "ours":
-        assert "V2 runner: True UVA: True\n" in done.stdout
-        assert "UVA is not available" not in done.stdout
-    else:
-        assert "V2 runner: True UVA: False\nUVA is not available\n" in done.stdout
+    printed = python("-c", WSL2, base, variables, env=environ).stdout
+    assert f"V2 runner: True UVA: {variables == 'ours'}\n" in printed
+    assert ("UVA is not available" in printed) == (variables == "none")
 
 
 def graphs(config, monkeypatch) -> dict[str, list[tuple[int, int]]]:
@@ -90,20 +85,21 @@ def graphs(config, monkeypatch) -> dict[str, list[tuple[int, int]]]:
 
 def test_less_than_half_of_vllms_own_graphs_are_captured(base, monkeypatch):
     monkeypatch.delenv("TORCH_COMPILE_DISABLE", raising=False)
-    captured = {"enforce_eager": False, "max_num_seqs": 255, "max_num_batched_tokens": 8192}
-    vllms_own = vllm_without_kernels.configuration(
-        base, rank=16, **captured, cudagraph_capture_sizes=None
-    )
+
+    def of_sizes(sizes):
+        return vllm_without_kernels.configuration(
+            base, rank=16, enforce_eager=False, max_num_seqs=255, max_num_batched_tokens=8192,
+            cudagraph_capture_sizes=sizes,
+        )  # fmt: skip
+
+    vllms_own = of_sizes(None)
     found = graphs(vllms_own, monkeypatch)
     assert {mode: len(of_mode) for mode, of_mode in found.items()} == {"FULL": 68, "PIECEWISE": 100}
     assert max(found["FULL"])[0] == 248  # more sequences would run without a full graph
     vllms_own.compilation_config.cudagraph_specialize_lora = False
     assert graphs(vllms_own, monkeypatch) == found  # it leaves out nothing for one adapter
 
-    ours = vllm_without_kernels.configuration(
-        base, rank=16, **captured, cudagraph_capture_sizes=graph_sizes(255)
-    )
-    found = graphs(ours, monkeypatch)
+    found = graphs(of_sizes(graph_sizes(255)), monkeypatch)
     assert {mode: len(of_mode) for mode, of_mode in found.items()} == {"FULL": 38, "PIECEWISE": 38}
     assert {adapters for _, adapters in found["FULL"]} == {0, 2}  # base samples have theirs
     assert max(found["FULL"])[0] == 255

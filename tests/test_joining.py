@@ -1,17 +1,13 @@
 """Joining a cluster that a user started by `ray start --head`, token authentication included."""
 
 import json
-import os
-import shutil
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from python_process import python
+from ray_nodes import VARIABLES, RayNodes
 from test_docs import documented_example
 
 from unslothrl.cluster import joining
@@ -20,50 +16,18 @@ from unslothrl.errors import HeadLost, UserError
 pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
-BIN = Path(sys.executable).parent
-VARIABLES = (joining.TOKEN, joining.TOKEN_PATH, joining.MODE, "RAY_ADDRESS")
-
-
-def environment(home: Path) -> dict[str, str]:
-    """The variables of a user whose home folder, also Ray's temporary folder, is `home`."""
-    others = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    return {**others, "HOME": str(home), "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @pytest.fixture(scope="module")
-def ports() -> list[int]:
-    """Two that nothing listens on, in place of Ray's own, which another cluster may have."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as other:
-        return [one.getsockname()[1], other.getsockname()[1]]
-
-
-@pytest.fixture(scope="module")
-def head(ports) -> str:
-    """The address of `home`'s cluster."""
-    return f"127.0.0.1:{ports[0]}"
-
-
-@pytest.fixture(scope="module")
-def home(ports):
-    """-> the home folder of the user whose cluster runs, with a token in it."""
-    folder = Path(tempfile.mkdtemp(prefix="unslothrl-"))  # short: Ray makes sockets below it
-    ray = str(BIN / "ray")
-    subprocess.run(
-        [ray, "get-auth-token", "--generate"],
-        env=environment(folder), check=True, capture_output=True,
-    )  # fmt: skip
-    with (folder / "head.log").open("w") as log:
-        started = subprocess.Popen(
-            [ray, "start", "--head", f"--port={ports[0]}", f"--ray-client-server-port={ports[1]}",
-             "--include-dashboard=false"],
-            env=environment(folder), stdout=log, stderr=log, start_new_session=True,
-        )  # fmt: skip
+def cluster():
+    """With its token in `folder`, the home folder of the user whose cluster it is."""
+    started = RayNodes()
     try:
-        assert started.wait(timeout=120) == 0, (folder / "head.log").read_text()
-        yield folder
+        (started.folder / ".ray").mkdir()
+        (started.folder / ".ray" / "auth_token").write_text(started.token)
+        yield started
     finally:
-        os.killpg(started.pid, signal.SIGKILL)  # the cluster's processes and no others
-        shutil.rmtree(folder, ignore_errors=True)
+        started.close()
 
 
 @pytest.fixture
@@ -74,7 +38,8 @@ def as_user(monkeypatch):
         for name in VARIABLES:
             monkeypatch.setenv(name, "")  # so that a later change is undone as well
             monkeypatch.delenv(name)
-        for name, value in {**environment(home), **variables}.items():
+        own = {"HOME": str(home), "RAY_TMPDIR": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in {**own, **variables}.items():
             monkeypatch.setenv(name, value)
 
     return become
@@ -88,7 +53,7 @@ def refusal(address: str) -> str:
 
 
 @pytest.mark.slow
-def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
+def test_a_run_joins_the_cluster_of_ray_start_head(cluster, as_user, tmp_path):
     """With the learner of docs/algorithms.md, which the driver and the learner's process read."""
     (tmp_path / "sapo.py").write_text(documented_example())
     options = {
@@ -97,40 +62,33 @@ def test_a_run_joins_the_cluster_of_ray_start_head(home, tmp_path):
         "max_new_tokens": 8, "eval_every": 0, "run_name": "joined", "ray_address": "auto",
     }  # fmt: skip
     flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    done = subprocess.run(
-        [sys.executable, ROOT / "train_distributed.py", *flags],
-        env=environment(home), cwd=tmp_path, capture_output=True, text=True, timeout=200,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    as_user(cluster.folder)
+    done = python(ROOT / "train_distributed.py", *flags, cwd=tmp_path, timeout=200)
     summary = json.loads((tmp_path / "runs" / "joined" / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 1)
     assert "INFO" not in done.stderr
 
 
 @pytest.mark.slow
-def test_the_token_is_read_where_ray_reads_it(home, head, as_user, tmp_path):
-    token = (home / ".ray" / "auth_token").read_text()
-    (tmp_path / "token").write_text(token)
-    as_user(home)
-    joining.check(head)  # an explicit address needs it too
-    for variables in (
-        {joining.TOKEN: token},
-        {joining.TOKEN_PATH: str(tmp_path / "token")},
-    ):
-        as_user(tmp_path, **variables)
-        joining.check(head)
+def test_the_token_is_read_where_ray_reads_it(cluster, as_user, tmp_path):
+    as_user(cluster.folder)
+    joining.check(cluster.address)  # an explicit address needs it too
+    in_home = str(cluster.folder / ".ray" / "auth_token")
+    for name, value in ((joining.TOKEN, cluster.token), (joining.TOKEN_PATH, in_home)):
+        as_user(tmp_path, **{name: value})
+        joining.check(cluster.address)
 
 
 @pytest.mark.slow
-def test_a_missing_or_wrong_token_is_named(home, head, as_user, tmp_path):
+def test_a_missing_or_wrong_token_is_named(cluster, as_user, tmp_path):
     as_user(tmp_path)
-    assert "a missing token: copy the head's ~/.ray/auth_token" in refusal(head)
+    assert "a missing token: copy the head's ~/.ray/auth_token" in refusal(cluster.address)
     as_user(tmp_path, RAY_AUTH_TOKEN="0" * 64)
-    assert "does not accept RAY_AUTH_TOKEN: copy" in refusal(head)
+    assert "does not accept RAY_AUTH_TOKEN: copy" in refusal(cluster.address)
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("1" * 64)
     as_user(tmp_path)
-    assert f"does not accept {tmp_path}/.ray/auth_token: copy" in refusal(head)
+    assert f"does not accept {tmp_path}/.ray/auth_token: copy" in refusal(cluster.address)
 
 
 @pytest.mark.parametrize(

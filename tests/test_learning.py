@@ -5,12 +5,11 @@ Ray and vLLM: pass@1 from 0.52 to 0.90 in ten steps for each of three seeds, and
 rewards are shuffled within their group.
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_process import python
+from runs_compared import rows
 
 pytestmark = pytest.mark.slow
 
@@ -22,17 +21,11 @@ ALONE = "--cluster local --number_of_actors 0 --engine transformers"
 
 def solved_by(flags: str, folder: Path) -> dict[int, float]:
     """pass@1 on the held-out set by step, of a run with these flags."""
-    done = subprocess.run(
-        [sys.executable, ROOT / "train_distributed.py", "--run_name", "x", *flags.split()],
-        cwd=folder, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    lines = (folder / "runs" / "x" / "metrics.jsonl").read_text().splitlines()
-    return {
-        row["step"]: row["eval/held_out/pass@1"]
-        for row in map(json.loads, lines)
-        if "eval/held_out/pass@1" in row
-    }
+    program = ROOT / "train_distributed.py"
+    python(program, "--run_name", "x", *flags.split(), cwd=folder, timeout=600)
+    found = rows(folder / "runs" / "x" / "metrics.jsonl")
+    name = "eval/held_out/pass@1"
+    return {row["step"]: row[name] for row in found if name in row}
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ reads the same tokens: `make llama-test`, which installs it. The figures stand i
 import json
 import os
 import random
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from python_process import python
 from test_gguf import MODELS, small_model, write
 
 from unslothrl import embedded
@@ -37,17 +37,10 @@ def ask(file: Path, *, texts=(), ids=()) -> dict:
     """What llama.cpp says, in a process that has it on its path."""
     if not PEER.is_dir():
         pytest.skip("llama.cpp is not installed: make llama-test")
-    done = subprocess.run(
-        [sys.executable, str(ASK), str(file)],
-        input=json.dumps({"texts": list(texts), "ids": list(ids)}),
-        env={**os.environ, "PYTHONPATH": str(PEER)},
-        capture_output=True,
-        encoding="utf-8",
-        errors="replace",  # of its log
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    given = json.dumps({"texts": list(texts), "ids": list(ids)})
+    environ = {**os.environ, "PYTHONPATH": str(PEER)}
+    options = {"encoding": "utf-8", "errors": "replace"}  # of its log
+    return json.loads(python(ASK, file, input=given, env=environ, timeout=300, **options).stdout)
 
 
 def largest_difference(model, file: Path) -> tuple[float, float]:
@@ -69,9 +62,7 @@ def test_logits_of_each_family_agree(tmp_path, kind, record_property):
         gguf.round_as_stored(model, stored)
         largest, spread = largest_difference(model, tmp_path / f"{stored}.gguf")
         record_property(stored, largest)
-        print(
-            f"{kind} {stored}: largest difference {largest:.2g}, spread of the logits {spread:.2g}"
-        )
+        print(f"{kind} {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
         assert largest < most * spread
 
 
@@ -108,7 +99,7 @@ def test_the_embedded_run_as_gguf(tmp_path):
 @pytest.mark.parametrize("split", gguf.SPLITS)
 def test_tokens_agree_where_there_are_merges(tmp_path, split):
     """Tokenizers trained on this project's texts, which split as each of the known ones does."""
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
     (patterns, by_words), name = split, gguf.SPLITS[split]
     parts = [
@@ -120,7 +111,6 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
     parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=by_words))
     tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama-bpe"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
-    tokenizer.decoder = decoders.ByteLevel()
     root = Path(__file__).parents[1]
     texts = [path.read_text() for path in (*root.glob("docs/*.md"), *root.glob("tests/*.py"))]
     trainer = trainers.BpeTrainer(
@@ -139,6 +129,5 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
     gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
     expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in [*ODD, *texts]]
     said = ask(tmp_path / "x.gguf", texts=[*ODD, *texts])["tokens"]
-    wrong = [text[:80] for text, one, other in zip([*ODD, *texts], expected, said, strict=True)
-             if one != other]  # fmt: skip
-    assert wrong == []
+    pairs = zip([*ODD, *texts], expected, said, strict=True)
+    assert [text[:80] for text, one, other in pairs if one != other] == []

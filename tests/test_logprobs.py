@@ -1,11 +1,10 @@
 """Log-probabilities in parts: the values and gradients of the whole, without its memory."""
 
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from python_process import python
 
 from unslothrl.backends import logprobs
 from unslothrl.backends.lora import LoraBackend
@@ -86,9 +85,8 @@ print(peak() - before, hidden.grad.abs().sum().item() > 0)
 @pytest.mark.slow
 def test_a_large_vocabulary_takes_little_memory():
     """1,024 tokens, whose logits take 622 MB; bench/learner.py has 4,096."""
-    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True)
-    extra_mb, has_gradient = done.stdout.split()
-    assert int(extra_mb) < 300 and has_gradient == "True", done
+    extra_mb, has_gradient = python("-c", MEMORY).stdout.split()
+    assert int(extra_mb) < 300 and has_gradient == "True"
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "gemma2", "cohere", "granite"])

@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 from fakes import group
 from few_cases import few
+from runs_compared import rows as rows_of
 from test_newcomer_environment import shown
 
 from unslothrl.actors.actor import Actor
@@ -49,12 +50,11 @@ def train(tmp_path, capfd):
 
 
 def metrics(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return rows_of(folder / "metrics.jsonl")
 
 
 def rollouts(folder: Path, step: int) -> list[dict]:
-    text = (folder / "rollouts" / f"step_{step:06d}.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
+    return rows_of(folder / "rollouts" / f"step_{step:06d}.jsonl")
 
 
 @pytest.fixture
@@ -228,11 +228,7 @@ def test_a_reward_in_a_users_file_trains_and_its_failures_are_counted(train, tmp
 
 
 def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
-    """Before a model is loaded, unless it only fails on what a model writes."""
-    (tmp_path / "mine.py").write_text(FAILING)
-    code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
-    assert code == 2 and err.count("\n") == 1 and "loading" not in out
-    assert "made-up completions: ValueError: no luck (mine.py, line 5): fix it" in err
+    """On what a model writes; any other is found out by tests/test_trial.py's."""
     later = FAILING.replace("raise", "if '{' in completion: return 1\n    raise")
     (tmp_path / "mine.py").write_text(later)
     code, folder, out, err = train(learner="grpo", reward=[f"{tmp_path}/mine.py:all"])
@@ -241,24 +237,12 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
     assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
-@pytest.mark.parametrize("select", few(["balanced", "max_variance", "random", "all"]))
-def test_every_selection_trains(select, train):
-    code, folder, _, err = train(learner="grpo", select=select, topk=2, max_steps=1)
-    assert code == 0, err
-    (row,) = metrics(folder)
-    assert row["train/selected_completions"] == (24 if select == "all" else 12)
-    if select != "random":
-        assert abs(row["train/selected_advantage_mean"]) < 0.8
-
-
 def test_overlong_by_hand():
     from unslothrl.rewards.reward import Overlong
 
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
     punish = Overlong(limit=10, cache=4)
     assert [punish(n) for n in (0, 6, 7, 8, 10, 12)] == [0, 0, -0.25, -0.5, -1, -1]
-    falls = [punish(n) for n in range(15)]
-    assert falls == sorted(falls, reverse=True)
 
 
 def test_filtered_groups_count_as_generated():
@@ -304,27 +288,6 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
     for row in rollouts(folder, 1):
         assert int(row["rewards"]["shaped"]) in (0, 1, 2) and row["score"] in (0.0, 1.0)
     assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
-
-
-@pytest.mark.slow
-def test_code_is_scored_in_the_loop(train, tmp_path):
-    """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
-    tests = {"inputs": ["1"], "outputs": ["2"]}
-    rows = [
-        {"messages": [{"role": "user", "content": f"What is {i} + 1?"}], "test_cases": tests}
-        for i in range(100, 110)
-    ]
-    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, folder, _, err = train(
-        dataset=tmp_path / "code.jsonl", reward=["code", "format=0.5"], max_steps=1
-    )
-    assert code == 0, err
-    (row,) = metrics(folder)
-    assert row["reward/code"] == 0 and row["reward/failed"] == 0
-    assert 0 <= row["reward/format"] <= 0.5
-    assert "```python" not in rollouts(folder, 1)[0]["prompt"]  # which this base cannot follow
-    code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
-    assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1
 
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):

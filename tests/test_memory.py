@@ -36,18 +36,18 @@ class Nvml:
 def card(monkeypatch):
     """-> a function that puts a card of so many GB into torch.cuda; it returns what was limited."""
 
-    def put(total: float, free: float = 0.0, nvml: Nvml | None = None) -> list[float]:
+    def put(total: int, free: int = 0, nvml: Nvml | None = None) -> list[float]:
         limited: list[float] = []
-        properties = SimpleNamespace(total_memory=int(total * GB), uuid="1234-abcd")
-        for name, answer in {
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "current_device": lambda: 0,
-            "get_device_properties": lambda device: properties,
-            "mem_get_info": lambda *device: (int(free * GB), int(total * GB)),
-            "set_per_process_memory_fraction": limited.append,
-        }.items():
-            monkeypatch.setattr(torch.cuda, name, answer)
+        properties = SimpleNamespace(total_memory=total * GB, uuid="1234-abcd")
+        driver = SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: True,
+            current_device=lambda: 0,
+            get_device_properties=lambda device: properties,
+            mem_get_info=lambda *device: (free * GB, total * GB),
+            set_per_process_memory_fraction=limited.append,
+        )
+        monkeypatch.setattr(torch, "cuda", driver)
         monkeypatch.setitem(sys.modules, "pynvml", nvml)  # None: cannot be imported
         return limited
 

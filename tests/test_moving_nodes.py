@@ -1,26 +1,20 @@
 """Nodes of Ray that join, drain and die during a run: actors move, and every prompt counts once."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from python_process import python
 from run_with_nodes import BATCH, CANDIDATES
 
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).parents[1]
 ALL = ["started", "joined", "drained", "another joined", "killed"]
 
 
 def run(*options: str) -> dict:
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests" / "run_with_nodes.py", *options],
-        cwd=ROOT, capture_output=True, text=True, timeout=290,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    result = json.loads(done.stdout)
+    program = Path(__file__).with_name("run_with_nodes.py")
+    result = json.loads(python(program, *options, cwd=program.parents[1], timeout=290).stdout)
     assert result["completions"] == result["steps"] * BATCH * CANDIDATES
     assert result["lost"] == result["more than once"] == result["left behind"] == []
     return result

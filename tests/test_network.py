@@ -3,43 +3,31 @@ refused and counted, in every process that imports Python's sockets."""
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
+from python_process import python
 
 pytestmark = pytest.mark.real
 
 REFUSED = """
-import os, socket, traceback
-LOOPBACK = ("127.", "::1", "localhost", "0.0.0.0", "::")
+import os, socket, sys, traceback
+HERE = ("127.", "::1", "localhost", "0.0.0.0", "::", socket.gethostname())
 
-def refuse(where):
-    with open(os.environ["ATTEMPTS"], "a") as file:
-        frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-2]]
-        frames = [frame for frame in frames if "/http" not in frame]
-        file.write(f"{where} from {' '.join(frames[-8:])}\\n")
-    raise OSError(101, "Network is unreachable")
-
-def is_here(host):
-    names = ("", None, socket.gethostname())
+def refuse(event, arguments):
+    if event not in ("socket.connect", "socket.getaddrinfo"):
+        return
+    host = arguments[0]
+    if event == "socket.connect":
+        host = arguments[1][0] if isinstance(arguments[1], tuple) else ""  # of Unix
     host = host.decode() if isinstance(host, bytes) else host
-    return host in names or host.startswith(LOOPBACK)
+    if host and not host.startswith(HERE):
+        with open(os.environ["ATTEMPTS"], "a") as file:
+            frames = [f"{f.filename}:{f.lineno}" for f in traceback.extract_stack()[:-1]]
+            file.write(f"{host} from {' '.join(frames[-8:])}\\n")
+        raise OSError(101, "Network is unreachable")
 
-def watched(name):
-    real = getattr(socket.socket, name)
-    def call(self, address, *more):
-        if isinstance(address, tuple) and not is_here(address[0]):
-            refuse(address[0])
-        return real(self, address, *more)
-    setattr(socket.socket, name, call)
-
-for name in ("connect", "connect_ex"):
-    watched(name)
-real_look_up = socket.getaddrinfo
-def look_up(host, *more, **named):
-    return real_look_up(host, *more, **named) if is_here(host) else refuse(host)
-socket.getaddrinfo = look_up
+sys.addaudithook(refuse)
 """
 RL = (
     "train --learner grpo --model embedded --dataset embedded --cluster local "
@@ -60,14 +48,9 @@ def run(tmp_path, command):
     attempts.write_text("")
     online = {k: v for k, v in os.environ.items() if not k.endswith("_OFFLINE")}
     path = os.pathsep.join([str(tmp_path / "site"), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, "-m", "unslothrl", *command.split(), "--output_dir", "runs"],
-        cwd=tmp_path,
-        env={**online, "PYTHONPATH": path, "ATTEMPTS": str(attempts)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    environ = {**online, "PYTHONPATH": path, "ATTEMPTS": str(attempts)}
+    command = [*command.split(), "--output_dir", "runs"]
+    done = python("-m", "unslothrl", *command, cwd=tmp_path, env=environ)
     return done.stdout + done.stderr, attempts.read_text().splitlines()
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import environments_page
 import pytest
 from environment_files import Script, asked, play_with, written
-from few_cases import few
 
 from unslothrl import environments
 from unslothrl.environments.host import Setup
@@ -48,12 +47,7 @@ def test_a_file_in_the_package_is_an_environment_by_its_name(tmp_path, monkeypat
         environments.names.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
-    few([("calculater", "not one of"), ("{folder}/none.py:Calculator", "no such file")]),
-)
-def test_what_is_no_environment_is_refused_before_anything_starts(name, why, tmp_path):
-    written(tmp_path, shown("calculator.py"), "calculator.py")
-    with pytest.raises(UserError) as error:
-        environments.check(name.format(folder=tmp_path))
-    assert why in str(error.value) and "\n" not in str(error.value)
+def test_what_is_no_environment_is_refused_before_anything_starts():
+    for name, why in (("calculater", "not one of"), ("./none.py:Calculator", "no such file")):
+        with pytest.raises(UserError, match=why):
+            environments.check(name)

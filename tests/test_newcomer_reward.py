@@ -1,85 +1,51 @@
 """What docs/contributing.md says of a reward: one new file is all that a new `--reward` takes."""
 
 import json
-import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from environment_files import tokenizer
 
-ROOT = Path(__file__).parents[1]
-ROWS = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
-
-# Options, data and scoring in a process that imports the copy.
-RUN = """
-import json, sys
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.data import tasks
 from unslothrl.errors import UserError
-from unslothrl.runs.resolve import resolve
 from unslothrl.records import Completion
-class Tokenizer:
-    def apply_chat_template(self, turns, **_): return turns[-1]["content"]
-    def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
-path, lacking = sys.argv[1:]
-flags = {"model": "embedded", "reward": ("length=2",), "eval_dataset": (path,)}
-config = resolve({**flags, "dataset": path}).config
-assert "torch" not in sys.modules
-drawn, _ = tasks.load(data_options(config), Tokenizer()).train.draw(0, 8)
-scorer = scorer_of(config)
-scored = scorer.score([(task, Completion.of_text("<answer>a b c</answer>")) for task in drawn])
-scorer.close()
-try:
-    tasks.load(data_options(resolve({**flags, "dataset": lacking}).config), Tokenizer())
-    refused = ""
-except UserError as error:
-    refused = str(error)
-try:
-    resolve({"reward": ("lenght",)})
-except UserError as error:
-    unknown = str(error)
-print(json.dumps([[task.extra["words"] for task in drawn], scored.rewards["length"], refused,
-                  unknown]))
-"""
+from unslothrl.rewards import builtin
+from unslothrl.runs.resolve import resolve
+
+ROOT = Path(__file__).parents[1]
 
 
-def documented_reward() -> str:
-    """The Python of docs/contributing.md's first section."""
-    text = (ROOT / "docs" / "contributing.md").read_text().split("## A reward in one file\n")[1]
-    return text.split("```python\n")[1].split("```")[0]
-
-
-@pytest.fixture
-def package(tmp_path) -> Path:
-    """A copy of the package, as in a newcomer's checkout."""
-    for folder in ("unslothrl", "recipes"):
-        shutil.copytree(ROOT / folder, tmp_path / folder)
-    return tmp_path / "unslothrl"
-
-
-def python(package: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60,
-        cwd=package.parent, env={**os.environ, "PYTHONPATH": str(package.parent)},
-    )  # fmt: skip
-
-
-def write(path: Path, rows: list[dict]) -> Path:
+def written(path: Path, rows: list[dict]) -> str:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
+    return str(path)
 
 
-@pytest.mark.real
-def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(package, tmp_path):
-    (package / "rewards" / "builtin" / "length.py").write_text(documented_reward())
-    rows = write(tmp_path / "rows.jsonl", ROWS)
-    lacking = write(tmp_path / "lacking.jsonl", [{"problem": row["problem"]} for row in ROWS])
-    done = python(package, "-c", RUN, rows, lacking)
-    assert done.returncode == 0, done.stderr[-3000:]
-    words, rewards, refused, unknown = json.loads(done.stdout)
+def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(tmp_path, monkeypatch):
+    """Of the package, which has a second folder here."""
+    text = (ROOT / "docs" / "contributing.md").read_text().split("## A reward in one file\n")[1]
+    (tmp_path / "length.py").write_text(text.split("```python\n")[1].split("```")[0])
+    monkeypatch.setattr(builtin, "__path__", [*builtin.__path__, str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "unslothrl.rewards.builtin.length", raising=False)
+    builtin.names.cache_clear()
+    try:
+        rows = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
+        path = written(tmp_path / "rows.jsonl", rows)
+        lacking = written(tmp_path / "lacking.jsonl", [{"problem": "Say 3 words."}] * 8)
+        flags = {"model": "embedded", "reward": ("length=2",), "eval_dataset": (path,)}
+        config = resolve({**flags, "dataset": path}).config
+        drawn, _ = tasks.load(data_options(config), tokenizer()).train.draw(0, 8)
+        scorer = scorer_of(config)
+        said = Completion.of_text("<answer>a b c</answer>")
+        rewards = scorer.score([(task, said) for task in drawn]).rewards["length"]
+        scorer.close()
+        with pytest.raises(UserError, match="row 1: column words is missing; the row has problem"):
+            tasks.load(data_options(resolve({**flags, "dataset": lacking}).config), tokenizer())
+        with pytest.raises(UserError, match=r"one of accuracy, boxed,.* length, "):
+            resolve({"reward": ("lenght",)})
+    finally:
+        builtin.names.cache_clear()
+    words = [task.extra["words"] for task in drawn]
     assert sorted(words) == list(range(1, 9))
-    assert rewards == [2.0 * (count == 3) for count in words]
-    assert "row 1: column words is missing; the row has problem: the reward needs it" in refused
-    assert "one of accuracy, boxed," in unknown and " length, " in unknown
+    assert list(rewards) == [2.0 * (count == 3) for count in words]

@@ -35,9 +35,8 @@ def names(room: Path) -> set[str]:
 def test_a_version_is_there_until_it_is_released(files, room):
     first, second = [each.hold(version(3)) for each in files]
     assert (first / CONFIG_FILE).read_text() == '{"r": 8}'
-    again = files[0].hold(version(3))
-    files[0].release(first)
-    files[0].release(again)
+    for held in (first, files[0].hold(version(3))):
+        files[0].release(held)
     assert (second / WEIGHTS_FILE).read_bytes() == b"\x03" * 1000
     files[1].release(second)
     assert names(room) == set()

@@ -25,13 +25,11 @@ class FakeNodes:
 
     def __init__(self, **nodes: tuple[float, int]):
         """name -> (GB of memory, GPUs)"""
-        self.ray = self._private = self.state = SimpleNamespace()
-        self.ray.nodes = self._nodes
         state = SimpleNamespace(
             state=SimpleNamespace(get_draining_nodes=lambda: dict.fromkeys(self.draining, 0)),
             available_resources_per_node=lambda: {n: {"GPU": g} for n, g in self.free.items()},
         )
-        self.ray._private = SimpleNamespace(state=state)
+        self.ray = SimpleNamespace(nodes=self._nodes, _private=SimpleNamespace(state=state))
         self.alive = dict(nodes)
         self.draining: set[str] = set()
         self.free = {name: gpus for name, (_, gpus) in nodes.items()}
@@ -42,12 +40,10 @@ class FakeNodes:
         self.config = replace(Config(), engine="transformers", backend="peft")
         self.resources = Resources((), 0.0)
         self.paths: list[str] = []
-        self.facts: dict[str, Any] = {}
+        self.facts = {name: self._facts(name) for name in nodes}
         self.names = {name: f"10.0.0.{name}" for name in nodes}
         self.prepared: dict[str, Any] = {}
         self.cards: list[Card] = []
-        for name in nodes:
-            self.facts[name] = self._facts(name)
 
     def _nodes(self) -> list[dict]:
         return [
@@ -65,10 +61,10 @@ class FakeNodes:
         self.asked.append((node, "look"))
         self.facts[node] = self._facts(node)
         cards = [self.card(node) for _ in range(self.free.get(node, 0))[:most]]
-        return [(self.entry(node, self.alive[node][0] * 2**30), cards)]
+        return [(self.entry(node), cards)]
 
-    def entry(self, node: str, memory: float) -> Node:
-        return Node(node, self.names[node], 2, memory / 2**20, 32 * GB)
+    def entry(self, node: str) -> Node:
+        return Node(node, self.names[node], 2, self.alive[node][0] * GB, 32 * GB)
 
     def differences(self, kinds) -> dict[str, str]:
         nodes = [(n, self.names[n], kinds[n], self.facts[n]["versions"]) for n in kinds]
@@ -126,11 +122,9 @@ def installed(monkeypatch) -> Threads:
 
 def watch_of(nodes: FakeNodes, **actors: str) -> NodeWatch:
     """With a learner on node a, and actors (their index as a word) on the nodes given."""
-    plans = [ProcessPlan(LEARNER, 0, node=nodes.entry("a", nodes.alive["a"][0] * 2**30))]
+    plans = [ProcessPlan(LEARNER, 0, node=nodes.entry("a"))]
     for index, node in enumerate(actors.values()):
-        plans.append(
-            ProcessPlan(ACTOR, index, node=nodes.entry(node, nodes.alive[node][0] * 2**30))
-        )
+        plans.append(ProcessPlan(ACTOR, index, node=nodes.entry(node)))
     nodes.prepared = {plan.node.id: {} for plan in plans if plan.node}
     return NodeWatch(nodes, {plan.name: plan for plan in plans}, BASE_MB)
 

@@ -3,13 +3,13 @@
 import dataclasses
 import math
 import random
-import subprocess
-import sys
+import re
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from python_process import python
 
 from unslothrl.algorithms import (
     advantages,
@@ -22,10 +22,7 @@ from unslothrl.algorithms import (
 )
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
-from unslothrl.algorithms.objective import (
-    FUNCTIONS,
-    Objective,
-)
+from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
@@ -89,10 +86,6 @@ cases = st.builds(
 )
 
 
-def loss_of(objective: Objective, case: Case) -> float:
-    return policy_loss(objective, case.tokens(), case.over()).value.item()
-
-
 # By hand
 
 
@@ -122,18 +115,10 @@ def loss_of(objective: Objective, case: Case) -> float:
 )
 def test_on_policy_losses_by_hand(learner, value, gradient):
     logprobs = numbers(-1, -1, -2, -3, gradient=True)
-    loss = policy_loss(
-        objectives.load(learner),
-        Tokens(
-            lengths=[1, 3],
-            logprobs=logprobs,
-            entropies=numbers(0, 0, 0, 0),
-            advantages=numbers(2, -1, -1, -1),
-            sampler=logprobs.detach(),
-            reference=logprobs.detach() - 0.5,
-        ),
-        Denominators(2, 4, LIMIT),
-    )
+    here = logprobs.detach()
+    entropies, advantages = numbers(0, 0, 0, 0), numbers(2, -1, -1, -1)
+    tokens = Tokens([1, 3], logprobs, entropies, advantages, here, reference=here - 0.5)
+    loss = policy_loss(SHIPPED[learner], tokens, Denominators(2, 4, LIMIT))
     loss.value.backward()
     assert loss.value.item() == pytest.approx(value)
     assert logprobs.grad.tolist() == pytest.approx(gradient)
@@ -150,15 +135,8 @@ def test_every_term_of_the_loss_by_hand():
         aggregation="token", kl="loss", kl_estimator="k1", kl_coefficient=0.1,
         entropy_coefficient=0.01,
     )  # fmt: skip
-    tokens = Tokens(
-        lengths=[2],
-        logprobs=logprobs,
-        entropies=numbers(1, 3),
-        advantages=numbers(1, 1),
-        sampler=old - torch.log(numbers(3, 0.5)),
-        old=old,
-        reference=logprobs - numbers(0.2, -0.4),
-    )
+    sampler, reference = old - torch.log(numbers(3, 0.5)), logprobs - numbers(0.2, -0.4)
+    tokens = Tokens([2], logprobs, numbers(1, 3), numbers(1, 1), sampler, old, reference)
     loss = policy_loss(objective, tokens, Denominators(1, 2, LIMIT))
     assert loss.value.item() == pytest.approx((-2.4 + 0.02 - 0.01 - 0.5 - 0.04 - 0.03) / 2)
     assert (loss.clipped, loss.corrected) == (1, 1)
@@ -168,12 +146,9 @@ def test_skip_threshold_leaves_out_whole_sequences():
     # mean ratios (9 + 1)/2 = 5 and 2; over 4 is the first: no term, no gradient, however large
     for far in (math.log(9), 2000.0):
         logprobs = numbers(far, 0, math.log(2), gradient=True)
-        tokens = Tokens(
-            lengths=[2, 1], logprobs=logprobs, entropies=numbers(0, 0, 0),
-            advantages=numbers(-1, -1, -1), sampler=numbers(0, 0, 0), old=numbers(0, 0, 0),
-        )  # fmt: skip
-        objective = Objective(skip_threshold=4.0)
-        loss = policy_loss(objective, tokens, Denominators(2, 3, LIMIT))
+        zeros = numbers(0, 0, 0)
+        tokens = Tokens([2, 1], logprobs, zeros, zeros - 1, sampler=zeros, old=zeros)
+        loss = policy_loss(Objective(skip_threshold=4.0), tokens, Denominators(2, 3, LIMIT))
         loss.value.backward()
         assert loss.value.item() == pytest.approx(1.0)  # -(2 * -1) / 2
         assert logprobs.grad.tolist() == pytest.approx([0, 0, 1])
@@ -190,10 +165,11 @@ def test_the_value_loss_is_aggregated_like_the_policys():
     # errors 2 and 0 | 1: squares halved 2, 0, 0.5; token average 2.5/3, per sequence (1 + 0.5)/2
     arguments = ([2, 1], numbers(3, 1, 2), numbers(3, 1, 2), numbers(1, 1, 1))
     over = Denominators(2, 3, LIMIT)
-    by_token = value_loss(objectives.load("ppo"), *arguments, over, clip=0.0)
-    assert by_token.item() == pytest.approx(2.5 / 3)
-    by_sequence = value_loss(Objective(aggregation="sequence"), *arguments, over, clip=0.0)
-    assert by_sequence.item() == pytest.approx(0.75)
+    for objective, expected in (
+        (SHIPPED["ppo"], 2.5 / 3),
+        (Objective(aggregation="sequence"), 0.75),
+    ):
+        assert value_loss(objective, *arguments, over, clip=0.0).item() == pytest.approx(expected)
 
 
 # Gradients
@@ -238,12 +214,14 @@ VARIANTS = {
 }  # fmt: skip
 
 
-def has_function(objective: Objective) -> bool:
-    """Whether a part is a function, which may detach what `frozen` does not know of."""
-    return any(callable(getattr(objective, part)) for part in FUNCTIONS)
+KNOWN = [  # a part that is a function may detach what `frozen` does not know of
+    name
+    for name, objective in VARIANTS.items()
+    if not any(callable(getattr(objective, part)) for part in FUNCTIONS)
+]
 
 
-@pytest.mark.parametrize("name", [name for name in VARIANTS if not has_function(VARIANTS[name])])
+@pytest.mark.parametrize("name", KNOWN)
 @pytest.mark.parametrize("seed", range(3))
 def test_finite_differences_confirm_the_gradient(name, seed):
     objective, case = VARIANTS[name], make_case(seed, [3, 0, 1, 4])
@@ -274,7 +252,13 @@ def test_the_entropy_bonus_has_a_gradient():
 @pytest.mark.parametrize("name", VARIANTS)
 @given(case=cases, seed=st.integers(0, 1000), cut=st.integers(1, 5))
 def test_order_micro_batches_and_empty_completions_change_nothing(name, case, seed, cut):
-    """Completions of no tokens are what padding would be: they only count as sequences."""
+    """Completions of no tokens are what padding would be: they only count as sequences. The loss
+    of the whole and its gradient are finite."""
+    logprobs = case.tokens().logprobs.requires_grad_()
+    whole = policy_loss(VARIANTS[name], case.tokens(logprobs=logprobs), case.over())
+    whole.value.backward()
+    assert logprobs.grad.isfinite().all()
+    assert 0 <= whole.clipped <= sum(case.lengths) and 0 <= whole.corrected <= sum(case.lengths)
     padded = Case([0, *case.lengths, 0], {k: [[], *rows, []] for k, rows in case.rows.items()})
     order = list(range(len(padded.lengths)))
     random.Random(seed).shuffle(order)
@@ -283,7 +267,7 @@ def test_order_micro_batches_and_empty_completions_change_nothing(name, case, se
         policy_loss(VARIANTS[name], padded.tokens(part), case.over()).value.item()
         for part in (order[:cut], order[cut:])
     ]
-    assert sum(parts) == pytest.approx(loss_of(VARIANTS[name], case), abs=1e-9, rel=1e-9)
+    assert sum(parts) == pytest.approx(whole.value.item(), abs=1e-9, rel=1e-9)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -301,10 +285,9 @@ def test_on_policy_nothing_is_clipped_or_corrected(name, case):
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
     case = make_case(1, [2, 3])
-    tokens = case.tokens(advantages=numbers(0, 0, 0, 0, 0))
-    objective = dataclasses.replace(objectives.load(name), kl="none")
     logprobs = case.tokens().logprobs.requires_grad_()
-    loss = policy_loss(objective, dataclasses.replace(tokens, logprobs=logprobs), case.over())
+    tokens = case.tokens(logprobs=logprobs, advantages=numbers(0, 0, 0, 0, 0))
+    loss = policy_loss(dataclasses.replace(SHIPPED[name], kl="none"), tokens, case.over())
     loss.value.backward()
     assert loss.value.item() == 0 and not logprobs.grad.any()
 
@@ -313,12 +296,7 @@ def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
 
 
 def test_the_flags_offer_what_the_files_have():
-    choices = {
-        name: set(OPTIONS[name].metadata["choices"])
-        for name in ("advantage", "ratio", "clip", "aggregation", "correction", "kl_estimator",
-                     "select", "lr_schedule")
-    }  # fmt: skip
-    assert choices == {
+    offered = {
         "advantage": {*advantages.ADVANTAGES, "gae"},
         "ratio": set(clipping.RATIOS),
         "clip": set(clipping.CLIPS),
@@ -328,12 +306,9 @@ def test_the_flags_offer_what_the_files_have():
         "select": set(selection.SELECTIONS),
         "lr_schedule": set(schedules.SCHEDULES),
     }
+    assert {name: set(OPTIONS[name].metadata["choices"]) for name in offered} == offered
     parts = {field.name for field in dataclasses.fields(Objective)}
     assert parts == {*PARTS, "overlong"}
-
-
-# The contract of an objective's file, for whatever lies in objectives/; that micro-batches, the
-# order of candidates and empty completions change nothing is tested above for the same files.
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -346,16 +321,6 @@ def test_its_parts_are_of_known_kinds(name):
             assert part in FUNCTIONS and getattr(resolved, part) is None
         else:
             assert getattr(resolved, part) == value
-
-
-@pytest.mark.parametrize("name", LEARNERS)
-@given(case=cases)
-def test_its_loss_and_gradient_are_finite(name, case):
-    logprobs = case.tokens().logprobs.requires_grad_()
-    loss = policy_loss(SHIPPED[name], case.tokens(logprobs=logprobs), case.over())
-    loss.value.backward()
-    assert loss.value.isfinite() and logprobs.grad.isfinite().all()
-    assert 0 <= loss.clipped <= sum(case.lengths) and 0 <= loss.corrected <= sum(case.lengths)
 
 
 def test_a_function_gets_what_it_asks_for_by_name():
@@ -387,18 +352,17 @@ def test_a_function_gets_what_it_asks_for_by_name():
 
 # Files of the user's own
 
+IMPORT = "from unslothrl.algorithms.objective import Objective\n"
+
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (None, "no such file"),
-        (
-            "1 +",
-            "fails when it is imported (SyntaxError: invalid syntax (mine.py, line 2)): fix it",
-        ),
-        ("x = 1", "defines no OBJECTIVE: write OBJECTIVE = Objective(...)"),
+        ("1 +", "SyntaxError: invalid syntax (mine.py, line 2)"),
+        ("x = 1", "no OBJECTIVE"),
         ("OBJECTIVE = 'grpo'", "no OBJECTIVE"),
-        ("import sys; sys.exit(3)", "fails when it is imported (SystemExit: 3): fix it"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
     ],
 )
 def test_a_file_that_is_no_objective_is_reported_in_a_line(text, message, tmp_path):
@@ -407,23 +371,19 @@ def test_a_file_that_is_no_objective_is_reported_in_a_line(text, message, tmp_pa
         path.write_text(f"import dataclasses\n{text}")
     with pytest.raises(UserError) as error:
         objectives.load(str(path))
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert message in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_value_that_no_part_can_have_is_shown(tmp_path):
-    path = tmp_path / "mine.py"
     for part, message in {
         "kl=print": "kl must be one of none, loss, reward, got",
         "clip_low=10**5000": "clip_low must be at least 0 and at most 1",
         "clip_high=float('nan')": "clip_high must be at least 0, got nan: set clip_high = 0",
     }.items():
-        path.write_text(
-            f"from unslothrl.algorithms.objective import Objective\nOBJECTIVE = Objective({part})"
-        )
-        with pytest.raises(UserError) as error:
+        path = tmp_path / "mine.py"
+        path.write_text(f"{IMPORT}OBJECTIVE = Objective({part})")
+        with pytest.raises(UserError, match=re.escape(message)):
             with_objective(Config(learner=str(path)))
-        assert message in str(error.value)
 
 
 BUILT_ON_ANOTHER = """
@@ -440,8 +400,7 @@ OBJECTIVE = dataclasses.replace(
 def test_a_file_may_build_on_another(tmp_path):
     base, path = tmp_path / "base.py", tmp_path / "mine.py"
     base.write_text(
-        "from unslothrl.algorithms.objective import Objective\n"
-        "def half(log_ratio, lengths):\n    return log_ratio.exp() / 2\n"
+        f"{IMPORT}def half(log_ratio, lengths):\n    return log_ratio.exp() / 2\n"
         "def bad(terms, lengths, over):\n    return terms\n"
         "OBJECTIVE = Objective(ratio=half, aggregation=bad)"
     )
@@ -459,8 +418,7 @@ def test_resolve_does_not_load_torch(tmp_path):
     """For the learners that are there, and for a file that does not import it."""
     path = tmp_path / "mine.py"
     path.write_text(
-        "from unslothrl.algorithms.objective import Objective\n"
-        "def mine(ratio, logprobs, advantages, clip):\n"
+        f"{IMPORT}def mine(ratio, logprobs, advantages, clip):\n"
         "    return -ratio * advantages, advantages > 1e9\n"
         "OBJECTIVE = Objective(clip=mine, clip_high=0.3)"
     )
@@ -471,12 +429,4 @@ def test_resolve_does_not_load_torch(tmp_path):
         "import unslothrl.training.trainer\n"
         "print(config.clip_high, sorted({'torch', 'transformers'} & set(sys.modules)))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300
-    )
-    assert done.stdout == "0.3 []\n", done.stderr[-4000:]
-
-
-def test_an_objective_that_does_not_exist_is_reported_in_a_line():
-    with pytest.raises(UserError, match="set --learner grpo"):
-        objectives.load("grop")
+    assert python("-c", code, cwd=tmp_path).stdout == "0.3 []\n"
