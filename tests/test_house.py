@@ -236,3 +236,40 @@ def test_cells_of_a_line_are_separated_where_they_are_wider_than_planned():
         for left, right in neighbours(node)
         if is_padded(left, "<") or is_padded(right, ">")
     ] == []
+
+
+AVOIDED = {  # a pattern -> what is written instead
+    r"(?<!model )(?<![-_])\bcards?\b(?! must be| \n)": "GPU",  # but for the option's name
+    r"\bgo(?:es)? on\b|\bwent on\b": "continue",
+    r"\bin vain\b": "without success, or how often",
+    r"\bmend(?:s|ed)?\b": "fix, remedy",
+    r"(?<!there )\b(?:is|are) none\b": "there is no ..., or none is ...",
+    r"\bheed(?:s|ed)?\b": "handle, obey",
+}
+CODE = re.compile(r"```.*?```|`[^`]*`|^ {4}[^\n]*$|\]\([^)]*\)", re.MULTILINE | re.DOTALL)
+
+
+def texts_of(path: Path) -> str:
+    """What a person reads of a file: prose, or a program's strings of several words."""
+    if path.suffix == ".md":
+        return CODE.sub("", path.read_text())
+    if path.suffix == ".toml":
+        return "\n".join(re.findall(r"^#(.*)$", path.read_text(), re.MULTILINE))
+    nodes = [*ast.walk(modules()[name_of(path)])]
+    documents = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    constants = [n.value for n in nodes if isinstance(n, ast.Constant) and id(n) not in documents]
+    texts = [text for text in constants if isinstance(text, str) and " " in text]
+    return "\n".join(CODE.sub("", text) for text in texts)
+
+
+def test_words_that_are_avoided():
+    pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*")]
+    paths = [*pages, *files()]
+    texts = {str(path.relative_to(ROOT)): texts_of(path) for path in paths}
+    found = [
+        f"{path}: {text[max(0, match.start() - 30) : match.end() + 20]}: {instead}"
+        for pattern, instead in AVOIDED.items()
+        for path, text in texts.items()
+        for match in re.finditer(pattern, text)
+    ]
+    assert not found, "\n".join(found)

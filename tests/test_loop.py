@@ -243,6 +243,8 @@ def test_overlong_by_hand():
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
     punish = Overlong(limit=10, cache=4)
     assert [punish(n) for n in (0, 6, 7, 8, 10, 12)] == [0, 0, -0.25, -0.5, -1, -1]
+    falls = [punish(n) for n in range(15)]
+    assert falls == sorted(falls, reverse=True)
 
 
 def test_filtered_groups_count_as_generated():
@@ -288,6 +290,27 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
     for row in rollouts(folder, 1):
         assert int(row["rewards"]["shaped"]) in (0, 1, 2) and row["score"] in (0.0, 1.0)
     assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
+
+
+@pytest.mark.slow
+def test_code_is_scored_in_the_loop(train, tmp_path):
+    """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
+    tests = {"inputs": ["1"], "outputs": ["2"]}
+    rows = [
+        {"messages": [{"role": "user", "content": f"What is {i} + 1?"}], "test_cases": tests}
+        for i in range(100, 110)
+    ]
+    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    code, folder, _, err = train(
+        dataset=tmp_path / "code.jsonl", reward=["code", "format=0.5"], max_steps=1
+    )
+    assert code == 0, err
+    (row,) = metrics(folder)
+    assert row["reward/code"] == 0 and row["reward/failed"] == 0
+    assert 0 <= row["reward/format"] <= 0.5
+    assert "```python" not in rollouts(folder, 1)[0]["prompt"]  # which this base cannot follow
+    code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
+    assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1
 
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):

@@ -29,6 +29,7 @@ pytestmark = pytest.mark.real
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "train_distributed.py"
+DATA = ROOT.parent / "shared" / "data"
 SMALL = {
     "batch_size": 8,
     "num_candidates": 4,
@@ -275,6 +276,32 @@ def test_shuffled_rewards_are_recorded_as_shuffled(output):
     assert all(a["completion"] == b["completion"] for a, b in pairs)
     assert any(a["rewards"] != b["rewards"] for a, b in pairs)
     assert all(b["score"] == a["score"] for a, b in pairs)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not DATA.exists(), reason="the data is not beside the checkout (../shared)")
+@pytest.mark.parametrize(
+    ("name", "file", "started"),
+    [
+        ("gsm8k", "gsm8k/train.jsonl", {"engine": "vllm", "number_of_actors": 1}),
+        ("math500", "math500/test.jsonl", {}),
+    ],
+)
+def test_real_problems_run_through_the_main_job(name, file, started, output):
+    """Once drawn by vLLM in a process of its own, once by transformers in this one."""
+    folder = (train if started else train_here)(
+        output, name, dataset=DATA / file, max_prompt_tokens=2300, max_new_tokens=32,
+        batch_size=3, num_candidates=2, topk=2, learner_chunk_size=1, eval_every=0,
+        train_batch_size=2, cluster="local", max_steps=2, **started,
+    )  # fmt: skip
+    files = [folder / f"rollouts/step_{step:06d}.jsonl" for step in (1, 2)]
+    rows = [row for file in files for row in rows_of(file)]
+    assert len(rows) == 2 * 3 * 2
+    assert all("<|im_start|>system" not in row["prompt"] for row in rows)  # as the base knows it
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 2
+    real = (DATA / file).read_text()
+    problem = rows[0]["prompt"].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
+    assert json.dumps(problem)[1:-1] in real
 
 
 def scratch(pid: int) -> list[Path]:
