@@ -22,6 +22,7 @@ def written(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
+@pytest.mark.real
 def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(tmp_path, monkeypatch):
     """Of the package, which has a second folder here."""
     text = (ROOT / "docs" / "contributing.md").read_text().split("## A reward in one file\n")[1]
