@@ -53,7 +53,7 @@ IN_A_LIBRARY = [  # what is listed, where it is, what is there, what is planted,
         "vllm.v1.engine.output_processor",
         r"(def make_request_output\(\s*self,)",
         r"\1 reason: str,",
-        "needs reason",
+        "'reason'",
     ),
     (
         "$VLLM_USE_FLASHINFER_SAMPLER",
