@@ -95,14 +95,10 @@ def known() -> set[str]:
             found.add(node.name)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            names = (each for target in targets for each in ast.walk(target))
-            found |= {last_name(each) for each in names if is_own(each)}
+            for each in (each for target in targets for each in ast.walk(target)):
+                if isinstance(each, ast.Name) or last_name(getattr(each, "value", each)) == "self":
+                    found.add(last_name(each))
     return found
-
-
-def is_own(target: ast.AST) -> bool:
-    of_self = isinstance(target, ast.Attribute) and last_name(target.value) == "self"
-    return of_self or isinstance(target, ast.Name)
 
 
 def last_name(node: ast.AST) -> str:
@@ -348,8 +344,8 @@ def uses(listed: Mapping[str, list[str]]) -> dict[str, Use]:
             reader.inherit(node, extended[node.name])
     for file, whole in texts().items():
         is_named = VARIABLE.search(whole) or MODULE.search(whole)
-        for node in ast.walk(trees()[file]) if is_named else ():
-            text = str(node.value) if isinstance(node, ast.Constant) else ""
+        for each in ast.walk(trees()[file]) if is_named else ():
+            text = str(each.value) if isinstance(each, ast.Constant) else ""
             if VARIABLE.fullmatch(text):
                 found[f"${text}"].files.add(file)
             elif MODULE.fullmatch(text):

@@ -21,15 +21,10 @@ class Found(NamedTuple):
 
 
 @cache
-def folders_of(library: str) -> list[str]:
-    spec = PathFinder.find_spec(library)
-    return list((spec and spec.submodule_search_locations) or ())
-
-
-@cache
 def file_of(module: str) -> Path | None:
     top, *rest = module.split(".")
-    for folder in folders_of(top):
+    spec = PathFinder.find_spec(top)
+    for folder in (spec and spec.submodule_search_locations) or ():
         place = Path(folder).joinpath(*rest)
         for path in (place / "__init__.py", place.with_suffix(".py")):
             if path.exists():

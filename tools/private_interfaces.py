@@ -28,10 +28,6 @@ FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
 }
 
 
-def is_installed(path: str) -> bool:
-    return source.file_of(library_of(path)) is not None
-
-
 def library_of(path: str) -> str:
     name = re.split(r"[._]", path.lstrip("$").lower())[0]
     return "unsloth_zoo" if path.startswith("unsloth_zoo.") else name
@@ -142,7 +138,7 @@ def found_uses() -> dict[str, Use]:
 def entry_of(path: str, use: Use, before: dict[str, Any], asks: bool = False) -> dict[str, Any]:
     """Of the list; `asks` an installed library for the names of its parameters."""
     entry: dict[str, Any] = {"by": sorted(use.files)}
-    asks = asks and is_installed(path)
+    asks = asks and source.file_of(library_of(path)) is not None
     for key, describe in (("call", call_of), ("replaced", replaced_of)):
         names = describe(path, use, None if asks else before.get(key, ""))
         if names is not None:
