@@ -154,7 +154,7 @@ def local_wheels(plan: Plan, work: pathlib.Path) -> list[str]:
     return links
 
 
-def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[str, str]:
+def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[str, object]:
     """The header's figures: those of the Python version that needs more."""
     ours = local_wheels(plan, work)
     totals, oldest = [], [Version("2.17")]
@@ -165,12 +165,8 @@ def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[st
         totals.append((sum(size[0] for size in sizes), sum(size[1] for size in sizes)))
         oldest += [glibc(link) for link in links]
     download, installed = max(totals)
-    return {
-        "packages": str(len(packages)),
-        "download-bytes": str(download),
-        "installed-bytes": str(installed),
-        "glibc": str(max(oldest)),
-    }
+    facts = {"packages": len(packages), "download-bytes": download, "installed-bytes": installed}
+    return {**facts, "glibc": max(oldest)}
 
 
 def write_lock(plan: Plan, upgrade: bool) -> None:

@@ -210,11 +210,10 @@ def main() -> None:
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     what = "--plain" if given.plain else f"--steps {given.steps}"
-    packages = ("torch", "transformers", "tokenizers", "bitsandbytes", "peft")
+    packages = ("torch", "transformers", "tokenizers", "bitsandbytes")
     figures = {
         "command": f"python tools/make_embedded_base.py {what} --seed {given.seed}",
         **{package: version(package) for package in packages},
-        "parameters": sum(p.numel() for p in model.parameters()),
         "seconds": round(time.time() - started),
     }
     (out / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")

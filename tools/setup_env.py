@@ -201,14 +201,12 @@ def finish(folder, kind):
     write_stamp(folder, complete=True, program=program_of(folder), **done)
 
 
-BASE_PYTHON = getattr(sys, "_base_executable", None)  # below a virtual environment's
-
-
-def pythons(path, prefix=sys.prefix, base=BASE_PYTHON):
+def pythons(path):
     """(folders, first): where to look for a Python, and the one to begin with. Where this runs in
     the very environment that may be made anew, as it does once that is activated, its base."""
     folders = [folder for folder in path.split(os.pathsep) if not is_within(folder, VENV)]
-    return folders, base if base and is_within(prefix, VENV) else sys.executable
+    base = getattr(sys, "_base_executable", None)  # below a virtual environment's
+    return folders, base if base and is_within(sys.prefix, VENV) else sys.executable
 
 
 def is_within(path, folder):
