@@ -131,7 +131,7 @@ tracker-test: setup ## what TensorBoard, W&B and Trackio read from a run, with t
 
 notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps the outputs)
 	$(bin)/python tools/peers.py notebooks
-	$(bin)/python tools/notebooks.py $(ARGS)
+	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(bin)/python tools/notebooks.py $(ARGS)
 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
 	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)

@@ -256,7 +256,7 @@ def steps(before: float, after: float, control: float) -> dict[str, float]:
 def make_base(folder: Path) -> Path:
     """The base that lacks the form, made once."""
     if not folder.exists():
-        command = [sys.executable, "tools/make_embedded_base.py", "--plain", "--unmeasured"]
+        command = [sys.executable, "tools/make_embedded_base.py", "--plain"]
         subprocess.run([*command, "--out", str(folder)], cwd=ROOT, check=True, capture_output=True)
     return folder
 

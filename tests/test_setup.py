@@ -69,21 +69,20 @@ def program(folder, name, script):
 
 
 def test_a_shim_that_fails_is_passed_over_for_a_python_that_runs(tmp_path):
-    old = program(tmp_path, "python3", "echo 3.9 True")
+    old = program(tmp_path, "python3", "echo 3.9")
     shims, real = tmp_path / "shims", tmp_path / "real"
     for folder in (shims, real):
         folder.mkdir()
     program(shims, "python3.12", "echo 'command not found' >&2; exit 127")
-    good = program(real, "python3.12", "echo 3.12 True")
+    good = program(real, "python3.12", "echo 3.12")
     assert machine.find_python([str(shims), str(real)], old) == (good, None)
 
 
 @pytest.mark.parametrize(
     ("says", "compiles", "remedy"),
     [
-        ("3.13 True", False, "python3.12-venv, or"),  # the CPU set compiles nothing
-        ("3.13 True", True, "apt install python3.12 python3.12-venv python3.12-dev, or"),
-        ("3.11 False", False, "sudo apt install python3.11-venv"),
+        ("3.13", False, "python3.12-venv, or"),  # the CPU set compiles nothing
+        ("3.13", True, "apt install python3.12 python3.12-venv python3.12-dev, or"),
     ],
 )
 def test_a_wrong_python_is_one_line_with_the_remedy(says, compiles, remedy, tmp_path):
@@ -248,7 +247,6 @@ def test_a_stale_lock_is_named(tmp_path):
     plan = PLANS["cpu"]
     changed = copy.copy(plan)
     changed.file = tmp_path / "requirements-cpu.txt"
-    assert lock.faults(changed) == ["requirements-cpu.txt: missing: run `make lock`"]
     text = plan.file.read_text().replace("transformers==5.17.0", "transformers==5.16.0")
     text = text.replace("rich==", "poor==") + "triton==3.9.0\n"
     changed.file.write_text(text)

@@ -30,24 +30,23 @@ FILES = ("export/merging.py", "weights/published.py", "weights/quantise.py")
 VARIABLE = re.compile(r"(VLLM|UNSLOTH|RAY|BNB|TRL)_[A-Z0-9_]+")
 IMPORT = re.compile(rf"^ *(import|from) ({'|'.join(LIBRARIES)})\b", re.MULTILINE)
 MODULE = re.compile(rf"({'|'.join(LIBRARIES)})(\.\w+)+")
-PUBLIC = (  # members of transformers, peft, accelerate and torch, and of Ray's records
-    "active_adapters add_adapter base_lrs base_model callback_handler compute_dtype"
-    " delete_adapter compute_type_is_set disable_adapter disable_adapters"
-    " enable_input_require_grads epoch generation_config get_base_model get_delta_weight"
-    " get_input_embeddings get_output_embeddings get_seq_length get_tensor get_text_config"
-    " get_train_dataloader global_step gradient_accumulation_steps gradient_checkpointing_enable"
-    " hidden_size in_features _last_lr last_epoch last_hidden_state load_adapter lora_A lr_lambdas"
-    " manual_seed missing_keys mark_non_differentiable model_type modules_to_save out_features"
-    " pad_to_multiple_of param_groups past_key_values peft_config per_device_eval_batch_size"
-    " precompute_ref_log_probs q_proj quant_state quantization_config remove_callback"
-    " save_for_backward save_pretrained saved_tensors scaler self_attn set_adapter"
+PUBLIC = (  # members of transformers, peft, accelerate, torch, Ray's records and Python
+    "active_adapters add_adapter base_lrs base_model compute_dtype delete_adapter"
+    " compute_type_is_set disable_adapter disable_adapters enable_input_require_grads epoch"
+    " generation_config get_base_model get_delta_weight get_input_embeddings get_output_embeddings"
+    " get_tensor get_text_config get_train_dataloader global_step gradient_accumulation_steps"
+    " gradient_checkpointing_enable hidden_size in_features _last_lr last_epoch last_hidden_state"
+    " load_adapter lora_A lr_lambdas manual_seed missing_keys mark_non_differentiable model_type"
+    " modules_to_save out_features pad_to_multiple_of param_groups past_key_values peft_config"
+    " per_device_eval_batch_size precompute_ref_log_probs quant_state quantization_config"
+    " remove_callback save_for_backward save_pretrained saved_tensors scaler set_adapter"
     " set_attn_implementation should_evaluate should_log should_save should_training_stop"
     " support_avx512bf16_for_cpu tie_weights train_dataset unexpected_keys r target_modules"
     " task_type use_rslora layer_types logit_scale logits_scaling attn_logit_softcapping"
-    " final_logit_softcapping sliding_window use_sliding_window base_layer lora_B actor_id is_dead"
-    " eos_token_id from_pretrained pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits"
+    " final_logit_softcapping sliding_window use_sliding_window lora_B actor_id eos_token_id"
+    " pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits callback enter_context fileno"
+    " hexdigest lineno setLevel from_pretrained"
 )
-OF_PYTHON = "callback enter_context fileno filename hexdigest lineno setLevel setter suspend"
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {
     ("offline/training.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
@@ -55,7 +54,7 @@ CONSTANTS = {
 }
 OUR_STRINGS = {"skipped_updates"}
 DEFINED = {"unsloth.FastLanguageModel": "unsloth.models.loader.FastLanguageModel"}  # two have it
-HELD = {"ray": "ray", "raylet": "ray._raylet"}  # modules that arrive as arguments or attributes
+HELD = {"ray": "ray"}  # modules that arrive as arguments or attributes
 UNKNOWN = "whose is "
 
 
@@ -91,20 +90,15 @@ def known() -> set[str]:
     kinds += [OSError, bool, bytes, dict, float, int, list, set, str, tuple, re.Match, Future]
     kinds += [pathlib.os.stat_result, threading.Thread]  # type: ignore[attr-defined]
     found = {name for kind in kinds for name in dir(kind)} | {*PUBLIC.split()}
-    found |= {*OF_PYTHON.split()}
     for node in (node for tree in trees().values() for node in ast.walk(tree)):
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found.add(node.name)
         elif isinstance(node, ast.AnnAssign | ast.Assign):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            names = (each for target in targets for each in ast.walk(target))
-            found |= {last_name(each) for each in names if is_own(each)}
+            for each in (each for target in targets for each in ast.walk(target)):
+                if isinstance(each, ast.Name) or last_name(getattr(each, "value", each)) == "self":
+                    found.add(last_name(each))
     return found
-
-
-def is_own(target: ast.AST) -> bool:
-    of_self = isinstance(target, ast.Attribute) and last_name(target.value) == "self"
-    return of_self or isinstance(target, ast.Name)
 
 
 def last_name(node: ast.AST) -> str:
@@ -114,7 +108,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def is_class(path: str) -> bool:
-    return path.endswith(")") or path.rpartition(".")[2].lstrip("_")[:1].isupper()
+    return path.rpartition(".")[2].lstrip("_")[:1].isupper()
 
 
 class Reader:
@@ -144,14 +138,8 @@ class Reader:
                     if path.partition(".")[0] in LIBRARIES:
                         self.use(path)
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.Assign):
-                (target, *_), value = node.targets, node.value
-                pairs = [(target, value)]
-                if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
-                    pairs = list(zip(target.elts, value.elts, strict=False))
-                for to, each in pairs:
-                    if isinstance(to, ast.Name) and (held := self.path_of(each)):
-                        self.imported[to.id] = held
+            if isinstance(node, ast.Assign) and (held := self.path_of(node.value)):
+                self.imported[last_name(node.targets[0])] = held
 
     def use(self, path: str, call: ast.Call | None = None, is_replaced: bool = False) -> None:
         use = self.uses[path]
@@ -170,8 +158,9 @@ class Reader:
         for node in ast.walk(self.tree):
             parent = parents.get(node)
             call = parent if isinstance(parent, ast.Call) and parent.func is node else None
-            if isinstance(node, ast.Name) and call and self.is_of_library(node.id):
-                self.use(self.imported[node.id], call)
+            if isinstance(node, ast.Name) and call:
+                if (path := self.imported.get(node.id, "")).partition(".")[0] in LIBRARIES:
+                    self.use(path, call)
             elif isinstance(node, ast.Attribute):
                 is_replaced = isinstance(node.ctx, ast.Store | ast.Del)
                 self.attribute(node.value, node.attr, call, is_replaced)
@@ -180,14 +169,9 @@ class Reader:
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 self.mentioned(node.value)
 
-    def is_of_library(self, name: str) -> bool:
-        return self.imported.get(name, "").partition(".")[0] in LIBRARIES
-
     def by_string(self, node: ast.Call) -> None:
-        """getattr and its like, and functools.partial."""
+        """getattr and its like."""
         name = last_name(node)
-        if name == "partial" and (path := self.path_of(node.args[0])):
-            self.use(path, ast.Call(node.args[0], node.args[1:], node.keywords))
         of_module = last_name(node.args[0]) == "import_module"
         if name in ("getattr", "hasattr", "setattr") and not of_module:
             paths: set[str] = set()
@@ -226,10 +210,8 @@ class Reader:
     def mentioned(self, name: str) -> bool:
         """Names that a library sets on objects of others, and that it has in dicts."""
         paths = [path for path in self.by_name.get(name, ()) if ":" in path]
-        of_constants = {modules for (file, _), modules in CONSTANTS.items() if file == self.file}
         for path in paths:
-            is_here = self.file in self.listed[path] or name not in known()
-            if is_here and path.rpartition(":")[0] not in of_constants:
+            if self.file in self.listed[path] or name not in known():
                 self.use(path)
         return bool(paths)
 
@@ -269,16 +251,12 @@ class Reader:
             case ast.Dict():
                 pairs = zip(node.keys, node.values, strict=True)
                 return [value if key is None else key for key, value in pairs]
-            case ast.Starred():
-                return [node.value]
             case ast.DictComp():
                 return [node.key]
             case ast.IfExp():
                 return [node.body, node.orelse]
             case ast.BinOp():
                 return [node.left, node.right]
-            case ast.Call(func=ast.Attribute(attr="items" | "keys")):
-                return [node.func.value]  # type: ignore[attr-defined]
             case ast.Call():
                 return [ast.Constant(each) for each in self.returned(last_name(node))]
             case ast.Name() if node.id not in self.followed:
@@ -297,9 +275,7 @@ class Reader:
                         yield target.slice
                     elif isinstance(target, ast.Name) and target.id == name:
                         yield node.value
-            elif isinstance(node, ast.For | ast.comprehension) and name in {
-                last_name(each) for each in ast.walk(node.target)
-            }:
+            elif isinstance(node, ast.For | ast.comprehension) and last_name(node.target) == name:
                 yield node.iter
 
     def returned(self, name: str) -> set[str]:
@@ -346,22 +322,10 @@ def families(readers: list[Reader]) -> dict[str, set[str]]:
         for reader, node in nodes
     }
     pairs = [(n.name, b) for _, n in nodes for b in map(last_name, n.bases) if b in extended]
-    for _ in range(4):  # deeper than our classes are
-        for name, base in pairs:
-            extended[name] |= extended[base]
-    mixed_into = {name: set(kinds) for name, kinds in extended.items()}
-    for _ in range(4):
-        for name, base in pairs:
-            mixed_into[base] |= mixed_into[name]
-    return mixed_into
-
-
-def strings(file: str) -> Iterator[str]:
-    """Of a file, without its docstrings."""
-    documents = {id(node.value) for node in ast.walk(trees()[file]) if isinstance(node, ast.Expr)}
-    for node in ast.walk(trees()[file]):
-        if isinstance(node, ast.Constant) and id(node) not in documents:
-            yield str(node.value)
+    for to, origin in ((0, 1), (1, 0)):  # what a base extends, then what it is mixed into
+        for pair in pairs * 4:  # deeper than our classes are
+            extended[pair[to]] |= extended[pair[origin]]
+    return extended
 
 
 def uses(listed: Mapping[str, list[str]]) -> dict[str, Use]:
@@ -379,7 +343,9 @@ def uses(listed: Mapping[str, list[str]]) -> dict[str, Use]:
         for node in reader.classes():
             reader.inherit(node, extended[node.name])
     for file, whole in texts().items():
-        for text in strings(file) if VARIABLE.search(whole) or MODULE.search(whole) else ():
+        is_named = VARIABLE.search(whole) or MODULE.search(whole)
+        for each in ast.walk(trees()[file]) if is_named else ():
+            text = str(each.value) if isinstance(each, ast.Constant) else ""
             if VARIABLE.fullmatch(text):
                 found[f"${text}"].files.add(file)
             elif MODULE.fullmatch(text):

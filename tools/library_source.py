@@ -3,7 +3,8 @@ CUDA build of vLLM does not import without a GPU's driver.
 """
 
 import ast
-import itertools
+import copy
+import inspect
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -16,32 +17,16 @@ class Found(NamedTuple):
     """A definition: the last of that name where there are several."""
 
     module: str
-    node: ast.AST | None  # None in a compiled module
-
-
-class Parameter(NamedTuple):
-    name: str  # "*args" and "**kwargs" with their stars
-    by_position: bool
-    is_required: bool
-
-    @property
-    def may_be_left_out(self) -> bool:
-        return not self.is_required and not self.name.startswith("*")
-
-
-@cache
-def folders_of(library: str) -> list[str]:
-    spec = PathFinder.find_spec(library)
-    return list((spec and spec.submodule_search_locations) or ())
+    node: ast.AST
 
 
 @cache
 def file_of(module: str) -> Path | None:
     top, *rest = module.split(".")
-    for folder in folders_of(top):
+    spec = PathFinder.find_spec(top)
+    for folder in (spec and spec.submodule_search_locations) or ():
         place = Path(folder).joinpath(*rest)
-        suffixes = (".py", ".so") if rest else ()
-        for path in (place / "__init__.py", *map(place.with_suffix, suffixes)):
+        for path in (place / "__init__.py", place.with_suffix(".py")):
             if path.exists():
                 return path
     return None
@@ -50,12 +35,7 @@ def file_of(module: str) -> Path | None:
 @cache
 def text_of(module: str) -> str:
     path = file_of(module)
-    return "" if path is None else path.read_text("latin-1" if path.suffix == ".so" else "utf-8")
-
-
-def is_compiled(module: str) -> bool:
-    path = file_of(module)
-    return path is not None and path.suffix == ".so"
+    return "" if path is None else path.read_text("utf-8")
 
 
 def modules_of(package: str) -> list[str]:
@@ -64,8 +44,7 @@ def modules_of(package: str) -> list[str]:
     if path is None or path.name != "__init__.py":
         return [package]
     root = path.parent
-    files = sorted(each for end in ("py", "so") for each in root.rglob(f"*.{end}"))
-    parts = [each.relative_to(root).with_suffix("").parts for each in files]
+    parts = [each.relative_to(root).with_suffix("").parts for each in sorted(root.rglob("*.py"))]
     return [".".join((package, *p)).removesuffix(".__init__") for p in parts]
 
 
@@ -73,11 +52,8 @@ def mentions(module: str, name: str) -> bool:
     """Whether a word is in a module's text; "a.*": in a module of the package."""
     if module.endswith(".*"):
         return any(mentions(each, name) for each in modules_of(module[:-2]))
-    parts = text_of(module).split(name)
-    return any(
-        not re.search(r"\w$", before[-1:]) and not re.match(r"\w", after[:1])
-        for before, after in itertools.pairwise(parts)
-    )
+    text, word = text_of(module), rf"(?<!\w){re.escape(name)}(?!\w)"
+    return name in text and re.search(word, text) is not None
 
 
 @cache
@@ -121,8 +97,6 @@ def find(module: str, name: str, seen: set[tuple[str, str]]) -> Found | None:
     if (module, name) in seen:
         return None
     seen.add((module, name))
-    if is_compiled(module):
-        return Found(module, None) if mentions(module, name) else None
     found = definitions(module)
     node = found.get(name)
     if node is not None and not isinstance(node, ast.ImportFrom):
@@ -177,7 +151,7 @@ def follow(path: str, seen: set[tuple[str, str]]) -> Found | None:
         if file_of(module) is None:
             continue
         if not rest:
-            return Found(module, None if is_compiled(module) else ast.Module([], []))
+            return Found(module, ast.Module([], []))
         found = find(module, rest[0], seen)
         for name in rest[1:]:
             found = found and member(found, name)
@@ -187,12 +161,6 @@ def follow(path: str, seen: set[tuple[str, str]]) -> Found | None:
 
 def member(found: Found, name: str) -> Found | None:
     """Of a class: a method, a field or what a method sets on `self`; its bases' too."""
-    if found.node is None:
-        return found if mentions(found.module, name) else None
-    if isinstance(found.node, ast.Assign | ast.AnnAssign):  # an instance
-        made = getattr(getattr(found.node.value, "func", None), "id", "")
-        kind = find(found.module, made, set())
-        return kind and member(kind, name)
     if not isinstance(found.node, ast.ClassDef):
         return None
     if (node := members(found.module, found.node).get(name)) is not None:
@@ -229,37 +197,34 @@ def bases(found: Found) -> list[Found]:
     return [each for each in there if each is not None and isinstance(each.node, ast.ClassDef)]
 
 
-def parameters(found: Found) -> list[Parameter] | None:
+def signature(found: Found) -> inspect.Signature | None:
     """Of a function, or of what makes an object of a class; None where the source does not say."""
     node = found.node
     if isinstance(node, ast.ClassDef):
         is_dataclass = any("dataclass" in ast.unparse(each) for each in node.decorator_list)
         has_own = "__init__" in names_in(node.body)
         init = member(found, "__init__") if has_own or not is_dataclass else None
-        return fields(found) if init is None else parameters(init)
+        return inspect.Signature(fields(found)) if init is None else signature(init)
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return None
-    arguments, given = node.args, [*node.args.posonlyargs, *node.args.args]
-    first_default = len(given) - len(arguments.defaults)
-    listed = [Parameter(each.arg, True, i < first_default) for i, each in enumerate(given)]
-    if listed and listed[0].name in ("self", "cls"):
-        del listed[0]
-    if arguments.vararg:
-        listed.append(Parameter(f"*{arguments.vararg.arg}", True, False))
-    for each, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True):
-        listed.append(Parameter(each.arg, False, default is None))
-    if arguments.kwarg:
-        listed.append(Parameter(f"**{arguments.kwarg.arg}", False, False))
-    return listed
+    bare, nothing = copy.deepcopy(node.args), ast.Constant(None)
+    for each in ast.walk(bare):
+        if isinstance(each, ast.arg):
+            each.annotation = None
+    bare.defaults = [nothing for _ in bare.defaults]
+    bare.kw_defaults = [default and nothing for default in bare.kw_defaults]
+    made = inspect.signature(eval(f"lambda {ast.unparse(bare)}: None"))
+    listed = list(made.parameters.values())
+    return inspect.Signature(listed[listed[:1] != [] and listed[0].name in ("self", "cls") :])
 
 
-def fields(found: Found) -> list[Parameter]:
+def fields(found: Found) -> list[inspect.Parameter]:
     """Of a dataclass, named tuple or struct."""
     assert isinstance(found.node, ast.ClassDef)
     listed = {each.name: each for base in bases(found) for each in fields(base)}
     for node in found.node.body:
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            listed[node.target.id] = Parameter(node.target.id, True, node.value is None)
-            if "ClassVar" in ast.unparse(node.annotation):
-                del listed[node.target.id]
+        if isinstance(node, ast.AnnAssign) and "ClassVar" not in ast.unparse(node.annotation):
+            default = inspect.Parameter.empty if node.value is None else None
+            kind, name = inspect.Parameter.POSITIONAL_OR_KEYWORD, ast.unparse(node.target)
+            listed[name] = inspect.Parameter(name, kind, default=default)
     return list(listed.values())

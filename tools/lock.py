@@ -23,14 +23,13 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-import urllib.parse
 import zipfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import fsspec
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 from setup_env import TORCH_CPU_WHEELS, read_header
 
@@ -71,12 +70,8 @@ class Plan:
 
     def local(self) -> dict[str, str]:
         """Packages pinned to a local build, such as torch 2.13.0+cpu."""
-        found: dict[str, str] = {}
-        for requirement in map(Requirement, self.wanted):
-            for specifier in requirement.specifier:
-                if "+" in specifier.version:
-                    found[canonicalize_name(requirement.name)] = specifier.version
-        return found
+        pinned = (line for line in self.wanted if "+" in line)
+        return pins("\n".join(pinned))
 
     def digest(self) -> str:
         """Of everything that decides the resolution, to see later that a lock is stale."""
@@ -143,11 +138,8 @@ def wheel_size(link: str) -> tuple[int, int]:
 
 def glibc(link: str) -> Version:
     """The oldest glibc that this wheel names, 2.17 for pure Python."""
-    named = []
-    for tag in parse_wheel_filename(urllib.parse.unquote(link.rsplit("/", 1)[-1]))[3]:
-        if match := re.match(r"manylinux_(\d+)_(\d+)_", tag.platform):
-            named.append(Version(".".join(match.groups())))
-    return min(named, default=Version("2.17"))
+    named = re.findall(r"manylinux_(\d+)_(\d+)_", link.rsplit("/", 1)[-1])
+    return min((Version(".".join(each)) for each in named), default=Version("2.17"))
 
 
 def local_wheels(plan: Plan, work: pathlib.Path) -> list[str]:
@@ -162,7 +154,7 @@ def local_wheels(plan: Plan, work: pathlib.Path) -> list[str]:
     return links
 
 
-def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[str, str]:
+def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[str, object]:
     """The header's figures: those of the Python version that needs more."""
     ours = local_wheels(plan, work)
     totals, oldest = [], [Version("2.17")]
@@ -173,12 +165,8 @@ def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[st
         totals.append((sum(size[0] for size in sizes), sum(size[1] for size in sizes)))
         oldest += [glibc(link) for link in links]
     download, installed = max(totals)
-    return {
-        "packages": str(len(packages)),
-        "download-bytes": str(download),
-        "installed-bytes": str(installed),
-        "glibc": str(max(oldest)),
-    }
+    facts = {"packages": len(packages), "download-bytes": download, "installed-bytes": installed}
+    return {**facts, "glibc": max(oldest)}
 
 
 def write_lock(plan: Plan, upgrade: bool) -> None:
@@ -192,17 +180,11 @@ def write_lock(plan: Plan, upgrade: bool) -> None:
     partial = plan.file.with_suffix(".partial")
     write(partial, lines)
     partial.replace(plan.file)
-    download, installed = (int(facts[key]) / 1e9 for key in ("download-bytes", "installed-bytes"))
-    print(
-        f"{plan.file.name}: {len(packages)} packages, {download:.2f} GB to download, "
-        f"{installed:.2f} GB on disk"
-    )
+    print(plan.file.name, facts)
 
 
 def faults(plan: Plan) -> list[str]:
     """What is wrong with a lock, one line each; needs no network."""
-    if not plan.file.exists():
-        return [f"{plan.file.name}: missing: run `make lock`"]
     text = plan.file.read_text()
     locked, found = pins(text), []
     if read_header(text).get("inputs") != plan.digest():

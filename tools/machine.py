@@ -40,9 +40,6 @@ def gigabytes(count):
     return f"{count / 1e9:.1f} GB"
 
 
-# Cards
-
-
 def parse_cards(text):
     """Cards from nvidia-smi's CSV: name, driver, memory in MiB and, where it knows, capability."""
     cards = []
@@ -115,13 +112,9 @@ def has_compat():
 def driver_mend(card):
     if may_use_compat(card):
         return "sudo apt install cuda-compat-13-0, from NVIDIA's repository (docs/install.md)"
-    if is_wsl():
+    if "microsoft" in platform.release().lower():  # WSL
         return f"install NVIDIA's driver {MIN_DRIVER} or newer in Windows and restart, or SET=cpu"
     return f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or SET=cpu"
-
-
-def is_wsl():
-    return "microsoft" in platform.release().lower()
 
 
 def library_path(cards, environ):
@@ -143,49 +136,26 @@ def card_warning(card):
     )
 
 
-# Python
-
-
-PROBE = """
-import importlib.util, sys
-print("%d.%d" % sys.version_info[:2], bool(importlib.util.find_spec("ensurepip")))
-"""
-
-
 def probe_python(program):
-    """(version, has ensurepip) by running it: a pyenv shim can exist and still start nothing."""
+    """The version by running it: a pyenv shim can exist and still start nothing."""
+    command = [program, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"]
     try:
-        answer = subprocess.run([program, "-c", PROBE], capture_output=True, text=True, timeout=60)
-        version, has_pip = answer.stdout.split()
-    except (OSError, ValueError, subprocess.TimeoutExpired):
-        return None
-    return version, has_pip == "True"
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
 
 
 def find_python(folders, first=sys.executable, for_gpu=False):
-    """(program, fault): the first Python that fits, beginning with the one that runs this file."""
+    """(program, fault): the first Python that fits, beginning with the one that runs this file.
+    Where it lacks ensurepip, `venv` says which package to install."""
     names = [f"python{version}" for version in PYTHONS]
-    programs = [first] + [os.path.join(folder, name) for name in names for folder in folders]
-    without_pip = None
-    for program in programs:
-        version, has_pip = probe_python(program) or (None, False)
-        if version in PYTHONS and has_pip:
+    for program in [first] + [os.path.join(folder, name) for name in names for folder in folders]:
+        if probe_python(program) in PYTHONS:
             return program, None
-        if version in PYTHONS and without_pip is None:
-            without_pip = Fault(
-                "python",
-                f"{program} without ensurepip",
-                "the venv module with pip",
-                f"sudo apt install python{version}-venv" + f" python{version}-dev" * for_gpu,
-            )
-    version = (probe_python(first) or ("that does not run", False))[0]
     packages = "python3.12 python3.12-venv" + " python3.12-dev" * for_gpu
-    install = f"sudo apt install {packages}, or uv python install 3.12"
-    missing = Fault("python", f"Python {version}", "3.11 or 3.12", f"{install}, and run again")
-    return None, without_pip or missing
-
-
-# The C compiler
+    mend = f"sudo apt install {packages}, or uv python install 3.12, and run again"
+    found = probe_python(first) or "that does not run"
+    return None, Fault("python", f"Python {found}", "3.11 or 3.12", mend)
 
 
 INCLUDE = """
@@ -216,9 +186,6 @@ def compiler_faults(python, environ):
         return []
     said = [line for line in tried.stderr.splitlines() if "error: " in line] or ["it fails"]
     return [Fault("compiler", f"{compiler}: {said[0].split('error: ')[-1]}", needed, mend)]
-
-
-# System and disk
 
 
 def libc_faults(libc, version, needed):
@@ -263,15 +230,9 @@ def disk_needs(header, venv, environ):
     return [(existing(path), count) for path, count in needs]
 
 
-def free_bytes(path):
-    return shutil.disk_usage(path).free
-
-
-def device_of(path):
-    return os.stat(path).st_dev
-
-
-def disk_faults(needs, free=free_bytes, device=device_of):
+def disk_faults(
+    needs, free=lambda path: shutil.disk_usage(path).free, device=lambda path: os.stat(path).st_dev
+):
     """Needs on one file system add up."""
     totals = {}  # type: dict
     for path, count in needs:

@@ -9,7 +9,6 @@ used. Only problems of the training split are seen.
 """
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -19,11 +18,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from statistics import fmean as mean
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils import parametrize
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from unslothrl.data.rendering import render
@@ -105,13 +104,10 @@ def training_batch(
         rows.append((render(tokenizer, task.text(a, sign, b), ""), answer + tokenizer.eos_token))
     prompts = tokenizer([prompt for prompt, _ in rows], add_special_tokens=False)["input_ids"]
     answers = tokenizer([answer for _, answer in rows], add_special_tokens=False)["input_ids"]
-    width = max(len(p) + len(a) for p, a in zip(prompts, answers, strict=True))
-    ids = torch.full((BATCH, width), tokenizer.pad_token_id)
-    labels = torch.full((BATCH, width), -100)
-    for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
-        ids[row, : len(prompt) + len(answer)] = torch.tensor(prompt + answer)
-        labels[row, len(prompt) : len(prompt) + len(answer)] = torch.tensor(answer)
-    return ids, labels
+    pairs = list(zip(prompts, answers, strict=True))
+    ids = [torch.tensor(prompt + answer) for prompt, answer in pairs]
+    labels = [torch.tensor([-100] * len(prompt) + answer) for prompt, answer in pairs]
+    return pad_sequence(ids, True, tokenizer.pad_token_id), pad_sequence(labels, True, -100)
 
 
 class RoundToNf4(torch.nn.Module):
@@ -188,41 +184,6 @@ def forget_form(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, see
     train(model, batches, learning_rate, rounded_from=0)
 
 
-def measure(out: Path) -> dict[str, float]:
-    """Accuracy and lengths of the base in NF4 on 200 held-out problems, 8 completions each."""
-    from unslothrl.actors.actor import Actor
-    from unslothrl.backends import peft
-    from unslothrl.data.rendering import Renderer, Skipped, numbered
-    from unslothrl.engines.transformers import TransformersEngine
-    from unslothrl.records import Assignment, Sampling
-    from unslothrl.weights import base_model
-
-    base = base_model.quantise(out)
-    backend = peft.load(base, dtype=torch.bfloat16, rank=8, alpha=16, dropout=0.0, seed=0)
-    tokenizer = base_model.load_tokenizer(base)
-    engine = TransformersEngine(backend, base, max_num_seqs=400, has_own_base=False)
-    actor = Actor("measure", engine, tokenizer)
-    rows = list(itertools.islice(task.problems("test", 0), 200))
-    tasks = list(Renderer(tokenizer, "", 64).tasks("test", numbered(rows), Skipped()))
-    figures: dict[str, float] = {}
-    for temperature in (0.6, 1.0):
-        sampling = Sampling(temperature, 1.0, 0, 64)
-        wanted = [Assignment(i, each, 8, sampling, ("measure",)) for i, each in enumerate(tasks)]
-        groups = [group for _, group in actor.collect(assignments=wanted).groups]
-        scores = [score for group in groups for score in group.scores]
-        completions = [completion for group in groups for completion in group.completions]
-        worked = [s for c, s in zip(completions, scores, strict=True) if "=" in c.text]
-        values = {
-            "pass@1": mean(scores),
-            "pass@8": mean(max(group.scores) for group in groups),
-            "share of worked answers": len(worked) / len(scores),
-            "worked answers that are right": mean(worked or [0.0]),
-            "mean length": mean(len(completion.token_ids) for completion in completions),
-        }
-        figures |= {f"{key} at temperature {temperature}": value for key, value in values.items()}
-    return figures
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=BASE)
@@ -231,7 +192,6 @@ def main() -> None:
     parser.add_argument(
         "--plain", action="store_true", help="the embedded base without the think-and-answer form"
     )
-    parser.add_argument("--unmeasured", action="store_true", help="the same base, sooner")
     given = parser.parse_args()
     out: Path = given.out.resolve()
     if out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file():
@@ -250,12 +210,10 @@ def main() -> None:
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
     what = "--plain" if given.plain else f"--steps {given.steps}"
-    packages = ("torch", "transformers", "tokenizers", "bitsandbytes", "peft")
+    packages = ("torch", "transformers", "tokenizers", "bitsandbytes")
     figures = {
         "command": f"python tools/make_embedded_base.py {what} --seed {given.seed}",
         **{package: version(package) for package in packages},
-        "parameters": sum(p.numel() for p in model.parameters()),
-        **({} if given.unmeasured else measure(out)),
         "seconds": round(time.time() - started),
     }
     (out / "MEASURED.json").write_text(json.dumps(figures, indent=2) + "\n")

@@ -1,17 +1,14 @@
 """Execute notebooks from a clean kernel: `python tools/notebooks.py [--write] [NAME ...]`.
 
-Run by .venv's Python with .venv/peers/notebooks on its path (tools/peers.py installs it). Each is
-executed in an empty folder, with this Python as its kernel; its seconds are printed. `--write`
-keeps the outputs in notebooks/, with a hash of the cells that they are of.
+Run by .venv's Python with .venv/peers/notebooks (tools/peers.py installs it) on PYTHONPATH, which
+the kernel has too. Each is executed in an empty folder; its seconds are printed. `--write` keeps
+the outputs in notebooks/, with a hash of the cells that they are of.
 """
 
 import argparse
 import hashlib
 import json
 import os
-import resource
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -49,7 +46,7 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
-    started, cpu = time.monotonic(), cpu_of_children()
+    started, cpu = time.monotonic(), sum(os.times()[2:4])  # of processes that have ended
     client = nbclient.NotebookClient(
         notebook,
         timeout=CELL_S,
@@ -60,13 +57,7 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     )
     client.execute()
     seconds = time.monotonic() - started
-    return json.loads(nbformat.writes(notebook)), seconds, cpu_of_children() - cpu
-
-
-def cpu_of_children() -> float:
-    """Seconds of CPU of every process that was started here and has ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return json.loads(nbformat.writes(notebook)), seconds, sum(os.times()[2:4]) - cpu
 
 
 def write(name: str, notebook: dict[str, Any], cpu_s: float) -> None:
@@ -76,7 +67,7 @@ def write(name: str, notebook: dict[str, Any], cpu_s: float) -> None:
     (NOTEBOOKS / f"{name}.ipynb").write_text(text)
 
 
-def main() -> int:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", nargs="*", help="not given: all")
     parser.add_argument("--write", action="store_true", help="keep the outputs")
@@ -87,13 +78,7 @@ def main() -> int:
         print(f"{name}: {seconds:.0f} s, {cpu_s:.0f} s of CPU", flush=True)
         if arguments.write:
             write(name, notebook, cpu_s)
-    return 0
 
 
 if __name__ == "__main__":
-    peers = Path(sys.prefix) / "peers" / "notebooks"
-    if str(peers) not in os.environ.get("PYTHONPATH", "").split(os.pathsep):  # the kernel's too
-        paths = filter(None, (os.environ.get("PYTHONPATH"), str(peers)))
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        sys.exit(subprocess.run([sys.executable, *sys.argv], env=environment).returncode)
-    sys.exit(main())
+    main()

@@ -1,32 +1,20 @@
 """Writes docs/options.md from the tables of options.
 
-python tools/option_documents.py            # after an option has changed
-python tools/option_documents.py --check    # exit code 1 where the page is not up to date
+python tools/option_documents.py    # after an option has changed
 """
 
 import html
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "options.md"
-if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
+from unslothrl.commands.flags import EVERYDAY
+from unslothrl.config.names import off
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.options import OPTIONS
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, toml_value
 
-from unslothrl.commands.flags import EVERYDAY  # noqa: E402
-from unslothrl.config.names import off  # noqa: E402
-from unslothrl.config.offline_options import TABLES  # noqa: E402
-from unslothrl.config.options import OPTIONS  # noqa: E402
-from unslothrl.config.values import (  # noqa: E402
-    RUN,
-    Table,
-    choices_of,
-    limits_text,
-    toml_value,
-)
-
+PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 INTRODUCTION = f"""# Options
 
 All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. \
@@ -106,15 +94,5 @@ def page() -> str:
     return INTRODUCTION + groups([RUN], "## {}") + OF_STAGES + stages
 
 
-def main(check: bool) -> int:
-    """-> the exit code."""
-    is_current = PAGE.is_file() and PAGE.read_text() == page()
-    if not is_current:
-        print(f"{PAGE.name} {'is not up to date' if check else 'is written'}")
-    if not check:
-        PAGE.write_text(page())
-    return int(check and not is_current)
-
-
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    PAGE.write_text(page())

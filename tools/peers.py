@@ -4,7 +4,6 @@ Goes into .venv/peers/<name>, which only a process that wants it puts on its pat
 besides is in .venv already. The versions stand in pyproject.toml under [tool.unslothrl.peers].
 """
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -31,6 +30,4 @@ def install(name: str) -> Path:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", choices=sorted(PEERS))
-    install(parser.parse_args().name)
+    install(sys.argv[1])

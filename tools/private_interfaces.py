@@ -5,6 +5,7 @@ tests/private_interfaces.json, and checks it against the installed versions' sou
     python tools/private_interfaces.py --check    # what is not as listed here; exit status 1
 """
 
+import inspect
 import json
 import re
 import sys
@@ -27,12 +28,8 @@ FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
 }
 
 
-def is_installed(path: str) -> bool:
-    return source.file_of(library_of(path)) is not None
-
-
 def library_of(path: str) -> str:
-    name = re.split(r"[._]", path.lstrip("$(").lower())[0]
+    name = re.split(r"[._]", path.lstrip("$").lower())[0]
     return "unsloth_zoo" if path.startswith("unsloth_zoo.") else name
 
 
@@ -41,12 +38,6 @@ def version_of(library: str) -> str:
     """As installed; the CPU build of vLLM has another name."""
     names = metadata.packages_distributions()[library]
     return f"{library} {min(map(metadata.version, names))}"
-
-
-def found_at(path: str) -> list[source.Found]:
-    """Where a library has it; of "(A|B).name" there may be two."""
-    owners, _, rest = path.removeprefix("(").partition(")") if path[0] == "(" else (path, "", "")
-    return [found for each in owners.split("|") if (found := source.resolve(each + rest))]
 
 
 def is_mentioned(modules: list[str], name: str) -> bool:
@@ -64,11 +55,9 @@ def readers_of(variable: str) -> list[str]:
     return found or [m for m in modules if source.mentions(m, variable)]
 
 
-def parameters_of(path: str) -> list[source.Parameter] | None:
-    listed = [source.parameters(found) for found in found_at(path)]
-    if None in listed or not listed:
-        return None
-    return list(dict.fromkeys(each for known in listed for each in known or ()))
+def signature_of(path: str) -> inspect.Signature | None:
+    found = source.resolve(path)
+    return found and source.signature(found)
 
 
 def call_of(path: str, use: Use, before: str | None = None) -> str | None:
@@ -76,23 +65,22 @@ def call_of(path: str, use: Use, before: str | None = None) -> str | None:
     not. The names are those of an installed library, unless they are `before`'s."""
     if use.positional is None:
         return None
-    known = parameters_of(path) if before is None else None
-    names = ["_"] * use.positional
-    if known is not None:
-        names = [each.name for each in known if each.by_position][: use.positional]
-    elif before is not None:
-        names = before.split(", ")[: use.positional]
+    names = before.split(", ") if before is not None else positional(signature_of(path))
+    names = [*names, *"_" * use.positional][: use.positional]
     keywords = [f"{name}=" for name in sorted(use.keywords)]
     return ", ".join([*names, *keywords, *(["..."] if use.is_open else [])])
 
 
+def positional(signature: inspect.Signature | None) -> list[str]:
+    listed = signature.parameters.values() if signature else ()
+    return [each.name for each in listed if each.kind < each.KEYWORD_ONLY]
+
+
 def replaced_of(path: str, use: Use, before: str | None = None) -> str | None:
     """All parameters of a function whose place we take; None where we do not. Likewise."""
-    if not use.is_replaced:
-        return None
-    known = parameters_of(path) if before is None else None
-    names = [f"{each.name}=" if each.may_be_left_out else each.name for each in known or ()]
-    return ", ".join(names) if before is None else before
+    if not use.is_replaced or before is not None:
+        return before if use.is_replaced else None
+    return str(signature_of(path) or "()")[1:-1]
 
 
 def problem(path: str, use: Use, entry: dict[str, Any]) -> str | None:
@@ -103,40 +91,39 @@ def problem(path: str, use: Use, entry: dict[str, Any]) -> str | None:
     if ":" in path:
         modules, _, name = path.rpartition(":")
         return None if is_mentioned(modules.split("|"), name) else "not there"
-    if not found_at(path):
-        if any(found_at(other) for other in use.either):
-            return None
-        return "not there"
+    if source.resolve(path) is None:
+        return None if any(map(source.resolve, use.either)) else "not there"
     for key, now in (("call", call_of(path, use)), ("replaced", replaced_of(path, use))):
         if entry.get(key) != now:
             return f"its parameters are {now}, listed are {entry.get(key)}"
-    known = parameters_of(path)
-    return None if known is None or use.positional is None else refused(path, known, use)
+    signature = signature_of(path)
+    return None if signature is None or use.positional is None else refused(path, signature, use)
 
 
-def refused(path: str, known: list[source.Parameter], use: Use) -> str | None:
+def refused(path: str, signature: inspect.Signature, use: Use) -> str | None:
     """What of a call its parameters do not take."""
-    names = {each.name for each in known}
-    by_position = [each.name for each in known if each.by_position]
-    takes_more = any(name.startswith("*") and not name.startswith("**") for name in by_position)
-    if (use.positional or 0) > len(by_position) and not takes_more:
-        return f"takes {len(by_position)} arguments by position, gets {use.positional}"
-    if any(name.startswith("**") for name in names):
-        names |= {n for n in use.keywords if is_forwarded(path, n)}
-    if unknown := use.keywords - names:
-        return f"takes no {', '.join(sorted(unknown))}"
-    given = use.keywords | set(by_position[: use.positional])
-    lacking = [each.name for each in known if each.is_required and each.name not in given]
-    return f"needs {', '.join(lacking)}" if lacking and not use.is_open else None
+    known = signature.parameters
+    if any(each.kind is each.VAR_KEYWORD for each in known.values()):
+        unknown = {name for name in use.keywords - known.keys() if not is_forwarded(path, name)}
+        if unknown:
+            return f"takes no {', '.join(sorted(unknown))}"
+    given = use.keywords - {*positional(signature)[: use.positional]}  # of other calls
+    bind = signature.bind_partial if use.is_open else signature.bind
+    try:
+        bind(*range(use.positional or 0), **dict.fromkeys(given))
+    except TypeError as error:
+        return str(error)
+    return None
 
 
 def is_forwarded(path: str, keyword: str) -> bool:
     """Whether what a function does with its **keywords knows one of them."""
     target = FORWARDED.get(path)
     if target is None:
-        return any(source.mentions(found.module, keyword) for found in found_at(path))
-    known = parameters_of(target)
-    return source.mentions(target, keyword) if known is None else keyword in {p.name for p in known}
+        found = source.resolve(path)
+        return found is not None and source.mentions(found.module, keyword)
+    known = signature_of(target)
+    return source.mentions(target, keyword) if known is None else keyword in known.parameters
 
 
 def listed() -> dict[str, Any]:
@@ -151,7 +138,7 @@ def found_uses() -> dict[str, Use]:
 def entry_of(path: str, use: Use, before: dict[str, Any], asks: bool = False) -> dict[str, Any]:
     """Of the list; `asks` an installed library for the names of its parameters."""
     entry: dict[str, Any] = {"by": sorted(use.files)}
-    asks = asks and is_installed(path)
+    asks = asks and source.file_of(library_of(path)) is not None
     for key, describe in (("call", call_of), ("replaced", replaced_of)):
         names = describe(path, use, None if asks else before.get(key, ""))
         if names is not None:

@@ -57,9 +57,6 @@ def read_pins(text):
     return [line for line in text.splitlines() if line and not line.startswith("#")]
 
 
-# What was done before
-
-
 def digest(*paths):
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
 
@@ -97,9 +94,6 @@ def fresh(folder):
     write_stamp(folder, complete=False)
 
 
-# Installing
-
-
 class Failed(Exception):
     """A command that did not work; its last lines are the message."""
 
@@ -107,34 +101,24 @@ class Failed(Exception):
 def pip(program, *arguments, total=0):
     """Run pip; its hundreds of lines become a count, the last ones are kept in case it fails."""
     command = [program, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    process = subprocess.Popen(
-        [*command, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        cwd=ROOT,
-        env=dict(os.environ, PIP_USER="0"),
-    )
     tail, count = collections.deque(maxlen=25), 0  # type: tuple[collections.deque, int]
-    try:
+    with subprocess.Popen(
+        [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        errors="replace", cwd=ROOT, env=dict(os.environ, PIP_USER="0"),
+    ) as process:  # fmt: skip
         for line in process.stdout or ():
             tail.append(line)
             count += line.startswith("Collecting ")
             if total and line.startswith("Collecting ") and count % 40 == 0:
                 say(f"  {count} of {total} packages")
-            if total and line.startswith("Installing collected"):
-                say("  unpacking")
-    except KeyboardInterrupt:
-        process.kill()
-        raise
-    if process.wait():
+    if process.returncode:
         raise Failed("".join(tail))
 
 
-def install_local_builds(program, pins):
-    """torch +cpu, as pip is configured; PyTorch's own index only if that knows no such thing."""
-    for pin in pins:
+def install_lock(program, lock):
+    """torch +cpu as pip is configured, from PyTorch's own index if that knows no such thing."""
+    pins = read_pins(lock.read_text())
+    for pin in (pin for pin in pins if "+" in pin):
         try:
             pip(program, *FROM_LOCK, pin)
         except Failed as failure:
@@ -142,11 +126,6 @@ def install_local_builds(program, pins):
                 raise
             say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
             pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
-
-
-def install_lock(program, lock):
-    pins = read_pins(lock.read_text())
-    install_local_builds(program, [pin for pin in pins if "+" in pin])
     pip(program, *FROM_LOCK, "-r", str(lock), total=len(pins))
 
 
@@ -180,23 +159,15 @@ def imports_of(kind, cards):
 
 
 def import_fault(program, names):
-    """Import `names` in one process -> what is wrong, "" where nothing is."""
+    """Import `names` in one process, which also compiles them -> what is wrong, "": nothing."""
     environ = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
-    answer = subprocess.run(
-        [program, "-W", "ignore", "-c", "import " + ", ".join(names)],
-        env=environ, capture_output=True, text=True, errors="replace", cwd=ROOT,
-    )  # fmt: skip
+    command = [program, "-W", "ignore", "-c", "import " + ", ".join(names)]
+    answer = subprocess.run(command, env=environ, capture_output=True, cwd=ROOT)
     if not answer.returncode:
         return ""
-    last = (answer.stderr.strip().splitlines() or [f"exit {answer.returncode}"])[-1]
+    said = answer.stderr.decode(errors="replace").strip().splitlines()
+    last = said[-1] if said else f"exit {answer.returncode}"
     return f"{', '.join(names)}: does not import here: {last:.300}"
-
-
-def first_import(program, kind, cards):
-    """Compile what a run imports, a fifth of what was installed, and see that it imports."""
-    for names in imports_of(kind, cards):
-        if fault := import_fault(program, names):
-            say(f"warning: {fault}")
 
 
 def run_quietly(*command):
@@ -205,40 +176,37 @@ def run_quietly(*command):
         raise Failed(done.stdout + done.stderr)
 
 
-def install(python, kind, cards, lock_digest):
-    fresh(VENV)
-    say(f"creating {VENV.name} with {python}")
-    run_quietly(python, "-m", "venv", str(VENV))
+def create(folder, python, kind):
+    """An environment with the packages of a set, without the project."""
+    fresh(folder)
+    say(f"creating {folder.name} with {python}")
+    run_quietly(python, "-m", "venv", str(folder))
     if kind == "base":
-        install_base(venv_program())
+        install_base(program_of(folder))
     else:
-        install_lock(venv_program(), LOCKS[kind])
-        install_project(venv_program())
-    say("  first import")
-    first_import(venv_program(), kind, cards)
-    finish(kind, lock_digest)
+        install_lock(program_of(folder), LOCKS[kind])
 
 
-def venv_program():
-    return str(VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
+def program_of(folder):
+    return str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
 
 
-def finish(kind, lock_digest):
-    done = {"set": kind, "lock": lock_digest, "project": digest(*PROJECT_FILES)}
-    write_stamp(VENV, complete=True, program=venv_program(), **done)
+def state_of(folder, kind):
+    return state(folder, kind, digest(LOCKS.get(kind, PROJECT_FILES[0])), digest(*PROJECT_FILES))
 
 
-# The command
+def finish(folder, kind):
+    lock, project = digest(LOCKS.get(kind, PROJECT_FILES[0])), digest(*PROJECT_FILES)
+    done = {"set": kind, "lock": lock, "project": project}
+    write_stamp(folder, complete=True, program=program_of(folder), **done)
 
 
-BASE_PYTHON = getattr(sys, "_base_executable", None)  # below a virtual environment's
-
-
-def pythons(path, prefix=sys.prefix, base=BASE_PYTHON):
+def pythons(path):
     """(folders, first): where to look for a Python, and the one to begin with. Where this runs in
     the very environment that may be made anew, as it does once that is activated, its base."""
     folders = [folder for folder in path.split(os.pathsep) if not is_within(folder, VENV)]
-    return folders, base if base and is_within(prefix, VENV) else sys.executable
+    base = getattr(sys, "_base_executable", None)  # below a virtual environment's
+    return folders, base if base and is_within(sys.prefix, VENV) else sys.executable
 
 
 def is_within(path, folder):
@@ -262,9 +230,6 @@ def check(kind, cards, now):
         faults += machine.compiler_faults(python, os.environ) if python else []
     if not os.access(str(ROOT), os.W_OK | os.X_OK):
         faults.append(Fault("folder", f"{ROOT}, which cannot be written", "room for .venv", MOVE))
-    if VENV.is_symlink() and now in WHY_ANEW:
-        found = f"a {VENV.name} that is a link, and has to be created again"
-        faults.append(Fault("folder", found, "a folder", "remove the link"))
     if now == "foreign":
         found = f"a {VENV.name} that this program did not create"
         faults.append(Fault("folder", found, "none", "move it away, or remove it"))
@@ -274,10 +239,9 @@ def check(kind, cards, now):
 def describe(kind, cards, trouble):
     for card in cards:
         say(f"{card.name}, {card.memory_mb} MiB, driver {card.driver}")
-        if machine.card_warning(card):
-            say(f"warning: {machine.card_warning(card)}")
-    if machine.shared_memory_warning(kind):
-        say(f"warning: {machine.shared_memory_warning(kind)}")
+    warnings = [*map(machine.card_warning, cards), machine.shared_memory_warning(kind)]
+    for warning in filter(None, warnings):
+        say(f"warning: {warning}")
     if trouble:
         say(f"nvidia-smi exists but does not work ({trouble}): no card is used")
     if kind == "base":
@@ -303,14 +267,13 @@ def run(options):
     cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
     os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
     kind = choose_set(options.set, cards, platform.system(), platform.machine())
-    lock_digest = digest(LOCKS[kind] if kind in LOCKS else PROJECT_FILES[0])
-    now = state(VENV, kind, lock_digest, digest(*PROJECT_FILES))
+    now = state_of(VENV, kind)
     if now == "current" and not options.check:
         say(f"{VENV.name} is up to date ({kind} set)")
     elif now == "moved" and not options.check:
         say("pyproject.toml changed: installing the project again")
-        install_project(venv_program())
-        finish(kind, lock_digest)
+        install_project(program_of(VENV))
+        finish(VENV, kind)
     else:
         describe(kind, cards, trouble)
         python, faults = check(kind, cards, now)
@@ -321,7 +284,15 @@ def run(options):
         if now in WHY_ANEW:
             say(f"{WHY_ANEW[now]}: creating {VENV.name} again")
         started = time.time()
-        install(python, kind, cards, lock_digest)
+        create(VENV, python, kind)
+        if kind != "base":
+            install_project(program_of(VENV))
+        say("  first import")
+        for names in imports_of(kind, cards):
+            fault = import_fault(program_of(VENV), names)
+            if fault:
+                say(f"warning: {fault}")
+        finish(VENV, kind)
         say(f"done in {time.time() - started:.0f} s")
     return 0
 
@@ -330,13 +301,8 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    add = parser.add_argument
-    add(
-        "--set",
-        choices=sorted(LOCKS),
-        help="set to install, instead of the one that suits the machine",
-    )
-    add("--check", action="store_true", help="only check, download and write nothing")
+    parser.add_argument("--set", choices=sorted(LOCKS), help="instead of what suits the machine")
+    parser.add_argument("--check", action="store_true", help="download and write nothing")
     options = parser.parse_args()
     try:
         return run(options)

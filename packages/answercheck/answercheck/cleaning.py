@@ -34,8 +34,6 @@ for _letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B
     if _name in (*GREEK_LETTERS, "omicron"):
         _COMMANDS[_letter] = f"\\{_name} "
 _COMMANDS |= {"Φ": r"\phi ", "ς": r"\varsigma "}
-_RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n")
-_LOWERED = str.maketrans("₀₁₂₃₄₅₆₇₈₉ₙ", "0123456789n")
 _RAISED_RUN, _LOWERED_RUN = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ]+"), re.compile("[₀₁₂₃₄₅₆₇₈₉ₙ]+")
 _SELECTOR = re.compile("[\ufe00-\ufe0f]")
 _ROOT = re.compile(r"√\s*(\d+(?:\.\d+)?)")
@@ -131,8 +129,8 @@ def to_ascii(text: str) -> str:
         if unicodedata.category(each) not in ("Cf", "Me") or each in "\u202d\u202e"
     )
     text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", text))
-    text = _RAISED_RUN.sub(lambda run: "^{" + run[0].translate(_RAISED) + "}", text)
-    text = _LOWERED_RUN.sub(lambda run: "_{" + run[0].translate(_LOWERED) + "}", text)
+    text = _RAISED_RUN.sub(lambda run: "^{" + unicodedata.normalize("NFKC", run[0]) + "}", text)
+    text = _LOWERED_RUN.sub(lambda run: "_{" + run[0] + "}", text)
     text = "".join(_COMMANDS.get(character, character) for character in text)
     return unicodedata.normalize("NFKC", text)
 

@@ -136,10 +136,7 @@ class Parser:
             top, bottom, length = values[0], values[2], 4
         elif kinds[0] == "command" and values[0] == "frac":
             parser = Parser(self.tokens[self.at + 2 : -1])
-            try:
-                parts = parser.argument(), parser.argument()
-            except Unreadable:
-                return None
+            parts = parser.argument(), parser.argument()
             top, bottom = (str(part[1]) if part[0] == "number" else "" for part in parts)
             length = 2 + parser.at
         else:
@@ -191,8 +188,6 @@ class Parser:
         kind, value = self.tokens[self.at]
         if kind == "number" and len(value) > 1:
             self.tokens[self.at] = Token("number", value[1:])
-            if not value[0].isdecimal():
-                raise Unreadable(value)
             return number(int(value[0]))
         return self.atom()
 

@@ -36,10 +36,7 @@ _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
 _PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
              "csch"}  # fmt: skip
-_INVERSE = {
-    "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arccot": "acot", "arcsec": "asec",
-    "arccsc": "acsc", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
-}  # fmt: skip
+_INVERSE = {"arc" + name: "a" + name for name in _PERIODIC}  # the latter in mpmath
 MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
 _CONSTANTS = {"\\pi": MP.pi, "e": MP.e, "i": MP.j}
 
