@@ -34,8 +34,7 @@ def watch():
                 file.write("\\n".join(here))
         time.sleep(0.2)
 
-if {"train_distributed.py", "default_worker.py"} & {os.path.basename(each) for each in sys.orig_argv}:
-    threading.Thread(target=watch, daemon=True).start()
+threading.Thread(target=watch, daemon=True).start()
 """
 # The files whose functions the second step calls, and the package's classes that it makes one of.
 ONE_STEP = """
