@@ -16,7 +16,6 @@ from unslothrl.records import (
     Collected,
     Completion,
     Group,
-    Measured,
     Request,
     Sample,
     Sampling,
@@ -241,10 +240,10 @@ class FakeLearner(FakeGenerator):
         self.batches: list[Batch] = []
         self.losses: list[float] = []  # of coming updates; 0.5 where there is none
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
         self.calls.append(f"measure {len(samples)}")
-        zeros = [np.zeros(sample.tokens, np.float32) for sample in samples]
-        return [Measured(values, values if reference else None) for values in zeros]
+        names = ("logprobs", "reference") if reference else ("logprobs",)
+        return [dict.fromkeys(names, np.zeros(s.tokens, np.float32)) for s in samples]
 
     def update(
         self,

@@ -26,7 +26,7 @@ def measured(learner, reference: bool = False):
     """The samples with what the learner says of them now, and returns for a critic."""
     plain = samples()
     return [
-        dataclasses.replace(s, measured=m, returns=np.linspace(0, 1, len(s.completion_ids)))
+        dataclasses.replace(s, **m, returns=np.linspace(0, 1, len(s.completion_ids)))
         for s, m in zip(plain, learner.measure(plain, reference), strict=True)
     ]
 
@@ -44,11 +44,11 @@ def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
     known = measured(learner, reference=True)
     for sample in known:
-        assert sample.measured.logprobs.shape == (len(sample.completion_ids),)
-        assert sample.measured.values is None
+        assert sample.logprobs.shape == (len(sample.completion_ids),)
+        assert sample.values is None
     with torch.no_grad(), learner.backend.reference():
         alone = learner.backend.token_logprobs([known[4]], 1.2)[0]
-    assert known[4].measured.reference == pytest.approx(alone.numpy(), abs=1e-5)
+    assert known[4].reference == pytest.approx(alone.numpy(), abs=1e-5)
     plain = learner.forward_backward(batch(samples()))
     fresh = {n: p.grad.clone() for n, p in learner.backend.parameters().items()}
     old = learner.forward_backward(batch(known))
@@ -78,7 +78,7 @@ def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, m
     gradient = {n: p.grad.clone() for n, p in backend.parameters().items()}
 
     learner = learner_of(backend, bases[kind], objective="ppo")
-    assert {s.measured.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
+    assert {s.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
     known = measured(learner)
     learner.passes.objective = dataclasses.replace(learner.passes.objective, aggregation="sequence")
     stats = learner.forward_backward(batch(known))

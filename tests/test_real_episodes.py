@@ -91,7 +91,7 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
         assert len(one.transcript.earlier) == (len(one.transcript.turns) - 1) * rewrites
         assert all(one.sampled) == rewrites
     measured = learner.measure(samples, reference=False)
-    found = gaps([each.logprobs for each in measured], samples)
+    found = gaps([each["logprobs"] for each in measured], samples)
     assert found.mean() < MOST_GAP and len(found) > 100
 
 
@@ -171,7 +171,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     for adapter in (second, first):
         learner.backend.restore_adapter(adapter)
         measured = learner.measure(samples, reference=False)
-        under[adapter.version] = gaps([each.logprobs for each in measured], samples)
+        under[adapter.version] = gaps([each["logprobs"] for each in measured], samples)
     for version, other in ((0, 1), (1, 0)):
         was_drawn = versions == version
         own_gap, other_gap = (under[v][was_drawn].mean() for v in (version, other))

@@ -8,7 +8,7 @@ import pytest
 from fakes import completion, group, samples_of
 from few_cases import few
 
-from unslothrl.records import Agreement, Batch, Measured, UpdateStats
+from unslothrl.records import Agreement, Batch, UpdateStats
 from unslothrl.training import tracing
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace, is_traced
@@ -51,7 +51,7 @@ def test_what_was_measured_is_not_asked_for():
     chosen = selected([group("a", [1.0], lengths=[2])], [[0]])
     sample = replace(
         chosen.samples[0],
-        measured=Measured(np.array([-1.0, -0.5], np.float32)),
+        logprobs=np.array([-1.0, -0.5], np.float32),
         advantages=np.array([0.5, 1.5], np.float32),
     )
     chosen = replace(chosen, samples=(sample,))
@@ -145,8 +145,8 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     measured = passes.measure(known, reference=False)
     assert found[0].traced == {} and found[1].traced.keys() == {10, 11}
     assert len(found[1].traced[10]) == known[0].tokens
-    assert np.allclose(found[1].traced[10], measured[0].logprobs, atol=1e-5)
-    assert np.allclose(found[1].traced[11], measured[-1].logprobs, atol=1e-5)
+    assert np.allclose(found[1].traced[10], measured[0]["logprobs"], atol=1e-5)
+    assert np.allclose(found[1].traced[11], measured[-1]["logprobs"], atol=1e-5)
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
     assert found[0].loss == found[1].loss and math.isfinite(found[1].loss)
     assert np.array_equal(*(each.agreement.difference for each in found))

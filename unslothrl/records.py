@@ -265,24 +265,19 @@ class Collected:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What the learner said of a completion before the step's first update, [sampled tokens]."""
-
-    logprobs: np.ndarray  # the policy's
-    reference: np.ndarray | None = None  # the reference's log-probabilities, where asked for
-    values: np.ndarray | None = None  # the critic's, where there is one
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One selected candidate on its way to the learner."""
+    """One selected candidate on its way to the learner. `logprobs`, `reference` and `values` are
+    what a learner has measured before the step's first update, [sampled tokens]; None where it has
+    not: the loss then takes the old policy from its own forward."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: np.ndarray  # [completion tokens], int32
     sampler_logprobs: np.ndarray  # [sampled tokens], float32
     advantages: np.ndarray  # [sampled tokens], float32
     policy_version: int
-    measured: Measured | None = None  # None: the loss takes the old policy from its own forward
+    logprobs: np.ndarray | None = None  # the policy's
+    reference: np.ndarray | None = None  # the reference's log-probabilities
+    values: np.ndarray | None = None  # the critic's
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...

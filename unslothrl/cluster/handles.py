@@ -8,7 +8,7 @@ to process and never through the driver.
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update
+from unslothrl.records import Assignment, Batch, Collected, Sample, Update
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
@@ -75,7 +75,7 @@ class LearnerHandle(ActorHandle):
     def join(self, rank: int, world_size: int, address: str) -> Call[None]:
         return self.transport.call("join", rank, world_size, address)
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[Measured]]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[dict[str, Any]]]:
         return self.transport.call("measure", samples, reference)
 
     def judge(self, samples: Sequence[Sample]) -> Call[list[float]]:

@@ -14,7 +14,7 @@ from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
-from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
+from unslothrl.records import Assignment, Batch, Collected, Sample, Update, UpdateStats
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
@@ -95,7 +95,7 @@ class Learner:
         with self.profiler.part(part):
             yield
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 

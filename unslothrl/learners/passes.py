@@ -7,7 +7,7 @@ memory and speed.
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
-from unslothrl.records import Agreement, Batch, Measured, Sample, UpdateStats
+from unslothrl.records import Agreement, Batch, Sample, UpdateStats
 from unslothrl.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -69,21 +69,21 @@ class Passes:
             self.backend.free_cache()
 
     @torch.no_grad()
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """Log-probabilities and values as they are before an update, in the order of `samples`."""
-        measured: dict[int, Measured] = {}
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
+        """Log-probabilities and values as they are before an update, in the order of `samples`: of
+        each its fields that are known now."""
+        measured: dict[int, dict[str, Any]] = {}
         for indices in self._micro_batches(samples):
             part = [samples[i] for i in indices]
             lengths = [sample.tokens for sample in part]
-            policy = _split(self._logprobs(part), lengths)
-            references: Sequence[np.ndarray | None] = [None] * len(part)
-            values: Sequence[np.ndarray | None] = [None] * len(part)
+            found = {"logprobs": _split(self._logprobs(part), lengths)}
             if reference:
-                references = _split(self._reference_logprobs(part), lengths)
+                found["reference"] = _split(self._reference_logprobs(part), lengths)
             if self.objective.has_critic:
                 with self.backend.critic():
-                    values = _split(self.backend.token_values(part), lengths)
-            measured.update(zip(indices, map(Measured, policy, references, values), strict=True))
+                    found["values"] = _split(self.backend.token_values(part), lengths)
+            for place, i in enumerate(indices):
+                measured[i] = {name: arrays[place] for name, arrays in found.items()}
             self.progress(len(measured), 0)
         return [measured[i] for i in range(len(samples))]
 
@@ -123,7 +123,7 @@ class Passes:
             [(s.generator, s.policy_version, s.tokens) for s in passed],
         )
         if self.objective.has_critic:
-            stats.values = _joined([s.measured.values for s in passed if s.measured is not None])
+            stats.values = _joined([s.values for s in passed if s.values is not None])
             stats.returns = _joined([s.returns for s in passed])
         if any(sample.trace >= 0 for sample in passed):
             ends = np.cumsum([sample.tokens for sample in passed])[:-1]
@@ -212,7 +212,7 @@ class Passes:
 
 def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:
     """What was measured of the samples before the first update; None where it was not."""
-    values = [sample.measured and getattr(sample.measured, name) for sample in samples]
+    values = [getattr(sample, name) for sample in samples]
     return None if any(value is None for value in values) else _tensor(values, like)
 
 

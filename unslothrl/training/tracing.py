@@ -44,9 +44,9 @@ class Trace:
             if begins[g] + i in self.completions:  # of several sequences the last is shown
                 self.samples[begins[g] + i] = sample
         self.logprobs: dict[int, np.ndarray] = {
-            row: sample.measured.logprobs
+            row: sample.logprobs
             for row, sample in self.samples.items()
-            if sample.measured is not None
+            if sample.logprobs is not None
         }
 
     def asked(self, selected: Selected) -> Selected:

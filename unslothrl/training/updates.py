@@ -81,7 +81,7 @@ class LearnerGroup:
             samples, lambda learner, share: learner.measure(share, reference), progress
         )
         return [
-            dataclasses.replace(sample, measured=each)
+            dataclasses.replace(sample, **each)
             for sample, each in zip(samples, measured, strict=True)
         ]
 
