@@ -10,7 +10,6 @@ import numpy as np
 
 from unslothrl.engines.base import Finished
 from unslothrl.records import (
-    Agreement,
     Assignment,
     Batch,
     Collected,
@@ -21,7 +20,6 @@ from unslothrl.records import (
     Sampling,
     Task,
     Update,
-    UpdateStats,
 )
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
@@ -258,8 +256,15 @@ class FakeLearner(FakeGenerator):
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
-        stats = UpdateStats(loss, 0, 0, 0.0, Agreement(tokens, sources), np.zeros(1))
-        return Update(stats, 1.0, skipped, 1.0)
+        return Update(
+            loss,
+            difference=tokens,
+            sources=sources,
+            kl=np.zeros(1),
+            grad_norm=1.0,
+            skipped=skipped,
+            memory_mb=1.0,
+        )
 
     @staticmethod
     def update_in_turn(learners, parts, *arguments) -> list[Update]:

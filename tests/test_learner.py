@@ -65,7 +65,7 @@ def test_a_second_update_sees_the_old_policy(bases, make_backend):
     learner.step({"lora": 1e-2})
     second = learner.forward_backward(batch(known))
     assert first.clipped == 0 < second.clipped
-    compared = [each.agreement.difference for each in (first, second)]
+    compared = [each.difference for each in (first, second)]
     assert np.array_equal(*compared)  # with the policy before any update
     assert learner.forward_backward(batch(samples())).clipped == 0  # as if it were a new rollout
 
@@ -200,7 +200,7 @@ def test_update_is_a_gradient_and_a_step(bases, make_backend):
     done = one.update(batch(samples()), LRS)
     stats = other.forward_backward(batch(samples()))
     assert done.grad_norm == other.step(LRS).grad_norm
-    assert done.stats.loss == stats.loss and one.save_state() == other.save_state()
+    assert done.loss == stats.loss and one.save_state() == other.save_state()
     assert done.checksum == exchange.checksum(one._parameters())
     spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in samples()]
     skipped = one.update(batch(spoilt), LRS)
@@ -214,10 +214,9 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective=objective)
     before = learner.publish(1)
     done = learner.update(batch([]), LRS)
-    assert (done.stats.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
-    agrees = done.stats.agreement
-    assert (agrees.tokens, agrees.sources) == (0, [])
-    assert (done.stats.values is None) == (objective == "grpo")
+    assert (done.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
+    assert (done.tokens, done.sources) == (0, [])
+    assert (done.values is None) == (objective == "grpo")
     assert learner.measure([], reference=True) == [] and learner.publish(1) == before
 
 

@@ -132,7 +132,7 @@ def train(learner, samples: list[Sample]) -> None:
     batch = [sample.with_advantage((-1.0) ** i) for i, sample in enumerate(samples)]
     tokens = sum(sample.tokens for sample in batch)
     update = learner.update(Batch(tuple(batch), len(batch), tokens), {"lora": 3e-3})
-    assert update.stats.agreement.tokens == tokens and not update.skipped
+    assert update.tokens == tokens and not update.skipped
 
 
 def processes(actor) -> list[psutil.Process]:

@@ -80,4 +80,4 @@ def test_later_updates_clip_against_the_learners_policy_before_the_step(learner)
     assert (second.clipped, second.corrected) == (1, 1)
     assert learner.backend.logprobs.grad.tolist() == pytest.approx([0, -0.8 * 1.1 / 2])
     gaps = [abs(math.log(now / then)) for now, then in zip(NOW, SAMPLER, strict=True)]
-    assert np.abs(second.agreement.difference).tolist() == pytest.approx(gaps)
+    assert np.abs(second.difference).tolist() == pytest.approx(gaps)

@@ -108,5 +108,5 @@ def test_the_learner_counts_sampled_tokens(bases, make_backend):
     for sample in known:
         for values in (sample.logprobs, sample.reference, sample.values):
             assert values.shape == (sample.tokens,)
-    stats = learner.update(Batch(tuple(known), 3, 10), LRS).stats
-    assert stats.agreement.tokens == len(stats.values) == len(stats.returns) == 10
+    update = learner.update(Batch(tuple(known), 3, 10), LRS)
+    assert update.tokens == len(update.values) == len(update.returns) == 10

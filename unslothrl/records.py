@@ -281,7 +281,7 @@ class Sample:
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...
-    trace: int = -1  # under which number `UpdateStats` has its log-probabilities; -1: not at all
+    trace: int = -1  # under which number `Update` has its log-probabilities; -1: not at all
 
     def __post_init__(self) -> None:
         set_column(self, "completion_ids", np.int32)
@@ -332,49 +332,37 @@ class Batch:
     seed: int = 0  # of dropout; each learner's part has its own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Agreement:
-    """Of a learner's part of a batch with those who drew it: see `algorithms.diagnostics`."""
-
-    difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """[sampled tokens], the learner's log-probabilities less the sampler's, float64"""
-    sources: Sequence[tuple[str, int, int]] = ()
-    """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
-
-    @property
-    def tokens(self) -> int:
-        return len(self.difference)
-
-
 @dataclass(slots=True, eq=False)
-class UpdateStats:
-    """One learner's part of an update, in sums and arrays that can be joined."""
+class Update:
+    """What one learner says of an optimiser step that all of them took together: of its part of the
+    batch in sums and arrays that can be joined, and of the step, which is the same in all."""
 
     loss: float = 0.0
+    value_loss: float = 0.0
     clipped: int = 0  # tokens on which the clip acted
     corrected: int = 0  # tokens on which the bounds of the off-policy correction acted
     entropy_sum: float = 0.0  # over completion tokens
-    agreement: Agreement = Agreement()  # with the samplers, before any update of the step
+    difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """[sampled tokens], the learner's log-probabilities before any update of the step less the
+    sampler's, float64: see `algorithms.diagnostics`"""
+    sources: Sequence[tuple[str, int, int]] = ()
+    """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """[tokens of some completions], policy against reference"""
-    value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
     traced: dict[int, np.ndarray] = field(default_factory=dict)
     """`Sample.trace` -> its log-probabilities before the update, [sampled tokens]"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """What one learner says of an optimiser step that all of them took together."""
-
-    stats: UpdateStats  # of its part of the batch
-    grad_norm: float  # of the policy, before clipping
-    skipped: bool  # a loss or a gradient was not finite: nothing was changed
-    memory_mb: float  # peak so far
+    grad_norm: float = 0.0  # of the policy, before clipping
     critic_grad_norm: float = 0.0
+    skipped: bool = False  # a loss or a gradient was not finite: nothing was changed
+    memory_mb: float = 0.0  # peak so far
     checksum: int = 0  # of all that is trained, after the step
     note: str = ""  # for the user
+
+    @property
+    def tokens(self) -> int:
+        return len(self.difference)
 
 
 def seed_of(*parts: int | str) -> int:
