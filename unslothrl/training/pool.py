@@ -93,21 +93,21 @@ class Pool:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
         waiting = {p.call: member for member in self.members.values() for p in member.pending}
         if waiting:
-            for outcome in self.cluster.poll(waiting, timeout_s):
-                member = waiting[outcome.call]
+            for call, value, error in self.cluster.poll(waiting, timeout_s):
+                member = waiting[call]
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile
-                pending = next(p for p in member.pending if p.call is outcome.call)
+                pending = next(p for p in member.pending if p.call is call)
                 member.pending.remove(pending)
                 member.ended.add(pending.kind)
                 member.is_late = False
                 began, member.began = member.began, self.clock.now()
                 seconds = member.began - began - pending.told_s
                 self.longest[pending.kind] = max(0.0, seconds, self.longest.get(pending.kind, 0.0))
-                if outcome.error is None:
-                    pending.done(outcome.value)
+                if error is None:
+                    pending.done(value)
                 else:
-                    self._failed(member, pending, outcome.error)
+                    self._failed(member, pending, error)
         else:
             time.sleep(timeout_s)
         self._look_after()
