@@ -12,7 +12,6 @@ from unslothrl.engines.base import Finished
 from unslothrl.records import (
     Assignment,
     Batch,
-    Collected,
     Completion,
     Group,
     Request,
@@ -22,6 +21,12 @@ from unslothrl.records import (
     Update,
 )
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+
+NOTHING_DONE: dict[str, Any] = {  # by an actor while its groups were collected
+    **dict.fromkeys(("completions", "tokens", "reward_s", "engine_steps", "engine_s"), 0),
+    "memory_mb": 1.0,
+    "versions": (0, 0),
+}
 
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
@@ -33,7 +38,7 @@ def draw_groups(
 ) -> list[Group]:
     """What an actor draws of tasks, a group each, in order."""
     assignments = [Assignment(i, each, candidates, sampling, seed) for i, each in enumerate(tasks)]
-    return [group for _, group in sorted(actor.collect(assignments=assignments).groups)]
+    return [group for _, group in sorted(actor.collect(assignments=assignments)[0])]
 
 
 def completion(
@@ -204,7 +209,7 @@ class FakeGenerator:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
         self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")
         groups = []
@@ -219,7 +224,7 @@ class FakeGenerator:
             found = Group(assignment.task, completions, {"accuracy": earned}, earned)
             groups.append((assignment.index, found))
         self.submitted = []
-        return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
+        return groups[::-1], NOTHING_DONE
 
     def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
         self.calls += ["canary"] * (shape is not None)

@@ -122,7 +122,7 @@ def stop_after(
     given = [Assignment(i, one, CANDIDATES, sampling, (seed,)) for i, one in enumerate(tasks(4))]
     with monkeypatch.context() as patch:
         patch.setattr(actor_module, "time", clock)
-        early = actor.collect(seconds=1.0, assignments=given).groups
+        early = actor.collect(seconds=1.0, assignments=given)[0]
     assert len(early) <= 1
     return list(early)
 
@@ -151,7 +151,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     before = processes(actor)
     actor.load(second)
     assert before and processes(actor) == before
-    groups = [group for _, group in sorted([*early, *actor.collect().groups])]
+    groups = [group for _, group in sorted([*early, *actor.collect()[0]])]
     assert len(groups) == 4 and psutil.wait_procs(before, GONE_S)[1] == []
 
     samples = draws.check(groups)  # as drawn, token by token: nothing is tokenised again

@@ -208,7 +208,7 @@ def measure(out: Path) -> dict[str, float]:
     for temperature in (0.6, 1.0):
         sampling = Sampling(temperature, 1.0, 0, 64)
         wanted = [Assignment(i, each, 8, sampling, ("measure",)) for i, each in enumerate(tasks)]
-        groups = [group for _, group in actor.collect(assignments=wanted).groups]
+        groups = [group for _, group in actor.collect(assignments=wanted)[0]]
         scores = [score for group in groups for score in group.scores]
         completions = [completion for group in groups for completion in group.completions]
         worked = [s for c, s in zip(completions, scores, strict=True) if "=" in c.text]

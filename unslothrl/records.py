@@ -240,28 +240,15 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A group that an actor is to draw."""
+    """A group that an actor is to draw, or draws."""
 
     index: int  # unique among an actor's groups in flight
     task: Task
     candidates: int
     sampling: Sampling
     seed: tuple[int | str, ...]  # what the draw is for, e.g. (run seed, step)
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What an actor hands over: complete groups by assignment, and what it did since the last."""
-
-    groups: tuple[tuple[int, Group], ...]
-    reward_s: float  # from the last completion to the last reward; the others overlap generation
-    memory_mb: float  # the actor's peak so far
-    completions: int = 0  # finished since
-    tokens: int = 0  # sampled since
-    engine_steps: int = 0  # taken since
-    engine_s: float = 0.0  # that they took
-    versions_loaded: int = 0  # by its engine since that was built
-    versions_unloaded: int = 0  # of those
+    is_urgent: bool = False  # it is given out before others
+    policy_version: int = 0  # that was the newest when it was given out
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
@@ -13,14 +14,7 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.records import (
-    Assignment,
-    Collected,
-    Completion,
-    Group,
-    Request,
-    seed_of,
-)
+from unslothrl.records import Assignment, Completion, Group, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
@@ -151,10 +145,10 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
-        """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
+        """Submits `assignments`. -> (the groups that are complete and scored: at least `least` of
         them, or all that were submitted; after `seconds` those that there are, while the others
-        stay in flight."""
+        stay in flight; what was done meanwhile)."""
         self.submit(assignments)
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
@@ -171,17 +165,17 @@ class Actor:
                 self.scoring.finish(None if end is None else max(0.0, end - time.monotonic()))
             groups += self.scoring.take()
             on_error.pop_all()
-        return Collected(
-            tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
-            time.perf_counter() - drawn,
-            self.engine.memory_mb(),
-            completions=self.done - done,
-            tokens=self.engine.sampled_tokens - tokens,
-            engine_steps=self.engine_steps,
-            engine_s=self.engine_s,
-            versions_loaded=self.engine.versions_loaded,
-            versions_unloaded=self.engine.versions_unloaded,
-        )
+        found = [pair for pair in groups if self.groups.pop(pair[0], None) is not None]
+        return found, {
+            "completions": self.done - done,  # finished
+            "tokens": self.engine.sampled_tokens - tokens,
+            "reward_s": time.perf_counter() - drawn,  # after the last completion
+            "engine_steps": self.engine_steps,
+            "engine_s": self.engine_s,
+            "memory_mb": self.engine.memory_mb(),  # the peak so far
+            # by the engine since it was built
+            "versions": (self.engine.versions_loaded, self.engine.versions_unloaded),
+        }
 
     async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
         """Steps the engine until `least` groups are scored, no episode is left, or the end."""

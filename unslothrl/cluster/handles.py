@@ -8,11 +8,14 @@ to process and never through the driver.
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.records import Assignment, Batch, Collected, Sample, Update
+from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 
 T = TypeVar("T")
+Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
+"""What an actor hands over: complete groups, by their assignments' index, and metrics (see
+`actor.Actor.collect`)."""
 
 
 class Call(Generic[T]):

@@ -15,7 +15,7 @@ from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
-from unslothrl.records import Assignment, Batch, Collected, Sample, Update
+from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
 from unslothrl.weights.published import Published
@@ -60,7 +60,7 @@ class Learner:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
         """This learner's share of a rollout; see `Actor.collect`."""
         if assignments:
             self.backend.to_device()
