@@ -20,7 +20,7 @@ from unslothrl.records import (
     Task,
     Update,
 )
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 NOTHING_DONE: dict[str, Any] = {  # by an actor while its groups were collected
     **dict.fromkeys(("completions", "tokens", "reward_s", "engine_steps", "engine_s"), 0),
@@ -195,11 +195,11 @@ class FakeGenerator:
         self.submitted: list[Assignment] = []
         self.calls: list[str] = []
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
         adapter.verify()
         self.calls.append(f"load {adapter.version}")
         self.version = adapter.version
-        return Loaded(len(adapter.weights), fetch_s, 0.0)
+        return {"bytes": len(adapter.weights), "fetch_s": fetch_s, "load_s": 0.0}
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         self.submitted += assignments

@@ -17,7 +17,7 @@ from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import Assignment, Completion, Group, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin
@@ -82,12 +82,14 @@ class Actor:
         self.error: BaseException | None = None  # that ended an episode
         self.is_closing = False
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
-        """Makes `adapter` the policy; `fetch_s` is how long it took to come here."""
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
+        """Makes `adapter` the policy; `fetch_s` is how long it took to come here. -> metrics: the
+        bytes of weights that arrived, and the seconds."""
         started = time.perf_counter()
         with self._named():
             self.engine.load(adapter)
-        return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
+        load_s = time.perf_counter() - started
+        return {"bytes": len(adapter.weights), "fetch_s": fetch_s, "load_s": load_s}
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:

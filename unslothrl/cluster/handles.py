@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 T = TypeVar("T")
 Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
@@ -49,7 +49,7 @@ class ActorHandle:
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
         return self.transport.call("abandon", indices)
 
-    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[Loaded]:
+    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[dict[str, float]]:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 

@@ -17,7 +17,7 @@ from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -66,7 +66,7 @@ class Learner:
             self.backend.to_device()
         return self.actor.collect(least, seconds, assignments)
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
         """The update is over: its engine learns which version the weights are now."""
         loaded = self.actor.load(adapter, fetch_s)
         self.make_room()

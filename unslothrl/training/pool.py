@@ -23,7 +23,6 @@ from unslothrl.errors import (
 )
 from unslothrl.training import members as limits
 from unslothrl.training.members import Member, Pending, Version
-from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
@@ -217,7 +216,7 @@ class Pool:
         if newest is None:
             return self._work(member)
 
-        def loaded(_: Loaded) -> None:
+        def loaded(_: Any) -> None:
             (self._work if self.newest is newest else self._load)(member)
 
         self._call_load(member, newest, loaded)
@@ -230,11 +229,11 @@ class Pool:
             member.is_ready = True
             self.note(f"{member.name} is ready")
 
-    def publish(self, adapter: Version) -> list[Loaded]:
+    def publish(self, adapter: Version) -> list[dict[str, float]]:
         """Has every process load a version, before what it is given from now on. -> what came of
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
-        loaded: list[Loaded] = []
+        loaded: list[dict[str, float]] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
                 found = [] if member.is_learner else loaded

@@ -17,7 +17,6 @@ from unslothrl.cluster.handles import Collected
 from unslothrl.records import Assignment, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
-from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
 SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process listens again
@@ -184,7 +183,7 @@ class RolloutStream:
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
 
-    def publish(self, adapter: Version, version: int) -> list[Loaded]:
+    def publish(self, adapter: Version, version: int) -> list[dict[str, float]]:
         """Has all that draw load a version, the newest from now on; while overlapping in between
         their other calls. -> what came of it, as far as it has."""
         self.policy_version = version
