@@ -143,7 +143,7 @@ def accuracy(work: dict, adapters: list[Path]) -> list[float]:
         actor.load(Adapter.of(number, weights, (folder / "adapter_config.json").read_text()))
         sampling = Sampling(0.6, 0.95, 0, work["new_tokens"])
         wanted = [Assignment(i, each, 8, sampling, ("compare",)) for i, each in enumerate(held_out)]
-        groups = [group for _, group in actor.collect(assignments=wanted).groups]
+        groups = [group for _, group in actor.collect(assignments=wanted)[0]]
         scores = [score for group in groups for score in group.scores]
         means.append(statistics.fmean(scores))
     actor.close()

@@ -253,8 +253,8 @@ def sync(processes: Cluster, version: int, actors: int) -> dict[str, float]:
         [handle.transport.call("stages") for handle in (learner, *chosen)]
     )
     found = {"pack": parts[0]["pack"], "put": put - started - parts[0]["pack"]}
-    for each, record in zip(parts[1:], loaded, strict=True):
-        each |= {"fetch": record.fetch_s, "load": record.load_s}
+    for each, done in zip(parts[1:], loaded, strict=True):
+        each |= {"fetch": done["fetch_s"], "load": done["load_s"]}
     found |= {stage: max(each.get(stage, 0.0) for each in parts[1:]) for stage in STAGES}
     return {**found, "wall": wall - started, "put, fetch and load": wall - started - found["pack"]}
 

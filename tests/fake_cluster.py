@@ -34,16 +34,16 @@ class FakeProcess:
     def outcome(self, call: FakeCall) -> Outcome:
         self.queue.remove(call)
         if self.is_dead:
-            return Outcome(call, error=ProcessLost(self.name, f"{self.name} died"))
+            return call, None, ProcessLost(self.name, f"{self.name} died")
         try:
             arguments = [a.value if isinstance(a, Published) else a for a in call.arguments]
             value = getattr(self.target, call.method)(*arguments)
         except Exception as error:
-            return Outcome(call, error=error)
+            return call, None, error
         if self.loses_next and call.method == "collect":
             self.loses_next = False
-            return Outcome(call, error=ResultLost("a result was lost"))
-        return Outcome(call, value)
+            return call, None, ResultLost("a result was lost")
+        return call, value, None
 
 
 class Published(Call[Any]):

@@ -10,21 +10,23 @@ import numpy as np
 
 from unslothrl.engines.base import Finished
 from unslothrl.records import (
-    Agreement,
     Assignment,
     Batch,
-    Collected,
     Completion,
     Group,
-    Measured,
     Request,
     Sample,
     Sampling,
     Task,
     Update,
-    UpdateStats,
 )
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
+
+NOTHING_DONE: dict[str, Any] = {  # by an actor while its groups were collected
+    **dict.fromkeys(("completions", "tokens", "reward_s", "engine_steps", "engine_s"), 0),
+    "memory_mb": 1.0,
+    "versions": (0, 0),
+}
 
 
 def task(name: str, prompt_ids: Sequence[int] = (1, 2)) -> Task:
@@ -36,7 +38,7 @@ def draw_groups(
 ) -> list[Group]:
     """What an actor draws of tasks, a group each, in order."""
     assignments = [Assignment(i, each, candidates, sampling, seed) for i, each in enumerate(tasks)]
-    return [group for _, group in sorted(actor.collect(assignments=assignments).groups)]
+    return [group for _, group in sorted(actor.collect(assignments=assignments)[0])]
 
 
 def completion(
@@ -193,11 +195,11 @@ class FakeGenerator:
         self.submitted: list[Assignment] = []
         self.calls: list[str] = []
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
         adapter.verify()
         self.calls.append(f"load {adapter.version}")
         self.version = adapter.version
-        return Loaded(len(adapter.weights), fetch_s, 0.0)
+        return {"bytes": len(adapter.weights), "fetch_s": fetch_s, "load_s": 0.0}
 
     def submit(self, assignments: Sequence[Assignment]) -> None:
         self.submitted += assignments
@@ -207,7 +209,7 @@ class FakeGenerator:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
         self.submit(assignments)
         self.calls.append(f"collect {len(self.submitted)}")
         groups = []
@@ -222,7 +224,7 @@ class FakeGenerator:
             found = Group(assignment.task, completions, {"accuracy": earned}, earned)
             groups.append((assignment.index, found))
         self.submitted = []
-        return Collected(tuple(reversed(groups)), reward_s=0.0, memory_mb=1.0)
+        return groups[::-1], NOTHING_DONE
 
     def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
         self.calls += ["canary"] * (shape is not None)
@@ -241,10 +243,10 @@ class FakeLearner(FakeGenerator):
         self.batches: list[Batch] = []
         self.losses: list[float] = []  # of coming updates; 0.5 where there is none
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
         self.calls.append(f"measure {len(samples)}")
-        zeros = [np.zeros(sample.tokens, np.float32) for sample in samples]
-        return [Measured(values, values if reference else None) for values in zeros]
+        names = ("logprobs", "reference") if reference else ("logprobs",)
+        return [dict.fromkeys(names, np.zeros(s.tokens, np.float32)) for s in samples]
 
     def update(
         self,
@@ -259,8 +261,15 @@ class FakeLearner(FakeGenerator):
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
         sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
-        stats = UpdateStats(loss, 0, 0, 0.0, Agreement(tokens, sources), np.zeros(1))
-        return Update(stats, 1.0, skipped, 1.0)
+        return Update(
+            loss,
+            difference=tokens,
+            sources=sources,
+            kl=np.zeros(1),
+            grad_norm=1.0,
+            skipped=skipped,
+            memory_mb=1.0,
+        )
 
     @staticmethod
     def update_in_turn(learners, parts, *arguments) -> list[Update]:

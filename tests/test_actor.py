@@ -139,12 +139,12 @@ def test_groups_come_as_they_are_complete_and_more_may_be_submitted():
     scorer = WatchedScorer("accuracy")
     actor = actor_of([2, 3, scorer.wait, 0, 4, 5, 1], scorer)  # it waits between two tokens
     actor.submit(assigned("a", "b"))
-    first = actor.collect(1)
-    assert [index for index, _ in first.groups] == [1] and not actor.engine.is_asleep
+    first, _ = actor.collect(1)
+    assert [index for index, _ in first] == [1] and not actor.engine.is_asleep
     actor.submit(assigned("c", first=2))
-    rest = actor.collect()
-    assert sorted(index for index, _ in rest.groups) == [0, 2] and actor.engine.is_asleep
-    assert actor.collect().groups == ()
+    rest, _ = actor.collect()
+    assert sorted(index for index, _ in rest) == [0, 2] and actor.engine.is_asleep
+    assert actor.collect()[0] == []
     actor.submit(assigned("d"))
     actor.close()
     assert not actor.episodes

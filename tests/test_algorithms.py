@@ -25,7 +25,7 @@ from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.clipping import Clip
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_terms
-from unslothrl.records import Agreement
+from unslothrl.records import Update
 
 
 def logs(*values: float) -> torch.Tensor:
@@ -316,7 +316,7 @@ def test_schedules_by_hand():
 def test_diagnostics_by_hand():
     # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
-    one = Agreement(np.array([-1.0, -1.0]) - sampler, [("actor-0", 3, 2)])
+    one = Update(difference=np.array([-1.0, -1.0]) - sampler, sources=[("actor-0", 3, 2)])
     result = diagnostics.sampler_agreement([[one]])
     assert result["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert result["train/ess"] == pytest.approx(0.8)
@@ -331,7 +331,7 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
     gaps = np.sort(np.random.default_rng(tokens).standard_exponential(tokens))
     ends = [tokens * i // parts for i in range(parts + 1)]
     dealt = [gaps[a:b] for a, b in itertools.pairwise(ends)]
-    found = [Agreement(-gap, [("a", i, len(gap))]) for i, gap in enumerate(dealt)]
+    found = [Update(difference=-gap, sources=[("a", i, len(gap))]) for i, gap in enumerate(dealt)]
     result = diagnostics.sampler_agreement([found])
     weights = np.exp(-gaps)
     assert result["train/sampler_gap"] == pytest.approx(gaps.mean())
@@ -344,7 +344,7 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
 
 def test_a_gap_that_is_no_number_shows():
     gaps = np.array([0.1, np.nan, *np.zeros(300)])
-    part = Agreement(gaps, [("a", 0, 302)])
+    part = Update(difference=gaps, sources=[("a", 0, 302)])
     assert all(math.isnan(v) for v in diagnostics.sampler_agreement([[part]]).values())
 
 

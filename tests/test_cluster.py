@@ -48,8 +48,8 @@ def shares_of_token(processes, published, version) -> list[float]:
     ]
     shares = []
     calls = [actor.collect(assignments=drawn) for actor in processes.actors]
-    for collected in processes.gather(calls):
-        completions = [one for _, group in collected.groups for one in group.completions]
+    for groups, _ in processes.gather(calls):
+        completions = [one for _, group in groups for one in group.completions]
         assert {one.policy_version for one in completions} == {version}
         ids = [token for one in completions for token in one.token_ids]
         shares.append(ids.count(TOKEN) / len(ids))

@@ -8,7 +8,7 @@ import pytest
 from fakes import completion, group
 
 from unslothrl.algorithms import objectives
-from unslothrl.records import Completion, Failure, Group, Measured, Transcript, Turn
+from unslothrl.records import Completion, Failure, Group, Transcript, Turn
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.training import batching, credit
 from unslothrl.training.metrics import rollout_metrics
@@ -83,13 +83,18 @@ def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
     """What the learners would do: `policy` and `reference` at each token, the critic's `values` by
     the number of tokens. Notes how many samples each call has."""
 
-    def measured(tokens):
-        of_critic = None if values is None else np.array(values[tokens], float)
-        return Measured(np.full(tokens, policy), np.full(tokens, reference), of_critic)
+    def measured(sample):
+        tokens = sample.tokens
+        return dataclasses.replace(
+            sample,
+            logprobs=np.full(tokens, policy),
+            reference=np.full(tokens, reference),
+            values=None if values is None else np.array(values[tokens], float),
+        )
 
     def measure(samples):
         calls.append(len(samples))
-        return [dataclasses.replace(each, measured=measured(each.tokens)) for each in samples]
+        return list(map(measured, samples))
 
     return measure
 
@@ -98,7 +103,7 @@ def test_only_chosen_samples_with_a_gradient_are_measured_for_several_updates():
     groups, calls = [group("a", [0.0, 1.0, 0.5]), group("b", [1.0, 1.0, 1.0])], []
     selected = assign(groups, GRPO, "topk", 2, measure_with(calls), several_updates=True)
     assert calls == [2]
-    assert [s.measured is not None for s in selected.samples] == [True, True, False, False]
+    assert [s.logprobs is not None for s in selected.samples] == [True, True, False, False]
     assign(groups[1:], GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
 
 

@@ -26,7 +26,7 @@ def measured(learner, reference: bool = False):
     """The samples with what the learner says of them now, and returns for a critic."""
     plain = samples()
     return [
-        dataclasses.replace(s, measured=m, returns=np.linspace(0, 1, len(s.completion_ids)))
+        dataclasses.replace(s, **m, returns=np.linspace(0, 1, len(s.completion_ids)))
         for s, m in zip(plain, learner.measure(plain, reference), strict=True)
     ]
 
@@ -44,11 +44,11 @@ def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
     known = measured(learner, reference=True)
     for sample in known:
-        assert sample.measured.logprobs.shape == (len(sample.completion_ids),)
-        assert sample.measured.values is None
+        assert sample.logprobs.shape == (len(sample.completion_ids),)
+        assert sample.values is None
     with torch.no_grad(), learner.backend.reference():
         alone = learner.backend.token_logprobs([known[4]], 1.2)[0]
-    assert known[4].measured.reference == pytest.approx(alone.numpy(), abs=1e-5)
+    assert known[4].reference == pytest.approx(alone.numpy(), abs=1e-5)
     plain = learner.forward_backward(batch(samples()))
     fresh = {n: p.grad.clone() for n, p in learner.backend.parameters().items()}
     old = learner.forward_backward(batch(known))
@@ -65,7 +65,7 @@ def test_a_second_update_sees_the_old_policy(bases, make_backend):
     learner.step({"lora": 1e-2})
     second = learner.forward_backward(batch(known))
     assert first.clipped == 0 < second.clipped
-    compared = [each.agreement.difference for each in (first, second)]
+    compared = [each.difference for each in (first, second)]
     assert np.array_equal(*compared)  # with the policy before any update
     assert learner.forward_backward(batch(samples())).clipped == 0  # as if it were a new rollout
 
@@ -78,7 +78,7 @@ def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, m
     gradient = {n: p.grad.clone() for n, p in backend.parameters().items()}
 
     learner = learner_of(backend, bases[kind], objective="ppo")
-    assert {s.measured.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
+    assert {s.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
     known = measured(learner)
     learner.passes.objective = dataclasses.replace(learner.passes.objective, aggregation="sequence")
     stats = learner.forward_backward(batch(known))
@@ -200,7 +200,7 @@ def test_update_is_a_gradient_and_a_step(bases, make_backend):
     done = one.update(batch(samples()), LRS)
     stats = other.forward_backward(batch(samples()))
     assert done.grad_norm == other.step(LRS).grad_norm
-    assert done.stats.loss == stats.loss and one.save_state() == other.save_state()
+    assert done.loss == stats.loss and one.save_state() == other.save_state()
     assert done.checksum == exchange.checksum(one._parameters())
     spoilt = [dataclasses.replace(s, advantages=s.advantages * np.nan) for s in samples()]
     skipped = one.update(batch(spoilt), LRS)
@@ -214,10 +214,9 @@ def test_a_part_may_be_empty(objective, bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective=objective)
     before = learner.publish(1)
     done = learner.update(batch([]), LRS)
-    assert (done.stats.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
-    agrees = done.stats.agreement
-    assert (agrees.tokens, agrees.sources) == (0, [])
-    assert (done.stats.values is None) == (objective == "grpo")
+    assert (done.loss, done.grad_norm, done.skipped) == (0.0, 0.0, False)
+    assert (done.tokens, done.sources) == (0, [])
+    assert (done.values is None) == (objective == "grpo")
     assert learner.measure([], reference=True) == [] and learner.publish(1) == before
 
 

@@ -47,7 +47,7 @@ class Run:
 
     def steps(self, count: int) -> list[Group]:
         """What is trained on."""
-        return [group for _ in range(count) for group in self.step().kept]
+        return [group for _ in range(count) for group in self.step()[0]]
 
     def publish(self) -> None:
         version = self.state.policy_version
@@ -74,9 +74,8 @@ def test_every_prompt_is_trained_on_once_and_none_is_too_old(max_staleness):
     run = Run(max_staleness)
     seen = []
     for step in range(1, STEPS + 1):
-        groups = run.step()
-        seen += numbers_of(groups.kept)
-        metrics = groups.metrics
+        groups, _, metrics = run.step()
+        seen += numbers_of(groups)
         shares = [metrics[f"rollout/staleness_{n}"] for n in range(max_staleness + 1)]
         mean = sum(n * share for n, share in enumerate(shares))
         assert metrics["rollout/staleness"] <= max_staleness and sum(shares) == pytest.approx(1)
@@ -110,10 +109,10 @@ def test_what_is_too_old_is_counted_and_drawn_again_with_other_seeds():
     run.step()
     run.state.policy_version += 5  # as if an actor had loaded nothing for long
     run.publish()
-    groups = run.source.draw(run.state, Timer())
-    assert groups.metrics["rollout/dropped_groups"] == BATCH
-    assert groups.metrics["rollout/staleness"] == 0
-    assert numbers_of(groups.kept) == [8, 9, 10, 11]
+    groups, _, metrics = run.source.draw(run.state, Timer())
+    assert metrics["rollout/dropped_groups"] == BATCH
+    assert metrics["rollout/staleness"] == 0
+    assert numbers_of(groups) == [8, 9, 10, 11]
     again = run.source.outstanding.values()
     assert [(each.position, each.attempt) for each in again] == [(n, 1) for n in range(4, 8)]
     while any(index in run.stream.in_flight for index in run.source.outstanding):
@@ -154,7 +153,7 @@ def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overl
     source = first.source_of(SynchronousSource, RolloutStream(FakeCluster(2), 0))
     source.restore(saved)
     for _ in range(STEPS - 1):
-        groups = source.draw(saved, Timer()).kept
+        groups = source.draw(saved, Timer())[0]
         sizes.append(len(groups))
         seen += numbers_of(groups)
         saved.step += 1
@@ -171,7 +170,7 @@ class ShortEpisodes(FakeTasks):
 
 def test_a_batch_ends_with_the_episode():
     run = Run(1, tasks=ShortEpisodes())
-    sizes = [len(run.step().kept) for _ in range(STEPS)]
+    sizes = [len(run.step()[0]) for _ in range(STEPS)]
     assert sizes == [4, 4, 2, 4, 4, 2] and run.state.position == 20
 
 
@@ -197,8 +196,8 @@ def test_groups_that_are_filtered_out_are_replaced_and_the_next_batch_stays_whol
         process.target.is_right = lambda a, candidate: candidate == 0 or int(a.task.id) % 4 == 0
     seen = []
     for _ in range(STEPS):
-        groups = run.step()
-        assert len(groups.kept) == BATCH
-        seen += numbers_of([*groups.kept, *groups.left_out])
+        kept, left_out, _ = run.step()
+        assert len(kept) == BATCH
+        seen += numbers_of([*kept, *left_out])
         assert len(run.state.outstanding) == sum(run.state.batches)
     assert len(seen) == len(set(seen))

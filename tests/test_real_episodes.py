@@ -91,7 +91,7 @@ def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, co
         assert len(one.transcript.earlier) == (len(one.transcript.turns) - 1) * rewrites
         assert all(one.sampled) == rewrites
     measured = learner.measure(samples, reference=False)
-    found = gaps([each.logprobs for each in measured], samples)
+    found = gaps([each["logprobs"] for each in measured], samples)
     assert found.mean() < MOST_GAP and len(found) > 100
 
 
@@ -122,7 +122,7 @@ def stop_after(
     given = [Assignment(i, one, CANDIDATES, sampling, (seed,)) for i, one in enumerate(tasks(4))]
     with monkeypatch.context() as patch:
         patch.setattr(actor_module, "time", clock)
-        early = actor.collect(seconds=1.0, assignments=given).groups
+        early = actor.collect(seconds=1.0, assignments=given)[0]
     assert len(early) <= 1
     return list(early)
 
@@ -132,7 +132,7 @@ def train(learner, samples: list[Sample]) -> None:
     batch = [sample.with_advantage((-1.0) ** i) for i, sample in enumerate(samples)]
     tokens = sum(sample.tokens for sample in batch)
     update = learner.update(Batch(tuple(batch), len(batch), tokens), {"lora": 3e-3})
-    assert update.stats.agreement.tokens == tokens and not update.skipped
+    assert update.tokens == tokens and not update.skipped
 
 
 def processes(actor) -> list[psutil.Process]:
@@ -151,7 +151,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     before = processes(actor)
     actor.load(second)
     assert before and processes(actor) == before
-    groups = [group for _, group in sorted([*early, *actor.collect().groups])]
+    groups = [group for _, group in sorted([*early, *actor.collect()[0]])]
     assert len(groups) == 4 and psutil.wait_procs(before, GONE_S)[1] == []
 
     samples = draws.check(groups)  # as drawn, token by token: nothing is tokenised again
@@ -171,7 +171,7 @@ def test_an_episode_goes_on_under_the_next_version(learner, actor, config, monke
     for adapter in (second, first):
         learner.backend.restore_adapter(adapter)
         measured = learner.measure(samples, reference=False)
-        under[adapter.version] = gaps([each.logprobs for each in measured], samples)
+        under[adapter.version] = gaps([each["logprobs"] for each in measured], samples)
     for version, other in ((0, 1), (1, 0)):
         was_drawn = versions == version
         own_gap, other_gap = (under[v][was_drawn].mean() for v in (version, other))

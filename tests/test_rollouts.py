@@ -1,12 +1,12 @@
 """Which generator takes how many tasks of a step, by hand-computed numbers."""
 
 from fake_cluster import FakeCluster, holder
-from fakes import task
+from fakes import NOTHING_DONE, task
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.records import Assignment, Collected, Sampling
-from unslothrl.training.rollouts import Flight, RolloutStream, task_counts
+from unslothrl.records import Assignment, Sampling
+from unslothrl.training.rollouts import RolloutStream, task_counts
 
 SAMPLING = Sampling(1.0, 1.0, 0, 4)
 
@@ -37,8 +37,7 @@ def test_who_has_fewer_groups_gets_what_waits():
     busy = stream.pool.members["actor-1"]
     for index in range(4):
         assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
-        stream.in_flight[index] = Flight(assignment, 0)
-        busy.holds[index] = assignment
+        stream.in_flight[index] = busy.holds[index] = assignment
     stream.sent = 4
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
     given_out = [holder(stream, index) for index in range(4, 12)]
@@ -68,8 +67,7 @@ def test_versions_are_counted_over_processes_that_come_and_go():
     def hands_over(name: str, loaded: int, unloaded: int) -> None:
         member = stream.pool.members[name]
         member.collecting = 1
-        handed = Collected((), 0.0, 1.0, versions_loaded=loaded, versions_unloaded=unloaded)
-        stream._collected(member, handed)
+        stream._collected(member, ([], {**NOTHING_DONE, "versions": (loaded, unloaded)}))
 
     hands_over("actor-0", 3, 1)
     hands_over("actor-1", 3, 2)

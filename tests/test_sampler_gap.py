@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from fakes import group, samples_of
 
-from unslothrl.records import Agreement
+from unslothrl.records import Update
 from unslothrl.training.metrics import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
 
-def stats(*sources: tuple[str, int, np.ndarray]) -> Agreement:
+def stats(*sources: tuple[str, int, np.ndarray]) -> Update:
     """(generator, version, its |sampler - learner| of each token) of each sample."""
     gaps = np.concatenate([gap for *_, gap in sources])
     described = [(name, version, len(gap)) for name, version, gap in sources]
-    return Agreement(-gaps, described)
+    return Update(difference=-gaps, sources=described)
 
 
 class Watched(SamplerGapWatch):

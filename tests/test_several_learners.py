@@ -49,8 +49,8 @@ def batches(learner: Learner) -> list[Batch]:
     known = [
         dataclasses.replace(
             sample,
-            measured=m,
-            sampler_logprobs=tuple(m.logprobs + 0.01),
+            **m,
+            sampler_logprobs=tuple(m["logprobs"] + 0.01),
             returns=np.linspace(0, 1, sample.tokens),
         )
         for sample, m in zip(plain, measured, strict=True)

@@ -42,7 +42,7 @@ def stale_sample(learner: Passes, several_updates: bool):
 
     def measure(samples):
         known = zip(samples, learner.measure(samples, False), strict=True)
-        return [replace(sample, measured=measured) for sample, measured in known]
+        return [replace(sample, **measured) for sample, measured in known]
 
     (sample,) = credit.assign(
         [group], learner.objective, select="topk", topk=1, seed=0, measure=measure,
@@ -62,7 +62,7 @@ def learner():
 def test_staleness_is_corrected_by_w_and_rho_is_the_learners_own(learner, several_updates):
     """w = 0.4 / 0.1, bounded at 2, and 0.4 / 0.5; rho is 1 in the first update."""
     sample = stale_sample(learner, several_updates)
-    assert (sample.measured is None) is not several_updates
+    assert (sample.logprobs is None) is not several_updates
     first = learner.forward_backward(Batch((sample,), 1, 2))
     assert first.loss == pytest.approx(-(2 + 0.8) / 2)
     assert (first.clipped, first.corrected) == (0, 1)
@@ -80,4 +80,4 @@ def test_later_updates_clip_against_the_learners_policy_before_the_step(learner)
     assert (second.clipped, second.corrected) == (1, 1)
     assert learner.backend.logprobs.grad.tolist() == pytest.approx([0, -0.8 * 1.1 / 2])
     gaps = [abs(math.log(now / then)) for now, then in zip(NOW, SAMPLER, strict=True)]
-    assert np.abs(second.agreement.difference).tolist() == pytest.approx(gaps)
+    assert np.abs(second.difference).tolist() == pytest.approx(gaps)

@@ -8,7 +8,7 @@ import pytest
 from fakes import completion, group, samples_of
 from few_cases import few
 
-from unslothrl.records import Agreement, Batch, Measured, UpdateStats
+from unslothrl.records import Batch, Update
 from unslothrl.training import tracing
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace, is_traced
@@ -22,11 +22,6 @@ def selected(groups, chosen) -> Selected:
     return Selected(groups, advantages, chosen, picked, (True,) * len(picked), owners)
 
 
-def stats(traced) -> UpdateStats:
-    nothing = Agreement(np.zeros(1), [("", 0, 1)])
-    return UpdateStats(0.0, 0, 0, 0.0, nothing, np.zeros(1), traced=traced)
-
-
 def words(ids) -> list[str]:
     return [f"<{id}>" for id in ids]
 
@@ -37,7 +32,7 @@ def test_the_gap_of_every_token_of_what_was_trained_on():
     trace = Trace(chosen, [group("c", [0.0], lengths=[2])])
     asked = trace.asked(chosen)
     assert [s.trace for s in asked.samples] == [1, 2]  # rows of the rollouts: a0, a1, b0, c0
-    trace.saw([stats({1: np.array([-0.5, -0.75, -1.0], np.float32)}), stats({})])
+    trace.saw([Update(traced={1: np.array([-0.5, -0.75, -1.0], np.float32)}), Update(traced={})])
     found = trace.tokens(words)
     assert found[1]["pieces"] == ["<10>", "<11>", "<12>"]
     assert found[1]["logprobs"] == [-0.5] * 3 and found[1]["gaps"] == [0.0, -0.25, -0.5]
@@ -51,7 +46,7 @@ def test_what_was_measured_is_not_asked_for():
     chosen = selected([group("a", [1.0], lengths=[2])], [[0]])
     sample = replace(
         chosen.samples[0],
-        measured=Measured(np.array([-1.0, -0.5], np.float32)),
+        logprobs=np.array([-1.0, -0.5], np.float32),
         advantages=np.array([0.5, 1.5], np.float32),
     )
     chosen = replace(chosen, samples=(sample,))
@@ -66,7 +61,7 @@ def test_observations_have_neither_log_probability_nor_gap():
     one = replace(group("a", [1.0]), completions=(made,))
     chosen = selected([one], [[0]])
     trace = Trace(chosen, [])
-    trace.saw([stats({0: np.array([-1.5, -2.0], np.float32)})])
+    trace.saw([Update(traced={0: np.array([-1.5, -2.0], np.float32)})])
     (tokens,) = trace.tokens(words).values()
     assert tokens["logprobs"] == [-1.0, None, -2.0] and tokens["gaps"] == [-0.5, None, 0.0]
 
@@ -145,8 +140,8 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     measured = passes.measure(known, reference=False)
     assert found[0].traced == {} and found[1].traced.keys() == {10, 11}
     assert len(found[1].traced[10]) == known[0].tokens
-    assert np.allclose(found[1].traced[10], measured[0].logprobs, atol=1e-5)
-    assert np.allclose(found[1].traced[11], measured[-1].logprobs, atol=1e-5)
+    assert np.allclose(found[1].traced[10], measured[0]["logprobs"], atol=1e-5)
+    assert np.allclose(found[1].traced[11], measured[-1]["logprobs"], atol=1e-5)
     assert all(torch.equal(*pair) for pair in zip(*gradients, strict=True))
     assert found[0].loss == found[1].loss and math.isfinite(found[1].loss)
-    assert np.array_equal(*(each.agreement.difference for each in found))
+    assert np.array_equal(*(each.difference for each in found))

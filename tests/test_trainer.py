@@ -113,7 +113,7 @@ def test_who_draws_what_is_a_function_of_the_run():
     tasks = [task(str(i)) for i in range(7)]
     stream.policy_version = 5
     sent = stream.send(tasks, 2, Sampling(1.0, 1.0, 0, 4), (0, 1))
-    where = {f.assignment.task.id: holder(stream, i) for i, f in stream.in_flight.items()}
+    where = {each.task.id: holder(stream, i) for i, each in stream.in_flight.items()}
     assert list(where.values()) == ["actor-0"] * 3 + ["actor-1"] * 2 + ["learner-0"] * 2
     assert {flight.policy_version for flight in stream.in_flight.values()} == {5}
     groups = stream.wait(sent)  # each hands over its last group first

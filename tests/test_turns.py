@@ -102,12 +102,11 @@ def test_the_learner_counts_sampled_tokens(bases, make_backend):
     learner = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
     chosen = [of_turns(0.5), *others()]
     known = [
-        replace(s, measured=m, returns=np.ones(s.tokens, np.float32))
+        replace(s, **m, returns=np.ones(s.tokens, np.float32))
         for s, m in zip(chosen, learner.measure(chosen, reference=True), strict=True)
     ]
     for sample in known:
-        measured = sample.measured
-        for values in (measured.logprobs, measured.reference, measured.values):
+        for values in (sample.logprobs, sample.reference, sample.values):
             assert values.shape == (sample.tokens,)
-    stats = learner.update(Batch(tuple(known), 3, 10), LRS).stats
-    assert stats.agreement.tokens == len(stats.values) == len(stats.returns) == 10
+    update = learner.update(Batch(tuple(known), 3, 10), LRS)
+    assert update.tokens == len(update.values) == len(update.returns) == 10

@@ -240,53 +240,35 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """A group that an actor is to draw."""
+    """A group that an actor is to draw, or draws."""
 
     index: int  # unique among an actor's groups in flight
     task: Task
     candidates: int
     sampling: Sampling
     seed: tuple[int | str, ...]  # what the draw is for, e.g. (run seed, step)
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """What an actor hands over: complete groups by assignment, and what it did since the last."""
-
-    groups: tuple[tuple[int, Group], ...]
-    reward_s: float  # from the last completion to the last reward; the others overlap generation
-    memory_mb: float  # the actor's peak so far
-    completions: int = 0  # finished since
-    tokens: int = 0  # sampled since
-    engine_steps: int = 0  # taken since
-    engine_s: float = 0.0  # that they took
-    versions_loaded: int = 0  # by its engine since that was built
-    versions_unloaded: int = 0  # of those
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """What the learner said of a completion before the step's first update, [sampled tokens]."""
-
-    logprobs: np.ndarray  # the policy's
-    reference: np.ndarray | None = None  # the reference's log-probabilities, where asked for
-    values: np.ndarray | None = None  # the critic's, where there is one
+    is_urgent: bool = False  # it is given out before others
+    policy_version: int = 0  # that was the newest when it was given out
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """One selected candidate on its way to the learner."""
+    """One selected candidate on its way to the learner. `logprobs`, `reference` and `values` are
+    what a learner has measured before the step's first update, [sampled tokens]; None where it has
+    not: the loss then takes the old policy from its own forward."""
 
     prompt_ids: tuple[int, ...]
     completion_ids: np.ndarray  # [completion tokens], int32
     sampler_logprobs: np.ndarray  # [sampled tokens], float32
     advantages: np.ndarray  # [sampled tokens], float32
     policy_version: int
-    measured: Measured | None = None  # None: the loss takes the old policy from its own forward
+    logprobs: np.ndarray | None = None  # the policy's
+    reference: np.ndarray | None = None  # the reference's log-probabilities
+    values: np.ndarray | None = None  # the critic's
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...
-    trace: int = -1  # under which number `UpdateStats` has its log-probabilities; -1: not at all
+    trace: int = -1  # under which number `Update` has its log-probabilities; -1: not at all
 
     def __post_init__(self) -> None:
         set_column(self, "completion_ids", np.int32)
@@ -337,49 +319,37 @@ class Batch:
     seed: int = 0  # of dropout; each learner's part has its own
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Agreement:
-    """Of a learner's part of a batch with those who drew it: see `algorithms.diagnostics`."""
-
-    difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    """[sampled tokens], the learner's log-probabilities less the sampler's, float64"""
-    sources: Sequence[tuple[str, int, int]] = ()
-    """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
-
-    @property
-    def tokens(self) -> int:
-        return len(self.difference)
-
-
 @dataclass(slots=True, eq=False)
-class UpdateStats:
-    """One learner's part of an update, in sums and arrays that can be joined."""
+class Update:
+    """What one learner says of an optimiser step that all of them took together: of its part of the
+    batch in sums and arrays that can be joined, and of the step, which is the same in all."""
 
     loss: float = 0.0
+    value_loss: float = 0.0
     clipped: int = 0  # tokens on which the clip acted
     corrected: int = 0  # tokens on which the bounds of the off-policy correction acted
     entropy_sum: float = 0.0  # over completion tokens
-    agreement: Agreement = Agreement()  # with the samplers, before any update of the step
+    difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    """[sampled tokens], the learner's log-probabilities before any update of the step less the
+    sampler's, float64: see `algorithms.diagnostics`"""
+    sources: Sequence[tuple[str, int, int]] = ()
+    """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """[tokens of some completions], policy against reference"""
-    value_loss: float = 0.0
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
     traced: dict[int, np.ndarray] = field(default_factory=dict)
     """`Sample.trace` -> its log-probabilities before the update, [sampled tokens]"""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """What one learner says of an optimiser step that all of them took together."""
-
-    stats: UpdateStats  # of its part of the batch
-    grad_norm: float  # of the policy, before clipping
-    skipped: bool  # a loss or a gradient was not finite: nothing was changed
-    memory_mb: float  # peak so far
+    grad_norm: float = 0.0  # of the policy, before clipping
     critic_grad_norm: float = 0.0
+    skipped: bool = False  # a loss or a gradient was not finite: nothing was changed
+    memory_mb: float = 0.0  # peak so far
     checksum: int = 0  # of all that is trained, after the step
     note: str = ""  # for the user
+
+    @property
+    def tokens(self) -> int:
+        return len(self.difference)
 
 
 def seed_of(*parts: int | str) -> int:

@@ -5,6 +5,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
@@ -13,17 +14,10 @@ from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.records import (
-    Assignment,
-    Collected,
-    Completion,
-    Group,
-    Request,
-    seed_of,
-)
+from unslothrl.records import Assignment, Completion, Group, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin
@@ -88,12 +82,14 @@ class Actor:
         self.error: BaseException | None = None  # that ended an episode
         self.is_closing = False
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
-        """Makes `adapter` the policy; `fetch_s` is how long it took to come here."""
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
+        """Makes `adapter` the policy; `fetch_s` is how long it took to come here. -> metrics: the
+        bytes of weights that arrived, and the seconds."""
         started = time.perf_counter()
         with self._named():
             self.engine.load(adapter)
-        return Loaded(len(adapter.weights), fetch_s, time.perf_counter() - started)
+        load_s = time.perf_counter() - started
+        return {"bytes": len(adapter.weights), "fetch_s": fetch_s, "load_s": load_s}
 
     @contextlib.contextmanager
     def _named(self) -> Iterator[None]:
@@ -151,10 +147,10 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
-        """Submits `assignments`. -> the groups that are complete and scored: at least `least` of
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
+        """Submits `assignments`. -> (the groups that are complete and scored: at least `least` of
         them, or all that were submitted; after `seconds` those that there are, while the others
-        stay in flight."""
+        stay in flight; what was done meanwhile)."""
         self.submit(assignments)
         done, tokens = self.done, self.engine.sampled_tokens
         self.engine_steps, self.engine_s = 0, 0.0
@@ -171,17 +167,17 @@ class Actor:
                 self.scoring.finish(None if end is None else max(0.0, end - time.monotonic()))
             groups += self.scoring.take()
             on_error.pop_all()
-        return Collected(
-            tuple(pair for pair in groups if self.groups.pop(pair[0], None) is not None),
-            time.perf_counter() - drawn,
-            self.engine.memory_mb(),
-            completions=self.done - done,
-            tokens=self.engine.sampled_tokens - tokens,
-            engine_steps=self.engine_steps,
-            engine_s=self.engine_s,
-            versions_loaded=self.engine.versions_loaded,
-            versions_unloaded=self.engine.versions_unloaded,
-        )
+        found = [pair for pair in groups if self.groups.pop(pair[0], None) is not None]
+        return found, {
+            "completions": self.done - done,  # finished
+            "tokens": self.engine.sampled_tokens - tokens,
+            "reward_s": time.perf_counter() - drawn,  # after the last completion
+            "engine_steps": self.engine_steps,
+            "engine_s": self.engine_s,
+            "memory_mb": self.engine.memory_mb(),  # the peak so far
+            # by the engine since it was built
+            "versions": (self.engine.versions_loaded, self.engine.versions_unloaded),
+        }
 
     async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
         """Steps the engine until `least` groups are scored, no episode is left, or the end."""

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unslothrl.records import Agreement
+from unslothrl.records import Update
 
 
-def by_source(part: Agreement) -> dict[tuple[str, int], tuple[int, float, float]]:
+def by_source(part: Update) -> dict[tuple[str, int], tuple[int, float, float]]:
     """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed."""
     sampled = [source for source in part.sources if source[2]]
     if not sampled:
@@ -29,7 +29,7 @@ def by_source(part: Agreement) -> dict[tuple[str, int], tuple[int, float, float]
     return dict(found)
 
 
-def sampler_agreement(updates: Sequence[Sequence[Agreement]]) -> dict[str, float]:
+def sampler_agreement(updates: Sequence[Sequence[Update]]) -> dict[str, float]:
     """The `train/` metrics of a step: of each of its updates, what every learner has found. The
     percentile is the mean of those of the updates."""
     parts = [part for update in updates for part in update]

@@ -32,13 +32,9 @@ Progress = Callable[[int, int], None]
 """Called with (completions or sequences done, tokens) while calls run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A call that has ended, with what it returned or raised."""
-
-    call: Call[Any]
-    value: Any = None
-    error: Exception | None = None  # ProcessLost, ResultLost, or what was raised there
+Outcome = tuple[Call[Any], Any, Exception | None]
+"""A call that has ended, with what it returned or raised: ProcessLost, ResultLost, or what was
+raised there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +81,7 @@ class Cluster:
     def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
         """Those of `calls` that have ended, after at most `timeout_s`; in this process all."""
         values = self.gather(list(calls))
-        return [Outcome(call, value) for call, value in zip(calls, values, strict=True)]
+        return [(call, value, None) for call, value in zip(calls, values, strict=True)]
 
     def silence_s(self, handle: ActorHandle) -> float:
         """For how long a process's watching thread has left a question unanswered."""

@@ -8,11 +8,14 @@ to process and never through the driver.
 from collections.abc import Collection, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update
+from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 
 T = TypeVar("T")
+Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
+"""What an actor hands over: complete groups, by their assignments' index, and metrics (see
+`actor.Actor.collect`)."""
 
 
 class Call(Generic[T]):
@@ -46,7 +49,7 @@ class ActorHandle:
     def abandon(self, indices: Collection[int] | None = None) -> Call[None]:
         return self.transport.call("abandon", indices)
 
-    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[Loaded]:
+    def load(self, adapter: "Adapter | Call[Adapter]") -> Call[dict[str, float]]:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
@@ -75,7 +78,7 @@ class LearnerHandle(ActorHandle):
     def join(self, rank: int, world_size: int, address: str) -> Call[None]:
         return self.transport.call("join", rank, world_size, address)
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[Measured]]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> Call[list[dict[str, Any]]]:
         return self.transport.call("measure", samples, reference)
 
     def judge(self, samples: Sequence[Sample]) -> Call[list[float]]:

@@ -187,7 +187,7 @@ class RayCluster(Cluster):
         began, starts, clock = dict.fromkeys(names, 0.0), Counter(names), Clock()
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
         while waiting:
-            ended = {each.call: each.error for each in self.poll(waiting.values(), POLL_S)}
+            ended = {call: error for call, _, error in self.poll(waiting.values(), POLL_S)}
             for name, call in list(waiting.items()):
                 error, seconds = ended.get(call), clock.now() - began[name]
                 if call in ended and error is None:
@@ -223,11 +223,11 @@ class RayCluster(Cluster):
         waiting = dict.fromkeys(calls)
         watches, clock = self._watches_of(calls), Clock()
         while waiting:
-            for outcome in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
-                del waiting[outcome.call]
-                if outcome.error is not None:  # at once: the others may wait for it
-                    self._raise(outcome.error, waiting)
-                values[outcome.call] = outcome.value
+            for call, got, error in self.poll(waiting, MEANWHILE_S if self.meanwhile else POLL_S):
+                del waiting[call]
+                if error is not None:  # at once: the others may wait for it
+                    self._raise(error, waiting)
+                values[call] = got
             if waiting:
                 self._meanwhile(watches)
                 if deadline_s is not None and clock.now() > deadline_s:
@@ -262,10 +262,10 @@ class RayCluster(Cluster):
 
     def later(self, call: Any) -> Callable[[], Any]:
         def result() -> Any:
-            outcome = self._outcome(call)
-            if outcome.error is not None:
-                raise outcome.error
-            return outcome.value
+            _, value, error = self._outcome(call)
+            if error is not None:
+                raise error
+            return value
 
         return result
 
@@ -281,7 +281,7 @@ class RayCluster(Cluster):
     def _outcome(self, call: Any) -> Outcome:
         """What a call has come to, in any thread."""
         value, error = result_of(call.ref)
-        return Outcome(call, value, error and self._error_of(error))
+        return call, value, error and self._error_of(error)
 
     def _error_of(self, error: Exception) -> Exception:
         """What a process raised, `ProcessLost` where it has died, or `ResultLost`."""
@@ -324,9 +324,9 @@ class RayCluster(Cluster):
         if waiting and isinstance(error, RunError) and type(error) is not ProcessLost:
             end = time.monotonic() + DEATH_S
             while time.monotonic() < end:
-                for outcome in self.poll(waiting, POLL_S):
-                    if isinstance(outcome.error, ProcessLost):
-                        raise outcome.error from outcome.error.__cause__
+                for _, _, other in self.poll(waiting, POLL_S):
+                    if isinstance(other, ProcessLost):
+                        raise other from other.__cause__
         raise error from error.__cause__
 
     def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Any]:

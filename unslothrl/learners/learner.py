@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,9 +15,9 @@ from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
-from unslothrl.records import Assignment, Batch, Collected, Measured, Sample, Update, UpdateStats
+from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
-from unslothrl.weights.adapter import Adapter, AdapterShape, Loaded
+from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -59,13 +60,13 @@ class Learner:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> Collected:
+    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
         """This learner's share of a rollout; see `Actor.collect`."""
         if assignments:
             self.backend.to_device()
         return self.actor.collect(least, seconds, assignments)
 
-    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> Loaded:
+    def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
         """The update is over: its engine learns which version the weights are now."""
         loaded = self.actor.load(adapter, fetch_s)
         self.make_room()
@@ -95,7 +96,7 @@ class Learner:
         with self.profiler.part(part):
             yield
 
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.measure(samples, reference))
 
@@ -103,10 +104,10 @@ class Learner:
         with self._computing("measuring"):
             return self.passes.within_memory(lambda: self.passes.judge(samples))
 
-    def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
+    def forward_backward(self, batch: Batch, train_policy: bool = True) -> Update:
         """The gradient of this learner's part of a batch: see `Passes.forward_backward`."""
 
-        def from_nothing() -> UpdateStats:
+        def from_nothing() -> Update:
             for optimizer in self.optimizers.values():
                 optimizer.zero_grad(set_to_none=True)
             return self.passes.forward_backward(batch, train_policy)
@@ -129,14 +130,14 @@ class Learner:
         another one has died, or does not come within `deadline_s`.
         """
         with self.profiler.part("update"):
-            stats = self.forward_backward(batch, train_policy)
-            finite = is_finite(stats)
+            update = self.forward_backward(batch, train_policy)
+            finite = is_finite(update)
             if self.exchange is not None:
                 parameters = self._parameters()
                 part = exchange.pack(parameters, finite)
                 total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
                 finite = exchange.unpack(total, parameters)
-            return self.step(lrs, finite, stats)
+            return self.step(lrs, finite, update)
 
     @staticmethod
     def update_in_turn(
@@ -148,25 +149,25 @@ class Learner:
     ) -> list[Update]:
         """`Learner.update` of several learners in one process, one after the other; their gradients
         are added up in the learners' order."""
-        stats = [
+        updates = [
             learner.forward_backward(part, train_policy)
             for learner, part in zip(learners, parts, strict=True)
         ]
         total = sum(
             exchange.pack(learner._parameters(), is_finite(of_part))
-            for learner, of_part in zip(learners, stats, strict=True)
+            for learner, of_part in zip(learners, updates, strict=True)
         )
         assert isinstance(total, torch.Tensor)
         return [
             learner.step(lrs, exchange.unpack(total.clone(), learner._parameters()), of_part)
-            for learner, of_part in zip(learners, stats, strict=True)
+            for learner, of_part in zip(learners, updates, strict=True)
         ]
 
     def step(
-        self, lrs: dict[str, float], finite: bool = True, stats: UpdateStats | None = None
+        self, lrs: dict[str, float], finite: bool = True, update: Update | None = None
     ) -> Update:
-        """One step of each optimiser; none where the loss or a gradient is not `finite`. `stats`
-        are of the gradient."""
+        """One step of each optimiser; none where the loss or a gradient is not `finite`. `update`
+        is what is known of the gradient."""
         norms = {"lora": float("nan")}
         if finite:
             norms = self._clip_gradients()
@@ -178,14 +179,14 @@ class Learner:
                 optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         note, self.passes.note = self.passes.note, ""
-        return Update(
-            stats or UpdateStats(),
-            norms["lora"],
-            not finite,
-            self.backend.memory_mb(),
-            norms.get("critic", 0.0),
-            exchange.checksum(self._parameters()),
-            note,
+        return replace(
+            update or Update(),
+            grad_norm=norms["lora"],
+            critic_grad_norm=norms.get("critic", 0.0),
+            skipped=not finite,
+            memory_mb=self.backend.memory_mb(),
+            checksum=exchange.checksum(self._parameters()),
+            note=note,
         )
 
     def _clip_gradients(self) -> dict[str, float]:
@@ -257,5 +258,5 @@ class Learner:
         self.actor.close()
 
 
-def is_finite(stats: UpdateStats) -> bool:
-    return math.isfinite(stats.loss + stats.value_loss)
+def is_finite(update: Update) -> bool:
+    return math.isfinite(update.loss + update.value_loss)

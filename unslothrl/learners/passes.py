@@ -7,7 +7,7 @@ memory and speed.
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from unslothrl.algorithms.aggregation import Denominators
 from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
-from unslothrl.records import Agreement, Batch, Measured, Sample, UpdateStats
+from unslothrl.records import Batch, Sample, Update
 from unslothrl.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -69,21 +69,21 @@ class Passes:
             self.backend.free_cache()
 
     @torch.no_grad()
-    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Measured]:
-        """Log-probabilities and values as they are before an update, in the order of `samples`."""
-        measured: dict[int, Measured] = {}
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
+        """Log-probabilities and values as they are before an update, in the order of `samples`: of
+        each its fields that are known now."""
+        measured: dict[int, dict[str, Any]] = {}
         for indices in self._micro_batches(samples):
             part = [samples[i] for i in indices]
             lengths = [sample.tokens for sample in part]
-            policy = _split(self._logprobs(part), lengths)
-            references: Sequence[np.ndarray | None] = [None] * len(part)
-            values: Sequence[np.ndarray | None] = [None] * len(part)
+            found = {"logprobs": _split(self._logprobs(part), lengths)}
             if reference:
-                references = _split(self._reference_logprobs(part), lengths)
+                found["reference"] = _split(self._reference_logprobs(part), lengths)
             if self.objective.has_critic:
                 with self.backend.critic():
-                    values = _split(self.backend.token_values(part), lengths)
-            measured.update(zip(indices, map(Measured, policy, references, values), strict=True))
+                    found["values"] = _split(self.backend.token_values(part), lengths)
+            for place, i in enumerate(indices):
+                measured[i] = {name: arrays[place] for name, arrays in found.items()}
             self.progress(len(measured), 0)
         return [measured[i] for i in range(len(samples))]
 
@@ -98,7 +98,7 @@ class Passes:
             self.progress(len(found), 0)
         return [found[i] for i in range(len(samples))]
 
-    def forward_backward(self, batch: Batch, train_policy: bool = True) -> UpdateStats:
+    def forward_backward(self, batch: Batch, train_policy: bool = True) -> Update:
         """Adds the gradient of a batch, or of one learner's part of it, to the parameters'.
 
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
@@ -108,37 +108,36 @@ class Passes:
         parts = self._micro_batches(batch.samples)
         micro_batches = [[batch.samples[i] for i in part] for part in parts]
         passed = [sample for samples in micro_batches for sample in samples]
-        stats, old, done = UpdateStats(), list[np.ndarray](), 0
+        update, old, done = Update(), list[np.ndarray](), 0
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
-                policy = self._policy_backward(samples, over, stats, old)
+                policy = self._policy_backward(samples, over, update, old)
             if index == len(micro_batches) // 2:
-                stats.kl = self._reference_divergence(samples, policy)
+                update.kl = self._reference_divergence(samples, policy)
             if self.objective.has_critic:
-                self._critic_backward(samples, over, stats)
+                self._critic_backward(samples, over, update)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
-        stats.agreement = Agreement(
-            _joined(old).astype(np.float64) - _joined([s.sampler_logprobs for s in passed]),
-            [(s.generator, s.policy_version, s.tokens) for s in passed],
-        )
+        sampler = _joined([s.sampler_logprobs for s in passed])
+        update.difference = _joined(old).astype(np.float64) - sampler
+        update.sources = [(s.generator, s.policy_version, s.tokens) for s in passed]
         if self.objective.has_critic:
-            stats.values = _joined([s.measured.values for s in passed if s.measured is not None])
-            stats.returns = _joined([s.returns for s in passed])
+            update.values = _joined([s.values for s in passed if s.values is not None])
+            update.returns = _joined([s.returns for s in passed])
         if any(sample.trace >= 0 for sample in passed):
             ends = np.cumsum([sample.tokens for sample in passed])[:-1]
             of_samples = zip(passed, np.split(_joined(old), ends), strict=True)
-            stats.traced = {s.trace: values.copy() for s, values in of_samples if s.trace >= 0}
-        return stats
+            update.traced = {s.trace: values.copy() for s, values in of_samples if s.trace >= 0}
+        return update
 
     def _policy_backward(
         self,
         samples: Sequence[Sample],
         over: Denominators,
-        stats: UpdateStats,
+        update: Update,
         olds: list[np.ndarray],
     ) -> torch.Tensor:
-        """Adds to `stats`, and to `olds` the log-probabilities before the update. -> the policy's,
+        """Adds to `update`, and to `olds` the log-probabilities before the update. -> the policy's,
         [tokens], without their gradients."""
         policy, entropies = self.backend.token_logprobs(
             samples, self.config.temperature, bool(self.objective.entropy_coefficient)
@@ -162,15 +161,15 @@ class Passes:
         )
         if loss.value.requires_grad:
             loss.value.backward()
-        stats.loss += loss.value.item()
-        stats.clipped += loss.clipped
-        stats.corrected += loss.corrected
-        stats.entropy_sum += entropies.sum().item()
+        update.loss += loss.value.item()
+        update.clipped += loss.clipped
+        update.corrected += loss.corrected
+        update.entropy_sum += entropies.sum().item()
         olds.append((policy if old is None else old).detach().cpu().numpy())
         return policy.detach()
 
     def _critic_backward(
-        self, samples: Sequence[Sample], over: Denominators, stats: UpdateStats
+        self, samples: Sequence[Sample], over: Denominators, update: Update
     ) -> None:
         with self.backend.critic():
             values = self.backend.token_values(samples)
@@ -185,7 +184,7 @@ class Passes:
                 self.config.value_clip,
             )
             loss.backward()
-        stats.value_loss += loss.item()
+        update.value_loss += loss.item()
 
     def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
         return self.backend.token_logprobs(samples, self.config.temperature)[0]
@@ -212,7 +211,7 @@ class Passes:
 
 def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:
     """What was measured of the samples before the first update; None where it was not."""
-    values = [sample.measured and getattr(sample.measured, name) for sample in samples]
+    values = [getattr(sample, name) for sample in samples]
     return None if any(value is None for value in values) else _tensor(values, like)
 
 

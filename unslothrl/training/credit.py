@@ -118,9 +118,9 @@ def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
     """beta k of each token, [tokens], float64; zero where the KL is not in the reward."""
     if objective.kl != "reward":
         return np.zeros(sample.tokens)
-    if sample.measured is None or sample.measured.reference is None:
+    if sample.logprobs is None or sample.reference is None:
         raise ValueError("KL in the reward needs the reference's log-probabilities")
-    difference = sample.measured.logprobs - sample.measured.reference
+    difference = sample.logprobs - sample.reference
     estimate = ESTIMATORS[objective.kl_estimator](difference.astype(np.float64))
     return objective.kl_coefficient * estimate
 
@@ -179,12 +179,12 @@ def _with_gae(
     token's penalty."""
     estimates = []
     for sample, total in zip(samples, totals, strict=True):
-        if sample.measured is None or sample.measured.values is None:
+        if sample.values is None:
             raise ValueError("generalised advantage estimation needs the critic's values")
         rewards = np.zeros(sample.tokens)
         rewards[-1:] = total
         rewards = rewards - kl_penalty(sample, objective)
-        estimates.append(gae(rewards, sample.measured.values, gamma, gae_lambda))
+        estimates.append(gae(rewards, sample.values, gamma, gae_lambda))
     whitened = whiten([advantages for advantages, _ in estimates])
     estimated = [
         replace(sample, advantages=a.astype(np.float32), returns=returns.astype(np.float32))

@@ -6,7 +6,6 @@ import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from unslothrl import rewards
 from unslothrl.algorithms import selection
@@ -61,14 +60,6 @@ class RewardModel:
         return judged
 
 
-class StepGroups(NamedTuple):
-    """What was drawn for a step."""
-
-    kept: list[Group]  # to train on
-    left_out: list[Group]
-    metrics: Metrics  # of both
-
-
 @dataclass
 class GroupSource(abc.ABC):
     """Draws until the batch is full of groups that the objective keeps, at most `max_resample`
@@ -83,8 +74,9 @@ class GroupSource(abc.ABC):
     total_steps: int
     model: RewardModel | None = None
 
-    def draw(self, state: RunState, timer: Timer) -> StepGroups:
-        """The groups of the step after `state`, which then says where the data stands."""
+    def draw(self, state: RunState, timer: Timer) -> tuple[list[Group], list[Group], Metrics]:
+        """-> (the groups to train on in the step after `state`, which then says where the data
+        stands; those that are left out; the metrics of both)."""
         step, version = state.step + 1, state.policy_version
         wanted = self.config.batch_size
         kept: list[Group] = []
@@ -113,7 +105,7 @@ class GroupSource(abc.ABC):
         metrics |= self._more_metrics()
         if self._is_filtering:
             metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
-        return StepGroups(kept[:wanted], left_out + kept[wanted:], metrics)
+        return kept[:wanted], left_out + kept[wanted:], metrics
 
     @abc.abstractmethod
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from unslothrl.algorithms import diagnostics
 from unslothrl.algorithms.advantages import explained_variance
-from unslothrl.records import Agreement, Completion, Group, Update
+from unslothrl.records import Completion, Group, Update
 
 Metrics = dict[str, float]
 mean = statistics.fmean
@@ -110,19 +110,19 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
 
 def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
     """The `train/` metrics of a step's updates, each from every learner's part."""
-    parts = [one.stats for update in updates for one in update]
+    parts = [one for update in updates for one in update]
     firsts = [update[0] for update in updates]  # the step itself is the same in all learners
-    tokens = sum(part.agreement.tokens for part in parts)
+    tokens = sum(part.tokens for part in parts)
     metrics = {
         "train/loss": sum(part.loss for part in parts) / len(updates),
         "train/entropy": sum(part.entropy_sum for part in parts) / tokens,
         "train/clip_fraction": sum(part.clipped for part in parts) / tokens,
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
         "train/correction_truncated": sum(part.corrected for part in parts) / tokens,
-        **diagnostics.sampler_agreement([[p.stats.agreement for p in each] for each in updates]),
+        **diagnostics.sampler_agreement(updates),
         "train/grad_norm": mean(first.grad_norm for first in firsts),
         "train/skipped_updates": sum(first.skipped for first in firsts),
-        "memory/learner_peak_mb": max(one.memory_mb for update in updates for one in update),
+        "memory/learner_peak_mb": max(part.memory_mb for part in parts),
     }
     if parts[0].values is not None:
         values = np.concatenate([part.values for part in parts])
@@ -154,7 +154,7 @@ Gaps = dict[int, dict[str, Gap]]
 """By staleness, then by generator."""
 
 
-def gaps_of(parts: Sequence[Agreement], version: int) -> Gaps:
+def gaps_of(parts: Sequence[Update], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
@@ -178,7 +178,7 @@ class SamplerGapWatch:
         self.in_a_row: dict[str, int] = {}
         self.stopped: dict[str, int] = {}  # the version at which each was stopped
 
-    def saw(self, parts: Sequence[Agreement], version: int) -> dict[str, float]:
+    def saw(self, parts: Sequence[Update], version: int) -> dict[str, float]:
         """The updates of a step that trained policy `version`. -> `train/sampler_gap/<generator>`
         of the freshest tokens of each, where there are several generators."""
         metrics: dict[str, float] = {}

@@ -23,7 +23,6 @@ from unslothrl.errors import (
 )
 from unslothrl.training import members as limits
 from unslothrl.training.members import Member, Pending, Version
-from unslothrl.weights.adapter import Loaded
 
 MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
@@ -93,21 +92,21 @@ class Pool:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
         waiting = {p.call: member for member in self.members.values() for p in member.pending}
         if waiting:
-            for outcome in self.cluster.poll(waiting, timeout_s):
-                member = waiting[outcome.call]
+            for call, value, error in self.cluster.poll(waiting, timeout_s):
+                member = waiting[call]
                 if self.members.get(member.name) is not member:
                     continue  # it has been replaced meanwhile
-                pending = next(p for p in member.pending if p.call is outcome.call)
+                pending = next(p for p in member.pending if p.call is call)
                 member.pending.remove(pending)
                 member.ended.add(pending.kind)
                 member.is_late = False
                 began, member.began = member.began, self.clock.now()
                 seconds = member.began - began - pending.told_s
                 self.longest[pending.kind] = max(0.0, seconds, self.longest.get(pending.kind, 0.0))
-                if outcome.error is None:
-                    pending.done(outcome.value)
+                if error is None:
+                    pending.done(value)
                 else:
-                    self._failed(member, pending, outcome.error)
+                    self._failed(member, pending, error)
         else:
             time.sleep(timeout_s)
         self._look_after()
@@ -217,7 +216,7 @@ class Pool:
         if newest is None:
             return self._work(member)
 
-        def loaded(_: Loaded) -> None:
+        def loaded(_: Any) -> None:
             (self._work if self.newest is newest else self._load)(member)
 
         self._call_load(member, newest, loaded)
@@ -230,11 +229,11 @@ class Pool:
             member.is_ready = True
             self.note(f"{member.name} is ready")
 
-    def publish(self, adapter: Version) -> list[Loaded]:
+    def publish(self, adapter: Version) -> list[dict[str, float]]:
         """Has every process load a version, before what it is given from now on. -> what came of
         it, one entry for each actor that has done so: the list grows."""
         self.newest = adapter
-        loaded: list[Loaded] = []
+        loaded: list[dict[str, float]] = []
         for member in self.members.values():
             if member.is_ready:  # others load the newest when they are
                 found = [] if member.is_learner else loaded

@@ -10,26 +10,17 @@ A group is known by its index: it is given out again until it has come, and coun
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from unslothrl.cluster.base import Checks, Cluster, Progress
-from unslothrl.records import Assignment, Collected, Group, Sampling, Task
+from unslothrl.cluster.handles import Collected
+from unslothrl.records import Assignment, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool
-from unslothrl.weights.adapter import Loaded
 
 POLL_S = 0.05
 SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process listens again
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
-
-
-@dataclass(slots=True)
-class Flight:
-    """A group that has not come yet."""
-
-    assignment: Assignment
-    policy_version: int  # that was the newest when it was given out
-    is_urgent: bool = False  # it is given out before others
 
 
 class RolloutStream:
@@ -61,7 +52,7 @@ class RolloutStream:
             min_actors=min(max(min_actors, int(not learners_draw)), len(cluster.actors)),
             learners_draw=learners_draw,
         )
-        self.in_flight: dict[int, Flight] = {}  # by the number of the group, as it was sent
+        self.in_flight: dict[int, Assignment] = {}  # groups that have not come yet, by their index
         self.finished: dict[int, Group] = {}  # that nobody has taken yet
         self.sent = 0
         self.policy_version = 0  # the newest
@@ -85,22 +76,20 @@ class RolloutStream:
         -> the groups' indices."""
         return self.send_assignments(
             [
-                Assignment(self.sent + i, task, candidates, sampling, seed)
+                Assignment(self.sent + i, task, candidates, sampling, seed, is_urgent=True)
                 for i, task in enumerate(tasks)
             ],
             self.learner_chunk if learner_chunk is None else learner_chunk,
-            is_urgent=True,
         )
 
     def send_assignments(
-        self, assignments: Sequence[Assignment], learner_chunk: int = 0, is_urgent: bool = False
+        self, assignments: Sequence[Assignment], learner_chunk: int = 0
     ) -> list[int]:
         """`send` for groups with seeds of their own; their indices follow `sent`."""
         self.sent += len(assignments)
-        for assignment in assignments:
-            flight = Flight(assignment, self.policy_version, is_urgent)
-            self.in_flight[assignment.index] = flight
         indices = [assignment.index for assignment in assignments]
+        for index, each in zip(indices, assignments, strict=True):
+            self.in_flight[index] = replace(each, policy_version=self.policy_version)
         if self.overlaps:
             self.pump()
         else:
@@ -122,9 +111,8 @@ class RolloutStream:
 
     def _give(self, member: Member, indices: Iterable[int]) -> None:
         for index in indices:
-            flight = self.in_flight[index]
-            flight.policy_version = self.policy_version
-            member.holds[index] = member.given[index] = flight.assignment
+            given = replace(self.in_flight[index], policy_version=self.policy_version)
+            self.in_flight[index] = member.holds[index] = member.given[index] = given
 
     def meanwhile(self) -> None:
         """`pump`, while something else is waited for, as often as is needed."""
@@ -169,13 +157,14 @@ class RolloutStream:
 
     def _collected(self, member: Member, collected: Collected) -> None:
         member.collecting -= 1
-        self.done += collected.completions
-        self.tokens += collected.tokens
-        self.reward_s = max(self.reward_s, collected.reward_s)
-        self.memory_mb = max(self.memory_mb, collected.memory_mb)
-        member.versions = collected.versions_loaded, collected.versions_unloaded
-        self.pool.saw_work(member, collected.engine_steps, collected.tokens, collected.engine_s)
-        for index, group in collected.groups:
+        groups, done = collected
+        self.done += done["completions"]
+        self.tokens += done["tokens"]
+        self.reward_s = max(self.reward_s, done["reward_s"])
+        self.memory_mb = max(self.memory_mb, done["memory_mb"])
+        member.versions = done["versions"]
+        self.pool.saw_work(member, done["engine_steps"], done["tokens"], done["engine_s"])
+        for index, group in groups:
             if self.in_flight.pop(index, None) is None:
                 continue  # it has come before
             self.finished[index] = group
@@ -194,7 +183,7 @@ class RolloutStream:
             self.raise_failure()
         return [self.finished.pop(index) for index in indices]
 
-    def publish(self, adapter: Version, version: int) -> list[Loaded]:
+    def publish(self, adapter: Version, version: int) -> list[dict[str, float]]:
         """Has all that draw load a version, the newest from now on; while overlapping in between
         their other calls. -> what came of it, as far as it has."""
         self.policy_version = version

@@ -1,6 +1,6 @@
 """The single tokens that the report shows: of some completions, in some steps.
 
-A learner hands over its distance from the sampler (`records.Agreement`). Of the completions
+A learner hands over its distance from the sampler (`Update.difference`). Of the completions
 that a step's page shows it also hands over its log-probabilities, which it has computed anyway; so
 neither what is computed nor how long it takes depends on whether a step is traced.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.records import Completion, Group, Sample, UpdateStats
+from unslothrl.records import Completion, Group, Sample, Update
 from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, chosen_groups
 from unslothrl.training.credit import Selected
 
@@ -44,9 +44,9 @@ class Trace:
             if begins[g] + i in self.completions:  # of several sequences the last is shown
                 self.samples[begins[g] + i] = sample
         self.logprobs: dict[int, np.ndarray] = {
-            row: sample.measured.logprobs
+            row: sample.logprobs
             for row, sample in self.samples.items()
-            if sample.measured is not None
+            if sample.logprobs is not None
         }
 
     def asked(self, selected: Selected) -> Selected:
@@ -55,7 +55,7 @@ class Trace:
         samples = [replace(s, trace=rows[id(s)]) if id(s) in rows else s for s in selected.samples]
         return replace(selected, samples=tuple(samples))
 
-    def saw(self, parts: Sequence[UpdateStats]) -> None:
+    def saw(self, parts: Sequence[Update]) -> None:
         """What the learners answered."""
         for part in parts:
             self.logprobs |= part.traced

@@ -33,7 +33,7 @@ from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.tracing import Pieces, Trace, is_traced
 from unslothrl.training.updates import LearnerGroup, Updates
-from unslothrl.weights.adapter import Adapter, Loaded
+from unslothrl.weights.adapter import Adapter
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = Boundary | Checkpoint  # after a step: what a run goes on from
@@ -87,7 +87,7 @@ class Trainer:
         self.trackers = trackers or Trackers()
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
-        self.loaded: list[Loaded] = []  # what the processes said of it
+        self.loaded: list[Metrics] = []  # what the processes said of it
         self.boundary: Boundary | None = None  # after the last whole step
         self.recoveries = 0  # in a row
         self.restart: list[Whole | None] = []  # where lost learners start again; empty: none is
@@ -288,10 +288,10 @@ class Trainer:
         self.loaded = self.stream.publish(self.published, self.state.policy_version)
         loaded = before if self.stream.overlaps else self.loaded
         return {
-            "sync/bytes": max((each.bytes for each in loaded), default=0),
+            "sync/bytes": max((each["bytes"] for each in loaded), default=0),
             "sync/put_s": put_s,
-            "sync/fetch_s": max((each.fetch_s for each in loaded), default=0.0),
-            "sync/load_s": max((each.load_s for each in loaded), default=0.0),
+            "sync/fetch_s": max((each["fetch_s"] for each in loaded), default=0.0),
+            "sync/load_s": max((each["load_s"] for each in loaded), default=0.0),
         }
 
     def evaluate(self) -> Metrics:

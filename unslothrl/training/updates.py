@@ -81,7 +81,7 @@ class LearnerGroup:
             samples, lambda learner, share: learner.measure(share, reference), progress
         )
         return [
-            dataclasses.replace(sample, measured=each)
+            dataclasses.replace(sample, **each)
             for sample, each in zip(samples, measured, strict=True)
         ]
 
@@ -186,12 +186,12 @@ class Updates:
                 with timer("update"):
                     updates.append(self._update(batch, step))
                 self._count_skipped(updates[-1][0], batch, state)
-        stats = [update.stats for of_learners in updates for update in of_learners]
+        parts = [update for of_learners in updates for update in of_learners]
         if trace is not None:
-            trace.saw(stats)
+            trace.saw(parts)
         return {
             **update_metrics(updates),
-            **self.sampler_gaps.saw([part.agreement for part in stats], state.policy_version),
+            **self.sampler_gaps.saw(parts, state.policy_version),
             "train/lr": self.learning_rates(step)["lora"],
         }
 

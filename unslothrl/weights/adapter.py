@@ -49,15 +49,6 @@ class Adapter:
         return Adapter.of, (self.version, weights, self.config, self.checksum)
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """What it took to give an engine a policy version."""
-
-    bytes: int  # of weights that arrived
-    fetch_s: float  # until they were in this node's memory
-    load_s: float  # until the engine had them
-
-
 CONFIG_FILE = "adapter_config.json"
 WEIGHTS_FILE = "adapter_model.safetensors"
 CARD_FILE = "README.md"
