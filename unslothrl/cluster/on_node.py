@@ -28,7 +28,6 @@ from unslothrl.algorithms import objectives
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.engines.vllm import adapter_room
-from unslothrl.environments.corpus import Corpus
 from unslothrl.files import expanded, write_whole
 from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.rewards import model
@@ -219,6 +218,8 @@ def files_of(name: str) -> dict[str, Path]:
     corpus = environments.corpus_of(name)
     path = expanded(corpus or name)
     if corpus is not None and path.exists():
+        from unslothrl.environments.corpus import Corpus  # of searches alone
+
         found = Corpus(corpus)
         return {found.shown(file): file for file in found.files()}
     if path.is_dir():

@@ -24,9 +24,9 @@ def attempt(read: Callable[[Mapping], Any], row: Mapping, errors: tuple = (Unusa
         return error
 
 
-# Functions that write the problem of a row without a prompt, or return None: each with the columns
-# that it reads, for messages.
-Problems = tuple[tuple[str, Callable[[Mapping], str | None]], ...]
+# Gives functions that write the problem of a row without a prompt, or return None: each with the
+# columns that it reads, for messages.
+Problems = Callable[[], tuple[tuple[str, Callable[[Mapping], str | None]], ...]]
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class RowNeeds:
     readers: tuple[Callable[[Mapping], dict[str, Any]], ...] = ()
     # columns of the row that the readers have turned into others, which the task does without
     replaced: frozenset[str] = frozenset()
-    problems: Problems = ()
+    problems: Problems = tuple
     # (row, its problem) -> the problem as the model reads it
     asked: tuple[Callable[[Mapping, str], str], ...] = ()
 

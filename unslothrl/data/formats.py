@@ -87,7 +87,7 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
     return UnusableRow(f"no column {known}{why}; it has {names_of(row)}: set --{flag}_column")
 
 
-def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
+def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
     row = with_known_names(row)
     if columns.prompt is not None and columns.prompt == columns.answer:
@@ -133,7 +133,7 @@ def read_prompt(
         if column == "conversations" and turns[0][0] != "system" and filled(row.get(SYSTEM)):
             turns = (("system", text_of(row[SYSTEM], SYSTEM)), *turns)
         return turns, last, column
-    for columns, write in problems:
+    for columns, write in problems():
         problem = write(row)
         if problem is not None:
             return (("user", problem),), None, columns
