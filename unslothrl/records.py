@@ -339,7 +339,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Agreement:
-    """Of a learner's part of a batch with those who drew it: see `algorithms.diagnostics`."""
+    """Of a learner's part of a batch with those who drew it: see `algorithms.divergence`."""
 
     difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """[sampled tokens], the learner's log-probabilities less the sampler's, float64"""

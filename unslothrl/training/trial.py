@@ -122,8 +122,7 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
     import torch
 
     from unslothrl.algorithms.advantages import ADVANTAGES
-    from unslothrl.algorithms.aggregation import Denominators
-    from unslothrl.algorithms.losses import Tokens, policy_loss
+    from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 
     draw = torch.Generator().manual_seed(0)
     lengths = [3, 2]
