@@ -20,14 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl.data import answers
 from unslothrl.data.columns import (
     Problems,
     RowNeeds,
     UnusableRow,
+    boxed,
     names_of,
     parsed,
     plain_value,
+    tagged,
     value_of,
 )
 from unslothrl.text import is_utf8
@@ -230,7 +231,7 @@ def all_answers(value: Any, column: str) -> tuple[str, ...]:
 
 def final_answer(worked: str) -> str:
     """The answer at the end of a worked solution, or all of it where nothing marks one."""
-    marked = answers.boxed(worked) or answers.tagged(worked)
+    marked = boxed(worked) or tagged(worked)
     if marked is None and "####" not in worked and (said := _SAID.search(worked)) is not None:
         return said[1]
     return marked or worked.rpartition("####")[2].strip()

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import cluster, rewards
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import RunState
 from unslothrl.cluster import joining
-from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
+from unslothrl.cluster.handles import Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data import tasks

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
-from unslothrl.cluster.base import counted
+from unslothrl.cluster.handles import counted
 from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
@@ -22,9 +22,9 @@ from unslothrl.runs.resume import COMMANDS, FREE, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin
-from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import COLUMNS, Column
+from unslothrl.tracking.metrics import COLUMNS, Column
+from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use

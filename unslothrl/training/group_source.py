@@ -11,7 +11,7 @@ from typing import NamedTuple
 from unslothrl import rewards
 from unslothrl.algorithms import advantages
 from unslothrl.algorithms.objective import Objective
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
 from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks

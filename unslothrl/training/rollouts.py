@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from unslothrl.cluster.base import Checks, Cluster, Progress
+from unslothrl.cluster.handles import Checks, Cluster, Progress
 from unslothrl.records import Assignment, Collected, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool

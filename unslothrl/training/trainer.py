@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.cluster.base import Checks, Cluster
-from unslothrl.cluster.handles import Call
+from unslothrl.checkpoints.store import Checkpoint, RunState
+from unslothrl.cluster.handles import Call, Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
 from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
-from unslothrl.cluster.base import counted
 from unslothrl.cluster.build import environment_of, rules_of
+from unslothrl.cluster.handles import counted
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
