@@ -62,6 +62,10 @@ class Tools:
                 raise InvalidEnvironment(f"two tools are named {function.__name__}: rename one")
         self.most_calls, self.made = most_calls, 0
         self.schemas = [schema(function) for function in self.functions.values()]
+        self.kinds = {  # by name, what each argument must be
+            each["function"]["name"]: each["function"]["parameters"]["properties"]
+            for each in self.schemas
+        }
 
     @staticmethod
     def of_file(module: Any) -> list[Callable]:
@@ -98,7 +102,7 @@ class Tools:
             return f"error: no more calls: {self.most_calls} were made", True
         self.made += 1
         arguments = call.arguments or {}
-        if why := misfit(function, arguments):
+        if why := misfit(function, self.kinds[call.name], arguments):
             return f"error: {call.name}: {why}"[:MOST_ERROR], True
         try:
             return text(awaited(function(**arguments))), False
@@ -124,14 +128,13 @@ def schema(function: Callable) -> dict[str, Any]:
         ) from None
 
 
-def misfit(function: Callable, arguments: Mapping[str, Any]) -> str:
+def misfit(function: Callable, kinds: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
     """What is wrong with the arguments of a call, "" where nothing is."""
     signature = inspect.signature(function)
     try:
         signature.bind(**arguments)
     except TypeError as error:
         return str(error)
-    kinds = schema(function)["function"]["parameters"]["properties"]
     for name, value in arguments.items():
         parameter = signature.parameters.get(name)
         is_default = value is None and parameter is not None and parameter.default is None
