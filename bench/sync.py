@@ -43,7 +43,7 @@ from facts import facts, result_file
 
 from unslothrl import cluster
 from unslothrl.actors.actor import Actor, ProgressMeter
-from unslothrl.cluster.base import Builders, Cluster, counted
+from unslothrl.cluster.handles import Builders, Cluster, counted
 from unslothrl.planning.footprint import CHECK_ONLY, EngineMemory
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables

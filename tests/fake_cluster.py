@@ -5,8 +5,7 @@ from typing import Any
 
 from fakes import FakeGenerator
 
-from unslothrl.cluster.base import Changes, Outcome
-from unslothrl.cluster.handles import ActorHandle, Call
+from unslothrl.cluster.handles import ActorHandle, Call, Changes, Outcome
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 
 
@@ -86,7 +85,7 @@ def holder(stream: Any, index: int) -> str:
 
 
 class FakeCluster:
-    """See `cluster.base.Cluster`."""
+    """See `cluster.handles.Cluster`."""
 
     is_local = False
 

@@ -10,7 +10,7 @@ from typing import Any
 from fakes import FakeEngine, FakeLearner
 
 from unslothrl.actors.actor import Actor, ProgressMeter
-from unslothrl.cluster.base import Builders
+from unslothrl.cluster.handles import Builders
 from unslothrl.config.options import Config
 from unslothrl.planning.placement import ProcessPlan
 from unslothrl.rewards import Chosen

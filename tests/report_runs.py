@@ -22,9 +22,8 @@ from unslothrl.records import (
     Turn,
 )
 from unslothrl.tracking import origin
-from unslothrl.tracking.report.rollout_data import write_tokens
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.tracking.run_folder import RunFolder, write_tokens
 from unslothrl.training.metrics import episode_metrics
 
 CONFIG = (

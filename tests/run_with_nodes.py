@@ -32,7 +32,7 @@ from fakes import FakeTasks, FakeView
 from ray_nodes import RAY, RayNodes, kill_session
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.base import Builders
+from unslothrl.cluster.handles import Builders
 from unslothrl.data.tasks import Data
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine

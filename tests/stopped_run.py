@@ -8,8 +8,7 @@ from pathlib import Path
 import adapters
 
 from unslothrl.checkpoints import learner_state
-from unslothrl.checkpoints.run_state import Ahead, RunState
-from unslothrl.checkpoints.store import Checkpoint
+from unslothrl.checkpoints.store import Ahead, Checkpoint, RunState
 from unslothrl.config.toml_files import to_toml
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Machine

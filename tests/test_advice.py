@@ -12,7 +12,7 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
-from unslothrl.planning import forecast
+from unslothrl.runs.run import ends_early
 
 
 def last_line(arguments, capsys, code=2):
@@ -125,10 +125,10 @@ def test_rows_without_answers_name_the_reward_and_how_many(tmp_path, capsys):
 
 
 def test_the_data_end_before_max_steps():
-    assert forecast.ends_early(40, 12, 1) == [
+    assert ends_early(40, 12, 1) == [
         "max_steps 40 -> 12: the data end after 1 pass (--episodes): set --episodes 4 for 40 steps"
     ]
-    assert forecast.ends_early(12, 12, 1) == forecast.ends_early(None, 12, 1) == []
+    assert ends_early(12, 12, 1) == ends_early(None, 12, 1) == []
 
 
 def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.checkpoints.run_state import UNKNOWN, Ahead, RunState, from_jsonl, to_jsonl
-from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.checkpoints.store import UNKNOWN, Ahead, Checkpoints, RunState, from_jsonl, to_jsonl
 from unslothrl.records import Call, Completion, Failure, Group, Transcript, Turn
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))  # its usual table takes seconds to make

@@ -13,18 +13,13 @@ from hypothesis import strategies as st
 
 from unslothrl.algorithms import (
     advantages,
-    aggregation,
-    clipping,
-    diagnostics,
     divergence,
+    losses,
     objectives,
     schedules,
-    selection,
 )
 from unslothrl.algorithms.advantages import ADVANTAGES
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.clipping import Clip
-from unslothrl.algorithms.losses import Tokens, policy_loss, value_terms
+from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_terms
 from unslothrl.records import Update
 
 
@@ -104,16 +99,16 @@ def test_explained_variance():
 
 def test_ratios_by_hand():
     log_ratio, lengths = logs(4, 1, 9), [2, 1]
-    assert clipping.token(log_ratio, lengths).tolist() == pytest.approx([4, 1, 9])
-    assert clipping.sequence(log_ratio, lengths).tolist() == pytest.approx([2, 2, 9])  # sqrt(4 * 1)
-    assert clipping.trajectory(log_ratio, lengths).tolist() == pytest.approx([4, 4, 9])
-    assert clipping.one(log_ratio, lengths).tolist() == [1, 1, 1]
+    assert losses.token(log_ratio, lengths).tolist() == pytest.approx([4, 1, 9])
+    assert losses.sequence(log_ratio, lengths).tolist() == pytest.approx([2, 2, 9])  # sqrt(4 * 1)
+    assert losses.trajectory(log_ratio, lengths).tolist() == pytest.approx([4, 4, 9])
+    assert losses.one(log_ratio, lengths).tolist() == [1, 1, 1]
 
 
-@pytest.mark.parametrize("name", clipping.RATIOS)
+@pytest.mark.parametrize("name", losses.RATIOS)
 def test_ratios_on_policy_are_exactly_one_and_empty_sequences_are_fine(name):
-    assert clipping.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
-    assert clipping.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
+    assert losses.RATIOS[name](torch.zeros(3), [0, 2, 0, 1]).tolist() == [1, 1, 1]
+    assert losses.RATIOS[name](torch.zeros(0), [0, 0]).shape == (0,)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +128,7 @@ def test_surrogate_clips_what_has_moved_too_far(
     ratios, weights, clip, expected, has_acted, gradient
 ):
     ratio = numbers(*ratios, gradient=True)
-    terms, acted = clipping.surrogate(ratio, ratio, numbers(*weights), clip)
+    terms, acted = losses.surrogate(ratio, ratio, numbers(*weights), clip)
     assert terms.tolist() == pytest.approx(expected) and acted.tolist() == has_acted
     terms.sum().backward()
     assert ratio.grad.tolist() == gradient
@@ -143,14 +138,14 @@ def test_weight_bounds_the_weight_and_keeps_the_gradient():
     # ratios 0.5, 3, 9 under 1 + 4 = 5 and no lower bound: weights 0.5, 3, 5 (bounded);
     # loss -w A log pi with A = 2 and log pi = -1, -2, -3: 1, 12, 30; gradient -w A: -1, -6, -10
     logprobs = numbers(-1, -2, -3, gradient=True)
-    terms, acted = clipping.weight(numbers(0.5, 3, 9), logprobs, numbers(2, 2, 2), Clip(1.0, 4.0))
+    terms, acted = losses.weight(numbers(0.5, 3, 9), logprobs, numbers(2, 2, 2), Clip(1.0, 4.0))
     assert terms.tolist() == [1, 12, 30] and acted.tolist() == [False, False, True]
     terms.sum().backward()
     assert logprobs.grad.tolist() == [-1, -6, -10]
 
 
 def test_no_clip_is_the_plain_product():
-    terms, acted = clipping.none(numbers(7.0), numbers(-1.0), numbers(2.0), Clip())
+    terms, acted = losses.none(numbers(7.0), numbers(-1.0), numbers(2.0), Clip())
     assert terms.tolist() == [-14] and not acted.any()
 
 
@@ -189,17 +184,17 @@ OLD, SAMPLER = logs(4, 1, 0.1), logs(1, 1, 1)
     ],
 )
 def test_off_policy_corrections_by_hand(kind, bounds, expected, has_acted):
-    factors, acted = clipping.correction(kind, OLD, SAMPLER, [2, 1], **bounds)
+    factors, acted = losses.correction(kind, OLD, SAMPLER, [2, 1], **bounds)
     assert factors.tolist() == pytest.approx(expected) and acted.tolist() == has_acted
 
 
-@pytest.mark.parametrize("kind", clipping.CORRECTIONS)
+@pytest.mark.parametrize("kind", losses.CORRECTIONS)
 def test_corrections_are_one_where_sampler_and_learner_agree(kind):
-    factors, acted = clipping.correction(kind, OLD, OLD, [0, 2, 1])
+    factors, acted = losses.correction(kind, OLD, OLD, [0, 2, 1])
     assert factors.tolist() == [1, 1, 1] and not acted.any()
     old = OLD.clone().requires_grad_()
-    assert not clipping.correction(kind, old, SAMPLER, [2, 1])[0].requires_grad
-    assert clipping.correction(kind, OLD[:0], OLD[:0], [0])[0].shape == (0,)
+    assert not losses.correction(kind, old, SAMPLER, [2, 1])[0].requires_grad
+    assert losses.correction(kind, OLD[:0], OLD[:0], [0])[0].shape == (0,)
 
 
 # Aggregation: terms 1 2 | (none) | 6, N = 3, 3 tokens, generation limit 10
@@ -207,9 +202,9 @@ def test_corrections_are_one_where_sampler_and_learner_agree(kind):
 
 def test_aggregation_by_hand():
     terms, lengths, over = numbers(1, 2, 6), [2, 0, 1], Denominators(3, 3, 10)
-    assert aggregation.token(terms, lengths, over).item() == 3  # 9 / 3
-    assert aggregation.sequence(terms, lengths, over).item() == 2.5  # (1.5 + 0 + 6) / 3
-    assert aggregation.constant(terms, lengths, over).item() == pytest.approx(0.3)  # 9 / 30
+    assert losses.over_tokens(terms, lengths, over).item() == 3  # 9 / 3
+    assert losses.over_sequences(terms, lengths, over).item() == 2.5  # (1.5 + 0 + 6) / 3
+    assert losses.over_constant(terms, lengths, over).item() == pytest.approx(0.3)  # 9 / 30
 
 
 def test_value_loss_by_hand():
@@ -224,14 +219,14 @@ def test_value_loss_by_hand():
 
 
 def test_topk_keeps_the_best_in_candidate_order():
-    assert selection.topk([0.1, 0.9, -1.0, 0.5], k=2, seed=0) == [1, 3]
-    assert selection.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
+    assert advantages.topk([0.1, 0.9, -1.0, 0.5], k=2, seed=0) == [1, 3]
+    assert advantages.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 99))
 def test_max_variance_is_the_best_of_all_subsets(rewards, k, seed):
     k = min(k, len(rewards))
-    chosen = selection.max_variance([float(r) for r in rewards], k, seed)
+    chosen = advantages.max_variance([float(r) for r in rewards], k, seed)
     best = max(statistics.pvariance(s) for s in itertools.combinations(rewards, k))
     assert statistics.pvariance([rewards[i] for i in chosen]) == pytest.approx(best)
 
@@ -239,21 +234,21 @@ def test_max_variance_is_the_best_of_all_subsets(rewards, k, seed):
 def test_balanced_takes_as_many_of_both_sides_as_there_are():
     rewards = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
     for seed in range(10):
-        chosen = selection.balanced(rewards, k=4, seed=seed)
+        chosen = advantages.balanced(rewards, k=4, seed=seed)
         assert len(chosen) == 4 and sum(rewards[i] for i in chosen) == 2
-        chosen = selection.balanced([1.0, 0.0, 0.0, 0.0], k=4, seed=seed)
+        chosen = advantages.balanced([1.0, 0.0, 0.0, 0.0], k=4, seed=seed)
         assert chosen == [0, 1, 2, 3]  # one above: the others fill the rest
-    assert sum(rewards[i] for i in selection.balanced(rewards, k=3, seed=0)) == 2
+    assert sum(rewards[i] for i in advantages.balanced(rewards, k=3, seed=0)) == 2
 
 
-@pytest.mark.parametrize("name", selection.SELECTIONS)
+@pytest.mark.parametrize("name", advantages.SELECTIONS)
 @given(
     rewards=st.lists(st.floats(-2, 2), min_size=1, max_size=9),
     k=st.integers(1, 9),
     seed=st.integers(0, 2**62),
 )
 def test_a_selection_is_a_set_of_indices_that_the_seed_decides(name, rewards, k, seed):
-    choose = selection.SELECTIONS[name]
+    choose = advantages.SELECTIONS[name]
     chosen = choose(rewards, k, seed)
     assert chosen == sorted(set(chosen)) and set(chosen) <= set(range(len(rewards)))
     assert len(chosen) == (len(rewards) if name == "all" else min(k, len(rewards)))
@@ -262,7 +257,7 @@ def test_a_selection_is_a_set_of_indices_that_the_seed_decides(name, rewards, k,
 
 @pytest.mark.parametrize("name", ["topk", "balanced", "random", "max_variance"])
 def test_ties_and_draws_follow_the_seed(name):
-    picks = {tuple(selection.SELECTIONS[name]([1.0] * 6, 2, seed)) for seed in range(40)}
+    picks = {tuple(advantages.SELECTIONS[name]([1.0] * 6, 2, seed)) for seed in range(40)}
     assert len(picks) > 5
 
 
@@ -291,15 +286,15 @@ ONE_RIGHT, ONE_WRONG = [1.0] + [0.0] * 1023, [1.0] * 1023 + [0.0]
     ],
 )
 def test_groups_are_kept_by_accuracy_and_signal(rewards, scores, bounds, kept):
-    assert selection.keeps(rewards, scores, *bounds) is kept
+    assert advantages.keeps(rewards, scores, *bounds) is kept
 
 
 def test_how_many_prompts_to_draw_next():
     # half of 8 were kept, 4 are missing: 8 more; none kept: a whole batch; never more than that
-    assert selection.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
-    assert selection.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
-    assert selection.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
-    assert selection.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
+    assert advantages.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
+    assert advantages.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
+    assert advantages.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
+    assert advantages.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
 
 
 def test_schedules_by_hand():
@@ -317,10 +312,10 @@ def test_diagnostics_by_hand():
     # differences 0 and ln 3: weights 1 and 3, (1 + 3)^2 / (2 (1 + 9)) = 0.8
     sampler = np.array([-1.0, -1.0 - math.log(3)])
     one = Update(difference=np.array([-1.0, -1.0]) - sampler, sources=[("actor-0", 3, 2)])
-    result = diagnostics.sampler_agreement([[one]])
+    result = divergence.sampler_agreement([[one]])
     assert result["train/sampler_gap"] == pytest.approx(math.log(3) / 2)
     assert result["train/ess"] == pytest.approx(0.8)
-    (found,) = diagnostics.by_source(one).items()
+    (found,) = divergence.by_source(one).items()
     assert found == (("actor-0", 3), pytest.approx((2, math.log(3), math.log(3) ** 2)))
 
 
@@ -332,12 +327,12 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
     ends = [tokens * i // parts for i in range(parts + 1)]
     dealt = [gaps[a:b] for a, b in itertools.pairwise(ends)]
     found = [Update(difference=-gap, sources=[("a", i, len(gap))]) for i, gap in enumerate(dealt)]
-    result = diagnostics.sampler_agreement([found])
+    result = divergence.sampler_agreement([found])
     weights = np.exp(-gaps)
     assert result["train/sampler_gap"] == pytest.approx(gaps.mean())
     assert result["train/sampler_gap_p99"] == np.percentile(gaps, 99)
     assert result["train/ess"] == pytest.approx(weights.sum() ** 2 / (tokens * (weights**2).sum()))
-    sources = {key: value for part in found for key, value in diagnostics.by_source(part).items()}
+    sources = {key: value for part in found for key, value in divergence.by_source(part).items()}
     assert sum(tokens for tokens, *_ in sources.values()) == tokens
     assert sum(squares for *_, squares in sources.values()) == pytest.approx((gaps**2).sum())
 
@@ -345,7 +340,7 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
 def test_a_gap_that_is_no_number_shows():
     gaps = np.array([0.1, np.nan, *np.zeros(300)])
     part = Update(difference=gaps, sources=[("a", 0, 302)])
-    assert all(math.isnan(v) for v in diagnostics.sampler_agreement([[part]]).values())
+    assert all(math.isnan(v) for v in divergence.sampler_agreement([[part]]).values())
 
 
 @pytest.mark.parametrize(("advantage", "dual"), [(1.0, 0.0), (-1.0, 3.0), (0.0, 0.0)])

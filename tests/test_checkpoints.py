@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.checkpoints import run_state, store
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoints, Damaged
+from unslothrl.checkpoints import store
+from unslothrl.checkpoints.store import Checkpoints, Damaged, RunState
 from unslothrl.training import saving
 from unslothrl.training.saving import Boundary, CheckpointSchedule
 
@@ -129,21 +128,21 @@ STATES = st.builds(
 
 @given(STATES)
 def test_a_state_comes_back_as_it_was(state):
-    assert run_state.from_json(run_state.to_json(state)) == state
+    assert store.from_json(store.to_json(state)) == state
 
 
 def test_metrics_of_numpy_come_back_as_json_has_them():
     state = RunState(unlogged={"a": np.float32(0.1), "b": np.int64(3), "c": float("nan")})
-    found = run_state.from_json(run_state.to_json(state)).unlogged
+    found = store.from_json(store.to_json(state)).unlogged
     assert found["a"] == float(np.float32(0.1)) and found["b"] == 3 and found["c"] != found["c"]
 
 
 @given(st.sampled_from([each.name for each in dataclasses.fields(RunState)]), VALUES)
 def test_what_is_no_state_is_refused(name, value):
-    values = json.loads(run_state.to_json(RunState())) | {name: value}
+    values = json.loads(store.to_json(RunState())) | {name: value}
     text = json.dumps(values).encode()
     with contextlib.suppress(ValueError):
-        assert run_state.from_json(text) == RunState(**values)
+        assert store.from_json(text) == RunState(**values)
 
 
 def test_the_best_evaluation_is_the_first_of_the_highest():
@@ -187,7 +186,7 @@ def test_what_a_process_writes_is_whole_whenever_it_is_killed(tmp_path):
     """A child that writes checkpoints as fast as it can is killed again and again."""
     program = (
         "import sys; from pathlib import Path\n"
-        "from unslothrl.checkpoints.run_state import RunState\n"
+        "from unslothrl.checkpoints.store import RunState\n"
         "from unslothrl.checkpoints.store import Checkpoints\n"
         "checkpoints = Checkpoints(Path(sys.argv[1]))\n"
         "print('ready', flush=True)\n"

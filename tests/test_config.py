@@ -126,11 +126,11 @@ def test_a_run_name_that_is_taken_gets_a_suffix(tmp_path):
 
 
 MINE = """
-from unslothrl.algorithms import clipping
+from unslothrl.algorithms import losses
 from unslothrl.algorithms.objective import Objective
 
 def bounded(ratio, *others):
-    return clipping.CLIPS["surrogate"](ratio, *others)
+    return losses.CLIPS["surrogate"](ratio, *others)
 
 OBJECTIVE = Objective(
     clip=bounded, ratio=lambda log_ratio, lengths: log_ratio.exp(), clip_high=0.3

@@ -14,8 +14,7 @@ from rich.console import Console
 from stopped_run import MACHINE, Resumed, template
 
 from unslothrl.checkpoints import learner_state
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoints, sum_of
+from unslothrl.checkpoints.store import Checkpoints, RunState, sum_of
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.runs.resolve import resolve

@@ -8,7 +8,7 @@ from fuzz import listing
 from report_runs import make_run
 from runs_compared import rows
 
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import RunState
 from unslothrl.commands import cli
 from unslothrl.runs.run import EarlierRun
 from unslothrl.tracking.report.page import write_report

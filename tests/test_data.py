@@ -27,7 +27,7 @@ from unslothrl.data.rendering import Skipped
 from unslothrl.data.sources import Source
 from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
-from unslothrl.rewards.builtin import boxed, code, countdown
+from unslothrl.rewards.builtin import code, countdown, maths
 from unslothrl.rewards.reward import THINK_AND_ANSWER
 from unslothrl.weights import adapter_use, base_model
 
@@ -491,10 +491,10 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
     mine.write_text("def f(completion): return 1")
     for reward, expected in [
         ((), THINK_AND_ANSWER),
-        (("boxed", "format=0.1"), boxed.PROMPT),
+        (("boxed", "format=0.1"), maths.PROMPT),
         (("code",), code.PROMPT),
         ((f"{mine}:f",), ""),
-        ((f"{mine}:f", "boxed=0"), boxed.PROMPT),
+        ((f"{mine}:f", "boxed=0"), maths.PROMPT),
     ]:
         assert options(path, reward, system_prompt=None).added_system_prompt == expected
     assert options("embedded", system_prompt=None).added_system_prompt == ""

@@ -10,8 +10,7 @@ from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.algorithms import objectives
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 from unslothrl.commands import cli
 from unslothrl.data import formats, sources
 from unslothrl.records import FROM_THE_ENVIRONMENT

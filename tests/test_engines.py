@@ -23,8 +23,13 @@ from unslothrl.actors.episodes import Rules
 from unslothrl.commands.chat import sampling_of
 from unslothrl.config.options import Config
 from unslothrl.engines.base import generate
-from unslothrl.engines.chunk import Chunk, draw, keep_likely, uniform_numbers
-from unslothrl.engines.transformers import TransformersEngine
+from unslothrl.engines.transformers import (
+    Chunk,
+    TransformersEngine,
+    draw,
+    keep_likely,
+    uniform_numbers,
+)
 from unslothrl.engines.vllm import VllmEngine
 from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterDamaged

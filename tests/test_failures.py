@@ -50,8 +50,7 @@ def test_a_failing_function_of_the_user_is_named_with_its_file_and_line(
 ):
     import torch
 
-    from unslothrl.algorithms.aggregation import Denominators
-    from unslothrl.algorithms.losses import Tokens, policy_loss
+    from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 
     file = objective_file(tmp_path, body, part)
     logprobs = torch.tensor([-1.0, -2.0, -1.0], requires_grad=True)

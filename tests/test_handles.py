@@ -7,9 +7,8 @@ import pytest
 from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
-from unslothrl.cluster import base as checks_module
-from unslothrl.cluster.base import Checks
-from unslothrl.cluster.handles import ActorHandle, LearnerHandle
+from unslothrl.cluster import handles as checks_module
+from unslothrl.cluster.handles import ActorHandle, Checks, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner

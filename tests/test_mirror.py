@@ -14,8 +14,7 @@ from few_cases import few
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.checkpoints.store import Checkpoints, RunState
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.mirror import fetching, mirror

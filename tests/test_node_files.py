@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import NodeFiles
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter, NodeFiles
 
 
 def version(number: int) -> Adapter:

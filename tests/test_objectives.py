@@ -13,15 +13,12 @@ from python_process import python
 
 from unslothrl.algorithms import (
     advantages,
-    aggregation,
-    clipping,
     divergence,
+    losses,
     objectives,
     schedules,
-    selection,
 )
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
+from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import with_objective
@@ -186,11 +183,11 @@ def frozen(objective: Objective, case: Case):
     the weight of cispo, the base of REINFORCE's ratio. The rest detaches nothing of them."""
     here = case.tokens().logprobs
     if objective.clip == "weight":
-        ratio = clipping.RATIOS[objective.ratio](here - case.tokens().old, case.lengths)
-        clip = clipping.Clip(objective.clip_low, objective.clip_high)
+        ratio = losses.RATIOS[objective.ratio](here - case.tokens().old, case.lengths)
+        clip = losses.Clip(objective.clip_low, objective.clip_high)
 
         def held(_, logprobs, weights, __):
-            return clipping.weight(ratio, logprobs, weights, clip)
+            return losses.weight(ratio, logprobs, weights, clip)
 
         objective = dataclasses.replace(objective, clip=held)
     if objective.ratio == "one":
@@ -206,7 +203,7 @@ VARIANTS = {
     **SHIPPED,
     **{f"grpo {k} in the loss": Objective(kl="loss", kl_estimator=k, kl_coefficient=0.3)
        for k in divergence.ESTIMATORS},
-    **{f"grpo {c}": Objective(correction=c) for c in clipping.CORRECTIONS},
+    **{f"grpo {c}": Objective(correction=c) for c in losses.CORRECTIONS},
     "grpo geometric": Objective(correction="geometric", correction_low=0.5, correction_high=2.0),
     "grpo dual clip": Objective(clip_dual=1.5),
     "grpo skip": Objective(skip_threshold=1.3),
@@ -298,12 +295,12 @@ def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
 def test_the_flags_offer_what_the_files_have():
     offered = {
         "advantage": {*advantages.ADVANTAGES, "gae"},
-        "ratio": set(clipping.RATIOS),
-        "clip": set(clipping.CLIPS),
-        "aggregation": set(aggregation.AGGREGATIONS),
-        "correction": set(clipping.CORRECTIONS),
+        "ratio": set(losses.RATIOS),
+        "clip": set(losses.CLIPS),
+        "aggregation": set(losses.AGGREGATIONS),
+        "correction": set(losses.CORRECTIONS),
         "kl_estimator": set(divergence.ESTIMATORS),
-        "select": set(selection.SELECTIONS),
+        "select": set(advantages.SELECTIONS),
         "lr_schedule": set(schedules.SCHEDULES),
     }
     assert {name: set(OPTIONS[name].metadata["choices"]) for name in offered} == offered

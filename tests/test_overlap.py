@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import FakeCluster, Published, holder
 from fakes import FakeTasks, FakeView
 
-from unslothrl.checkpoints.run_state import RunState, from_jsonl, to_jsonl
+from unslothrl.checkpoints.store import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.records import Assignment, Group

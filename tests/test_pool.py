@@ -8,9 +8,8 @@ import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target, holder
 from fakes import task
 
-from unslothrl.cluster.base import Checks
-from unslothrl.cluster.handles import LearnerHandle
-from unslothrl.cluster.ray_calls import Clock as RealClock
+from unslothrl.cluster.handles import Checks, LearnerHandle
+from unslothrl.cluster.handles import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import members

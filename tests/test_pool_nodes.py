@@ -6,7 +6,7 @@ import pytest
 from fake_cluster import holder
 from test_pool import begun, clock, generators_of, names_of, publish, pump_until, send  # noqa: F401
 
-from unslothrl.cluster.base import Changes
+from unslothrl.cluster.handles import Changes
 from unslothrl.errors import ResultLost, RunError, UserError
 from unslothrl.training import pool as pool_module
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import RunState
 from unslothrl.runs.run import newest_recorded
 from unslothrl.tracking.run_folder import RunFolder
 

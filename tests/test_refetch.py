@@ -8,8 +8,7 @@ from fakes import FakeLearner
 from test_pool import names_of, send
 from test_trainer import Run
 
-from unslothrl.cluster.base import Checks
-from unslothrl.cluster.handles import LearnerHandle
+from unslothrl.cluster.handles import Checks, LearnerHandle
 from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
 from unslothrl.training.pool import MOST_DAMAGED

@@ -21,10 +21,10 @@ from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import LARGEST
 from unslothrl.tracking.report import charts, page, rollout_data, signs
 from unslothrl.tracking.report.history import RunHistory, read_all
-from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.report.rollout_data import browser_data, write_tokens
+from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.report.rollout_data import browser_data
 from unslothrl.tracking.rows import evaluation_rows, json_line, read_jsonl, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.tracking.run_folder import RunFolder, delete_up_to, noting_errors, write_tokens
 
 
 class Page(HTMLParser):
@@ -347,7 +347,7 @@ def test_tokens_go_with_their_rollouts(tmp_path):
         ("1", True), ("2", True), ("3", False),
     ]  # fmt: skip
     assert [each["name"] for each in data["evals"]] == ["000000", "000002"]
-    rollout_data.delete_up_to(folder, 2)
+    delete_up_to(folder, 2)
     assert [step["name"] for step in browser_data(folder)["steps"]] == ["3"]
     assert folder.steps_of("tokens") == []
 

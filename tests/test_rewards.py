@@ -9,7 +9,7 @@ from unslothrl import rewards
 from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
-from unslothrl.rewards.builtin import accuracy, countdown, format, search, tags
+from unslothrl.rewards.builtin import countdown, search, text
 from unslothrl.rewards.reward import IN_SANDBOX, Reward
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.metrics import NOT_COMPONENTS
@@ -31,21 +31,21 @@ GOOD = "<think>1+1=2</think>\n<answer>2</answer>"
     ],
 )
 def test_accuracy(completion, answer, expected):
-    assert accuracy.accuracy(completion, answer) == expected
+    assert text.accuracy(completion, answer) == expected
 
 
 @pytest.mark.parametrize(
     ("reward", "completion", "expected"),
     [
-        (format.think_answer_format, GOOD, 1.0),
-        (format.think_answer_format, "<think>a\nb</think><answer>c\nd</answer>", 1.0),
-        (format.think_answer_format, "well, " + GOOD, 0.0),
-        (format.think_answer_format, "<answer>2</answer><think>1+1</think>", 0.0),
-        (format.think_answer_format, "<think>1+1=2</think> so <answer>2</answer>", 0.0),
-        (tags.tag_count, GOOD, 1.0),
-        (tags.tag_count, GOOD + "x" * 30, 0.85),  # 1 - 5 * 30 * 0.001
-        (tags.tag_count, GOOD + "x" * 5000, 0.0),  # bounded: not a punishment for being right
-        (tags.tag_count, "<think><think></think>", 0.25),  # a tag that stands twice does not count
+        (text.think_answer_format, GOOD, 1.0),
+        (text.think_answer_format, "<think>a\nb</think><answer>c\nd</answer>", 1.0),
+        (text.think_answer_format, "well, " + GOOD, 0.0),
+        (text.think_answer_format, "<answer>2</answer><think>1+1</think>", 0.0),
+        (text.think_answer_format, "<think>1+1=2</think> so <answer>2</answer>", 0.0),
+        (text.tag_count, GOOD, 1.0),
+        (text.tag_count, GOOD + "x" * 30, 0.85),  # 1 - 5 * 30 * 0.001
+        (text.tag_count, GOOD + "x" * 5000, 0.0),  # bounded: not a punishment for being right
+        (text.tag_count, "<think><think></think>", 0.25),  # a tag that stands twice does not count
     ],
 )
 def test_format_and_tag_count(reward, completion, expected):
@@ -64,7 +64,8 @@ def test_every_file_of_builtin_describes_a_reward():
     )  # fmt: skip
     for name in builtin.names():
         reward = builtin.load(name)
-        assert reward.function.startswith(f"unslothrl.rewards.builtin.{name}:")
+        file = builtin.TOGETHER.get(name, name)
+        assert reward.function.startswith(f"unslothrl.rewards.builtin.{file}:")
         assert (reward.trials is not None) == (reward.runs == IN_SANDBOX)
         assert bool(reward.read) == bool(reward.columns)
 

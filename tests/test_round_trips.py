@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from unslothrl import embedded
 from unslothrl.checkpoints import learner_state
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoints
+from unslothrl.checkpoints.store import Checkpoints, RunState
 from unslothrl.commands.eval import read_adapter
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_toml, to_toml

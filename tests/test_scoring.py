@@ -13,9 +13,9 @@ from fakes import completed
 from few_cases import few
 
 from unslothrl import rewards
-from unslothrl.data import answers, formats
+from unslothrl.data import columns, formats
 from unslothrl.errors import UserError
-from unslothrl.rewards.builtin import boxed, think_answer_tags
+from unslothrl.rewards.builtin import maths
 from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.scorer import Scorer
 
@@ -36,7 +36,7 @@ SAME = "answercheck:same"
     ],
 )
 def test_boxed_answers(text, expected):
-    assert answers.boxed(text) == expected
+    assert columns.boxed(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_boxed_answers(text, expected):
     ],
 )
 def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion, gold, expected):
-    assert boxed.boxed(completion, gold) == expected
+    assert maths.boxed(completion, gold) == expected
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion
     ],
 )
 def test_think_answer_tags(completion, expected):
-    assert think_answer_tags.think_answer_tags(completion, "0.5") == expected
+    assert maths.think_answer_tags(completion, "0.5") == expected
 
 
 @pytest.mark.real

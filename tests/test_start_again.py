@@ -9,7 +9,7 @@ import fake_processes
 import pytest
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.base import Builders, Checks, everyone
+from unslothrl.cluster.handles import Builders, Checks, everyone
 from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.system.machine import Machine

@@ -31,8 +31,7 @@ from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
 from unslothrl.system.machine import Gpu
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
-from unslothrl.weights.node_files import NodeFiles
+from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter, NodeFiles
 from unslothrl.weights.published import PackedWeights, Published
 from unslothrl.weights.shapes import KNOWN, Shape
 

@@ -18,8 +18,8 @@ from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.run import unexpected
+from unslothrl.tracking.metrics import sample_line, step_line, summary_lines
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.tracking.step_lines import sample_line, step_line, summary_lines
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trial import facts, header
 

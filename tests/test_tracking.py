@@ -18,7 +18,7 @@ import pytest
 from fakes import group
 from rich.console import Console
 
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import RunState
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Call, Failure, Transcript, Turn

@@ -20,8 +20,7 @@ from test_docs import documented_example
 from unslothrl import embedded
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.advantages import ADVANTAGES
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.losses import Tokens, policy_loss
+from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 
 pytestmark = pytest.mark.slow
 

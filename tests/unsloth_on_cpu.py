@@ -199,8 +199,7 @@ def gradients(backend):
     """
     import torch
 
-    from unslothrl.algorithms.aggregation import Denominators
-    from unslothrl.algorithms.losses import Tokens, policy_loss
+    from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
     from unslothrl.algorithms.objective import Objective
 
     objective, total = Objective(clip="weight", correction="none"), 0.0

@@ -247,3 +247,9 @@ def attend_in_pack(
 
 AttentionInterface.register(ATTENTION, attend)
 AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+
+
+def pack_inputs(pack: Pack) -> dict[str, torch.Tensor]:
+    """What lies where travels as the attention mask."""
+    where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
+    return {"attention_mask": where}

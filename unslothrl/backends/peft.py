@@ -49,7 +49,7 @@ def load(
         name=name or str(base),
         has_reference_adapter=start is not None,
         offload=offload,
-        pack_inputs=pack_inputs if packs else None,
+        pack_inputs=packing.pack_inputs if packs else None,
         shares_prompts=packs,
         for_inference=torch.nn.Module.eval,
         for_training=torch.nn.Module.train,
@@ -76,12 +76,6 @@ def in_training(model: PeftModel) -> PeftModel:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         model.enable_input_require_grads()
     return model.train()
-
-
-def pack_inputs(pack: packing.Pack) -> dict[str, torch.Tensor]:
-    """What lies where travels as the attention mask: see `packing`."""
-    where = torch.tensor(pack.spans, dtype=torch.int32)[None, None]  # read on the host
-    return {"attention_mask": where}
 
 
 def add_lora(

@@ -5,7 +5,7 @@ arguments.
 import importlib.util
 from pathlib import Path
 
-from unslothrl.cluster.base import Builders, Cluster, Stage
+from unslothrl.cluster.handles import Builders, Cluster, Stage
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.system.machine import Machine

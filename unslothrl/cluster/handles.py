@@ -1,17 +1,25 @@
-"""Actors and learners as the driver sees them: their methods, wherever they run.
+"""What the driver asks of the processes of a run, typed, and what all of them must agree on before
+they work, at the start and when one is started again.
 
 Each method begins a call of the method of the same name (`actor.Actor`, `learner.Learner`) and
 returns a `Call` of its result. An argument may itself be a call: its result then goes from process
 to process and never through the driver.
 """
 
-from collections.abc import Collection, Sequence
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from unslothrl.config.options import Config
+from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
+STALL_S = 5.0  # between two looks that follow one another within a second
 T = TypeVar("T")
 Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
 """What an actor hands over: complete groups, by their assignments' index, and metrics (see
@@ -20,6 +28,20 @@ Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
 
 class Call(Generic[T]):
     """A call that has begun; `Cluster.gather` has its result."""
+
+
+class Clock:
+    """Counts seconds but for those in which nobody looked for far too long: when the driver itself
+    was stopped, by Ctrl-Z or with its container, nobody else was late."""
+
+    def __init__(self, read: Callable[[], float] = time.monotonic):
+        self.read, self.seconds, self.looked = read, 0.0, read()
+
+    def now(self) -> float:
+        passed = self.read() - self.looked
+        self.looked += passed
+        self.seconds += passed if passed <= STALL_S else 0.0
+        return self.seconds
 
 
 class Transport(Protocol):
@@ -107,3 +129,197 @@ class LearnerHandle(ActorHandle):
 
     def load_state(self, data: bytes) -> Call[None]:
         return self.transport.call("load_state", data)
+
+
+MOST_STARTS = 3  # of a process, before the first step
+
+Stage = Callable[[str], None]
+"""Called with what is being started."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Of a cluster's nodes, as they concern actors."""
+
+    joined: tuple[str, ...] = ()  # names for actors that there is room for now
+    leaving: tuple[str, ...] = ()  # actors that another node will have: to be emptied first
+    notes: tuple[str, ...] = ()  # lines for the user
+
+
+Progress = Callable[[int, int], None]
+"""Called with (completions or sequences done, tokens) while calls run."""
+
+
+Outcome = tuple[Call[Any], Any, Exception | None]
+"""A call that has ended, with what it returned or raised: ProcessLost, ResultLost, or what was
+raised there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Builders:
+    """What builds an actor and a learner inside their processes: (config, base, plan) -> object."""
+
+    actor: Callable[..., Any]
+    learner: Callable[..., Any]
+
+
+class Cluster:
+    """The actors and learners of a run, wherever they are. What a class does not override is as it
+    is where all of them are in this process, which nothing outlives."""
+
+    is_local = True  # a call runs when its result is asked for, and nothing beside it
+
+    def __init__(
+        self, actors: Sequence[ActorHandle] = (), learners: Sequence[LearnerHandle] = ()
+    ) -> None:
+        self.actors, self.learners = actors, learners
+        # called again and again while `gather` waits
+        self.meanwhile: Callable[[], None] | None = None
+
+    def gather(
+        self,
+        calls: Sequence[Call[T]],
+        progress: Progress | None = None,
+        deadline_s: float | None = None,
+    ) -> list[T]:
+        """The results of calls, in order; raises what a call raised, as soon as it does, and
+        ProcessLost where a process has died, does not answer, or is not done within `deadline_s`.
+        `progress` gets (done, tokens) summed over the calls' processes while they run."""
+        raise NotImplementedError
+
+    def wait(self, calls: Sequence[Call[Any]]) -> None:
+        """Returns when these calls have ended; what came of them stays where it is."""
+        self.gather(calls)
+
+    def later(self, call: Call[T]) -> Callable[[], T]:
+        """What another thread may call for a call's result; it raises what `gather` would."""
+        (value,) = self.gather([call])
+        return lambda: value
+
+    def poll(self, calls: Collection[Call[Any]], timeout_s: float) -> list[Outcome]:
+        """Those of `calls` that have ended, after at most `timeout_s`; in this process all."""
+        values = self.gather(list(calls))
+        return [(call, value, None) for call, value in zip(calls, values, strict=True)]
+
+    def silence_s(self, handle: ActorHandle) -> float:
+        """For how long a process's watching thread has left a question unanswered."""
+        return 0.0
+
+    def answer_s(self) -> float:
+        """Seconds that such answers take now, of processes that have been asked of late: long where
+        the machines are busy."""
+        return 0.0
+
+    def check_learners(self) -> None:
+        """Raises ProcessLost where a learner has died since it was last called; often is cheap."""
+
+    def start_allowed_s(self) -> float:
+        """How long an actor may take to start, by what those before it have taken."""
+        return math.inf
+
+    def changes(self) -> Changes:
+        """Which nodes have come or are about to go since it was last asked."""
+        return Changes()
+
+    def add_actor(self, name: str, elsewhere: bool = False) -> tuple[ActorHandle, Call[None]]:
+        """Begins to start an actor in place of the one of that name, or one that `changes` has
+        named; on another node where its own has gone, or if `elsewhere` and there is room. -> (it,
+        a call that ends when it is ready). Raises RunError where it cannot be started now."""
+        raise RunError(f"{name} cannot be restarted: everything is in one process (cluster local)")
+
+    def remove_actor(self, name: str) -> None:
+        """Ends an actor for good."""
+        self.add_actor(name)
+
+    def start_again(self, name: str) -> None:
+        """Starts a process that has yet to work again, a learner with all the others."""
+        self.add_actor(name)
+
+    def restart_learners(self) -> None:
+        """Ends all learners, and starts as many."""
+        self.add_actor("learners")
+
+    def close(self) -> None:
+        """Ends every process that was started."""
+
+
+def join_learners(cluster: Cluster, host: str | None = None) -> None:
+    """Makes a group of several learners: they will exchange their gradients. `host`: the address
+    at which they meet; None: that of the first one's machine in its network."""
+    learners = cluster.learners
+    if len(learners) > 1:
+        (address,) = cluster.gather([learners[0].listen(host)])
+        cluster.gather(
+            [learner.join(rank, len(learners), address) for rank, learner in enumerate(learners)]
+        )
+
+
+def everyone(cluster: Cluster) -> list[ActorHandle]:
+    """All that hold a model, learners first."""
+    return [*cluster.learners, *cluster.actors]
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def loaded(config: Config) -> str:
+    """The learners and actors of a run, for the line that says that they are loaded."""
+    counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
+    return " and ".join(counted(number, noun) for number, noun in counts if number)
+
+
+@dataclass
+class Checks:
+    """Of one run. `call` begins them in a process, `problem` judges what came of them."""
+
+    level: str | None = None  # of the sandbox, the same everywhere; None: no programs are run
+    base_hash: str = ""  # of the 4-bit base, as the first process has it
+    shape: AdapterShape | None = None  # of the run's adapters; None: no canary
+    learners_generate: bool = False  # so that they have a canary too
+
+    def ask_shape(self, cluster: Cluster) -> None:
+        """From now on every process that draws has a canary: see `Engine.canary`."""
+        (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
+
+    def check_started(self, cluster: Cluster, note: Callable[[str], None]) -> None:
+        """`ask_shape` and `check_all` of a cluster that has just started. A process that dies or
+        hangs meanwhile is started again, which `note` is called with."""
+        starts: Counter[str] = Counter()
+        while True:
+            try:
+                self.ask_shape(cluster)
+                return self.check_all(cluster)
+            except ProcessLost as error:
+                starts[error.name] += 1
+                known = any(error.name == handle.name for handle in everyone(cluster))
+                if not known or starts[error.name] == MOST_STARTS:
+                    raise
+                note(f"{error}: started again")
+                cluster.start_again(error.name)
+
+    def call(self, handle: ActorHandle) -> Call[tuple[str, str]]:
+        draws = self.learners_generate or not isinstance(handle, LearnerHandle)
+        return handle.check(self.level, self.shape if draws else None)
+
+    def problem(self, name: str, found: tuple[str, str]) -> UserError | RunError | None:
+        """What is wrong with a process, by what its `check` found: it cannot sandbox programs as
+        the others do, or holds another base."""
+        refusal, base_hash = found
+        if refusal:
+            return UserError(f"{name}: {refusal}")
+        self.base_hash = self.base_hash or base_hash
+        if base_hash == self.base_hash:
+            return None
+        return RunError(
+            f"{name} holds a different 4-bit base ({base_hash}) than the other processes "
+            f"({self.base_hash}): the same --model must be the same files on every node"
+        )
+
+    def check_all(self, cluster: Cluster, handles: Sequence[ActorHandle] | None = None) -> None:
+        """Every process at once, or those of `handles`. Raises what `problem` says."""
+        handles = everyone(cluster) if handles is None else handles
+        answers = cluster.gather([self.call(handle) for handle in handles])
+        for handle, found in zip(handles, answers, strict=True):
+            if (error := self.problem(handle.name, found)) is not None:
+                raise error

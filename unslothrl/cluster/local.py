@@ -6,8 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster.base import Builders, Cluster, Progress, Stage
-from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
+from unslothrl.cluster.handles import (
+    ActorHandle,
+    Builders,
+    Call,
+    Cluster,
+    LearnerHandle,
+    Progress,
+    Stage,
+)
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.place import place
@@ -46,7 +53,7 @@ class LocalTransport:
 
 
 class LocalCluster(Cluster):
-    """See `base.Cluster`."""
+    """See `handles.Cluster`."""
 
     @classmethod
     def of(cls, actors: dict[str, Any], learners: dict[str, Any]) -> "LocalCluster":

@@ -16,7 +16,7 @@ from concurrent.futures import Future, wait
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.cluster.base import Changes
+from unslothrl.cluster.handles import Changes
 from unslothrl.cluster.nodes import REMOVE_S, Card, JoinedNodes, name_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.footprint import usable_mb

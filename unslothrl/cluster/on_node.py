@@ -27,15 +27,13 @@ from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED_TURNS
-from unslothrl.engines.vllm import adapter_room
-from unslothrl.environments.corpus import Corpus
 from unslothrl.files import expanded, write_whole
 from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.rewards import model
 from unslothrl.system.machine import available_ram_mb, find_gpus, usable_cpus, usable_ram_mb
 from unslothrl.system.variables import CARD_LIMIT, CHECKER, folder_of, import_path
 from unslothrl.weights import base_model, base_parts
-from unslothrl.weights.node_files import ROOM
+from unslothrl.weights.adapter import ROOM, adapter_room
 
 PACKAGE = "unslothrl"
 SCRATCH_PREFIX = f"{ROOM}node-"  # what a run that was killed leaves is removed by `NodeFiles`
@@ -219,6 +217,8 @@ def files_of(name: str) -> dict[str, Path]:
     corpus = environments.corpus_of(name)
     path = expanded(corpus or name)
     if corpus is not None and path.exists():
+        from unslothrl.environments.corpus import Corpus  # of searches alone
+
         found = Corpus(corpus)
         return {found.shown(file): file for file in found.files()}
     if path.is_dir():

@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster.handles import Call
+from unslothrl.cluster.handles import Call, Clock
 
 GET_S = 60.0  # in which a result that is there must arrive
 ASK_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
-STALL_S = 5.0  # between two looks that follow one another within a second
 
 
 class RayCall(Call[Any]):
@@ -102,20 +101,6 @@ def result_of(ref: Any) -> tuple[Any, Exception | None]:
 
 
 # Whether processes answer
-
-
-class Clock:
-    """Counts seconds but for those in which nobody looked for far too long: when the driver itself
-    was stopped, by Ctrl-Z or with its container, nobody else was late."""
-
-    def __init__(self, read: Callable[[], float] = time.monotonic):
-        self.read, self.seconds, self.looked = read, 0.0, read()
-
-    def now(self) -> float:
-        passed = self.read() - self.looked
-        self.looked += passed
-        self.seconds += passed if passed <= STALL_S else 0.0
-        return self.seconds
 
 
 class Watch:

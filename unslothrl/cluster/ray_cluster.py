@@ -15,39 +15,39 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from unslothrl.cluster import causes, joining
-from unslothrl.cluster.base import (
+from unslothrl.cluster.handles import (
     MOST_STARTS,
+    ActorHandle,
     Builders,
+    Call,
     Changes,
+    Clock,
     Cluster,
+    LearnerHandle,
     Outcome,
     Progress,
     Stage,
     join_learners,
     loaded,
 )
-from unslothrl.cluster.handles import ActorHandle, Call, LearnerHandle
-from unslothrl.cluster.joining import RayHead
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
 from unslothrl.cluster.ray_calls import (
     FORGET_S,
     PING_S,
-    Clock,
     RayTransport,
     Watch,
     result_of,
     watched_host,
 )
 from unslothrl.config.options import Config
-from unslothrl.engines.vllm import adapter_room
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan, Resources
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
-from unslothrl.weights.node_files import ROOM, NodeFiles
+from unslothrl.weights.adapter import ROOM, NodeFiles, adapter_room
 
 POLL_S = 0.25
 MEANWHILE_S = 0.05  # between two calls of `meanwhile`
@@ -57,7 +57,7 @@ START_FACTOR = 10.0  # times as long as the first took
 
 
 class RayCluster(Cluster):
-    """See `base.Cluster`. Starts Ray, or joins a cluster of it, and a process for each."""
+    """See `handles.Cluster`. Starts Ray, or joins a cluster of it, and a process for each."""
 
     is_local = False
 
@@ -77,7 +77,7 @@ class RayCluster(Cluster):
         self.nodes: JoinedNodes | None = None  # of a cluster that was joined
         self.node_watch: NodeWatch | None = None
         self.start_s: dict[str, float] = {}  # the longest start so far, of learners and of actors
-        self.head: RayHead | None = None
+        self.head: joining.RayHead | None = None
         self.names: dict[str, str] = {}  # Ray's id of an actor -> its name
         self.oom_kills = causes.oom_killed()
         self.logs, self.here = Path(), ""  # Ray's logs here, and this node's address
@@ -103,7 +103,7 @@ class RayCluster(Cluster):
         ray._private.worker.print_to_stdstream = lambda *_, **__: None
         self.logs = Path(context.address_info["session_dir"]) / "logs"
         self.here = context.address_info["node_ip_address"]
-        self.head = RayHead(context.address_info["gcs_address"])
+        self.head = joining.RayHead(context.address_info["gcs_address"])
 
     def _start(self) -> None:
         config, base_mb = self.config, base_model.size_mb(self.base)

@@ -10,8 +10,8 @@ from typing import Any
 
 from unslothrl import rewards
 from unslothrl.config.options import Config
-from unslothrl.data import answers, sources
-from unslothrl.data.columns import UnusableRow, attempt, names_of
+from unslothrl.data import sources
+from unslothrl.data.columns import UnusableRow, attempt, names_of, tagged
 from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -34,7 +34,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown
-    answer = answers.tagged if first is None else first.answer
+    answer = tagged if first is None else first.answer
     columns = Columns(options.prompt_column, options.answer_column)
     reader = Reader(columns, rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))

@@ -20,14 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unslothrl.data import answers
 from unslothrl.data.columns import (
     Problems,
     RowNeeds,
     UnusableRow,
+    boxed,
     names_of,
     parsed,
     plain_value,
+    tagged,
     value_of,
 )
 from unslothrl.text import is_utf8
@@ -87,7 +88,7 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
     return UnusableRow(f"no column {known}{why}; it has {names_of(row)}: set --{flag}_column")
 
 
-def read(row: Mapping, columns: Columns = Columns(), problems: Problems = ()) -> Record:
+def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
     row = with_known_names(row)
     if columns.prompt is not None and columns.prompt == columns.answer:
@@ -133,7 +134,7 @@ def read_prompt(
         if column == "conversations" and turns[0][0] != "system" and filled(row.get(SYSTEM)):
             turns = (("system", text_of(row[SYSTEM], SYSTEM)), *turns)
         return turns, last, column
-    for columns, write in problems:
+    for columns, write in problems():
         problem = write(row)
         if problem is not None:
             return (("user", problem),), None, columns
@@ -230,7 +231,7 @@ def all_answers(value: Any, column: str) -> tuple[str, ...]:
 
 def final_answer(worked: str) -> str:
     """The answer at the end of a worked solution, or all of it where nothing marks one."""
-    marked = answers.boxed(worked) or answers.tagged(worked)
+    marked = boxed(worked) or tagged(worked)
     if marked is None and "####" not in worked and (said := _SAID.search(worked)) is not None:
         return said[1]
     return marked or worked.rpartition("####")[2].strip()

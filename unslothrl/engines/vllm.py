@@ -6,7 +6,6 @@ prefixes of the old weights.
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Collection, Sequence
 from functools import cached_property
@@ -22,8 +21,7 @@ from unslothrl.records import Request
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import OF_VLLM, SCRATCH, kept
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import Adapter, AdapterShape
-from unslothrl.weights.node_files import ROOM, NodeFiles
+from unslothrl.weights.adapter import ROOM, Adapter, AdapterShape, NodeFiles, adapter_room
 
 
 def start(
@@ -309,18 +307,3 @@ def packed_weights(model) -> list[bytes]:
             layer = next(int(part) for part in parts if part.isdigit())
             found[layer, fused.index(parts[-1])] = parameter
     return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
-
-
-def adapter_room() -> str | None:
-    """Where versions are written for vLLM to read: memory if it has room, else the disk.
-
-    A driver that may have to kill this process names a folder in SCRATCH and removes it itself.
-    """
-    scratch = os.environ.get(SCRATCH)
-    if scratch:
-        Path(scratch).mkdir(parents=True, exist_ok=True)
-        return scratch
-    shm = Path("/dev/shm")
-    if shm.is_dir() and shutil.disk_usage(shm).free > 2**30:
-        return str(shm)
-    return None

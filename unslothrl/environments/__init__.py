@@ -8,12 +8,14 @@ import functools
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from unslothrl.environments.host import Setup
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.text import json_or_text, plain
+
+if TYPE_CHECKING:
+    from unslothrl.environments.host import Setup
 
 SINGLE_TURN = "single_turn"
 TOOLS = Path(__file__).parent / "tools"
@@ -98,11 +100,15 @@ def options_of(texts: Sequence[str]) -> dict[str, Any]:
     return options
 
 
-def setup_of(name: str, of_tools: Sequence[str] = (), **limits: Any) -> Setup | None:
+def setup_of(name: str, of_tools: Sequence[str] = (), **limits: Any) -> "Setup | None":
     """What runs the episodes of an environment by its name, and of tools; None where a turn is all
     that there is. `limits` are those of `Setup`."""
+    if name == SINGLE_TURN and not of_tools:
+        return None
+    from unslothrl.environments.host import Setup
+
     if name == SINGLE_TURN:
-        return Setup(tools=tuple(of_tools), **limits) if of_tools else None
+        return Setup(tools=tuple(of_tools), **limits)
     file, separator, attribute = name.rpartition(":")
     if not separator:
         file, attribute = str(Path(__file__).parent / f"{name}.py"), "ENVIRONMENT"

@@ -76,5 +76,9 @@ class Step:
     score: float | None = None  # what is reported as correct, 0 to 1; None: the rewards decide
 
 
+class Lost(Exception):
+    """An episode whose environment has failed: a line that says how."""
+
+
 class ToolError(Exception):
     """A tool's own error: the policy reads its text, and the call counts as failed."""

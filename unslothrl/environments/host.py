@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.environments import server
+from unslothrl.environments.base import Lost
 from unslothrl.errors import UserError
 from unslothrl.system import variables
 
@@ -30,10 +31,6 @@ START_S = 120.0  # to import the file and what it needs
 INDEX_S = 600.0  # to build the index of a search
 CLOSE_S = 5.0  # to close an environment
 GRACE_S = 1.0  # beyond a deadline, for an answer that lies unread while the engine works
-
-
-class Lost(Exception):
-    """An episode whose environment has failed: a line that says how."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +51,9 @@ class Setup:
     @property
     def start_s(self) -> float:
         return START_S + INDEX_S * any(tool.startswith("search:") for tool in self.tools)
+
+    def host(self) -> "Host":
+        return Host(self)
 
     @property
     def label(self) -> str:

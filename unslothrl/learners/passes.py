@@ -13,8 +13,7 @@ import numpy as np
 import torch
 
 from unslothrl.algorithms import divergence
-from unslothrl.algorithms.aggregation import Denominators
-from unslothrl.algorithms.losses import Tokens, policy_loss, value_loss
+from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.records import Batch, Sample, Update

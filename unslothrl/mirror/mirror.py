@@ -30,7 +30,6 @@ from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, SUMMARY
 from unslothrl.weights.starting_adapter import START
 
 FINISHED_S = 600.0  # that the last pass of a finished run may take
-STOPPED_S = 10.0  # of one that was stopped
 WAKE_S = 0.5  # after which a SIGTERM is seen
 KEPT = 2  # checkpoints that the mirror keeps, also where the run keeps one alone
 

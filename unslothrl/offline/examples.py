@@ -187,7 +187,7 @@ def prompt_of(row: Mapping, column: str | None) -> Messages:
             if not messages:
                 raise UnusableRow(f"column {column} has no turn of the user before the answer")
             return messages
-    turns, _, _ = formats.read_prompt(row, column, ())
+    turns, _, _ = formats.read_prompt(row, column, tuple)
     messages = tuple({"role": role, "content": content} for role, content in turns)
     return messages if column == formats.INSTRUCTION else with_system(messages, row)
 

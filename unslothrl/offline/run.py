@@ -15,10 +15,9 @@ from unslothrl.data.tasks import TRAIN, check_fingerprints
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
-from unslothrl.planning import forecast
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
-from unslothrl.runs.run import Run
+from unslothrl.runs.run import Run, ends_early
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
@@ -171,14 +170,15 @@ class StageRun(Run):
         options = self.options
         self.view.stage("loading the base")
         trainer = training.trainer_of(self)
-        early = forecast.ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
+        early = ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
         with stopping.held(may_hang=True):
             for line in early:
                 self.view.note(line)
             self.model = trainer.model
             if self.earlier is not None:
                 self.earlier.go_on(options, self.view)
-            self.trackers.start(self.step if self.checkpoint else None)
+            if self.trackers is not None:
+                self.trackers.start(self.step if self.checkpoint else None)
             training.train(trainer, self)
         for line in early:
             self.view.note(line)
@@ -193,7 +193,8 @@ class StageRun(Run):
             self.folder.log(row)
         else:
             self.folder.add_to_step(row)
-        self.trackers.log(step, row)
+        if self.trackers is not None:
+            self.trackers.log(step, row)
         if is_of_step:
             self.view.step(row, step, total)
         self._check_finite(row, total)

@@ -135,17 +135,6 @@ def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
     return (base + loras * (3 * HALF + 2 * trained)) / MB
 
 
-def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
-    """A line where the data end before --max_steps."""
-    if not max_steps or steps >= max_steps:
-        return []
-    passes = f"{episodes} pass{'es' * (episodes != 1)}"
-    return [
-        f"max_steps {max_steps} -> {steps}: the data end after {passes} (--episodes): set "
-        f"--episodes {-(-max_steps * episodes // steps)} for {max_steps} steps"
-    ]
-
-
 def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     """-> what the slowest and the fastest GPU of this one's size reach."""
     _, *both = next(size for size in SIZES if gpu.physical_mb / 1024 <= size[0])

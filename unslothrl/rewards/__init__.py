@@ -7,6 +7,7 @@ runs there in the sandbox.
 """
 
 import difflib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,16 +71,20 @@ def system_prompt(chosen: Sequence[Chosen]) -> str:
 def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
     """What the rewards need of a row. Every reward of the package may write a missing prompt."""
     rewards = [each.reward for each in chosen if each.reward is not None]
-    package = [builtin.load(name) for name in builtin.names()]
     return RowNeeds(
         answer=tuple(each.name for each in chosen if each.needs_answer),
         readers=tuple(reward.read_row for reward in rewards if reward.columns),
         replaced=frozenset(name for reward in rewards for name in reward.replaces),
         asked=tuple(reward.asked for reward in rewards if reward.asked is not None),
-        problems=tuple(
-            (", ".join(reward.columns), reward.problem) for reward in package if reward.problem
-        ),
+        problems=problems,
     )
+
+
+@functools.cache
+def problems() -> tuple:
+    """Of every reward of the package that writes one."""
+    package = [builtin.load(name) for name in builtin.names()]
+    return tuple((", ".join(each.columns), each.problem) for each in package if each.problem)
 
 
 def _choose(text: str) -> Chosen:

@@ -19,7 +19,6 @@ from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
 from unslothrl.files import read_text
 from unslothrl.records import Completion, Task
-from unslothrl.rewards.assertions import python_of
 from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
@@ -112,6 +111,8 @@ ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=
 def signature_of(path: Path, name: str) -> Signature:
     """Raises UserError for a file that is no Python. Whether it has a function of this name is seen
     when it is loaded, before a run."""
+    from unslothrl.rewards.assertions import python_of
+
     text = read_text(path)
     tree, why = python_of(text, path.name)
     if tree is None:

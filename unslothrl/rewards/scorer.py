@@ -30,10 +30,8 @@ from unslothrl.rewards.reward import (
     Overlong,
     Reward,
 )
-from unslothrl.sandbox import levels
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-TRIALS_S = len(levels.LEVELS) * levels.START_S + GRACE_S  # to choose a level
 NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 AT_ONCE = 64  # calls of an async function, or short ones, that a process is given
@@ -102,7 +100,10 @@ class Scorer:
             self.level = level
 
     def _try_sandbox(self, function: str, argument: Any) -> Any:
-        call = RewardCall(f"unslothrl.sandbox:{function}", (argument,), deadline_s=TRIALS_S)
+        from unslothrl.sandbox import levels  # of runs with programs alone
+
+        deadline_s = len(levels.LEVELS) * levels.START_S + GRACE_S
+        call = RewardCall(f"unslothrl.sandbox:{function}", (argument,), deadline_s=deadline_s)
         (result,) = self.processes.call([call])
         if result.error is not None:
             raise UserError(result.error.removeprefix("UserError: "))
@@ -154,6 +155,8 @@ class Scorer:
     def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
         """Each trial of each completion is a call; the first failure of a completion ends its
         group of calls."""
+        from unslothrl.sandbox import levels
+
         assert reward.trials is not None
         self.level = self.level or self._choose_level()
         limits = (self.deadline_s, self.level)

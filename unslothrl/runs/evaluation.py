@@ -14,9 +14,9 @@ from typing import Any
 
 from unslothrl import cluster
 from unslothrl.algorithms.estimates import best_of, estimate, paired
-from unslothrl.cluster.base import Checks
+from unslothrl.cluster.handles import Checks
 from unslothrl.config.options import Config
-from unslothrl.data import answers
+from unslothrl.data import columns
 from unslothrl.records import Group, Task
 from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.reward import IN_PROCESS, IN_SANDBOX, Reward
@@ -129,7 +129,7 @@ def lengths_of(groups: Sequence[Group]) -> float:
 
 def winners(read: Sequence[Read], is_maths: bool) -> list[int | None]:
     """Of each problem the first completion with the answer that most give; None: none has one."""
-    texts = [[None if text is None else answers.normalise(text) for text in each] for each in read]
+    texts = [[None if text is None else columns.normalise(text) for text in each] for each in read]
     same = same_answers(texts) if is_maths else [set() for _ in texts]
     return [winner(each, pairs) for each, pairs in zip(texts, same, strict=True)]
 

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import cluster, rewards
-from unslothrl.checkpoints.run_state import RunState
+from unslothrl.checkpoints.store import RunState
 from unslothrl.cluster import joining
-from unslothrl.cluster.base import Checks, Cluster
 from unslothrl.cluster.build import data_options, scorer_of
+from unslothrl.cluster.handles import Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded
-from unslothrl.planning import forecast, tensor_parallel
+from unslothrl.planning import tensor_parallel
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.run import EarlierRun, Run
+from unslothrl.runs.run import EarlierRun, Run, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
@@ -62,7 +62,7 @@ class RlRun(Run):
         self.level = check_rewards(config, task)
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
-        notes += forecast.ends_early(config.max_steps, self.steps, config.episodes)
+        notes += ends_early(config.max_steps, self.steps, config.episodes)
         if config.ray_address is None:
             resources = Resources.of_machine(config, self.machine)
             place(config, resources, base_mb=base_model.size_mb(self.base))  # may refuse
@@ -108,14 +108,15 @@ class RlRun(Run):
             self.earlier.go_on(config, view, facts(config, self.data))
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
-        self.trackers.start(trainer.state.step if is_resumed else None)
+        if self.trackers is not None:
+            self.trackers.start(trainer.state.step if is_resumed else None)
         # Python's collector is to look through less of what never is in a cycle: what is there by
         # now and, where no tensors can be, the records of rollouts, thousands a second.
         gc.freeze()
         if not processes.is_local:
             gc.set_threshold(50_000, 20, 20)
         trainer.train()
-        for line in forecast.ends_early(config.max_steps, self.steps, config.episodes):
+        for line in ends_early(config.max_steps, self.steps, config.episodes):
             view.note(line)
 
     def save(self, status: str, error: BaseException | None) -> Path | None:

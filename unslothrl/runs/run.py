@@ -7,32 +7,33 @@ import errno
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
-from unslothrl.cluster.base import counted
+from unslothrl.cluster.handles import counted
 from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
-from unslothrl.mirror import mirror as mirrors
-from unslothrl.mirror.mirror import FINISHED_S, STOPPED_S, Mirror
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, FREE, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
-from unslothrl.tracking import calling, card, origin, trackers
-from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, plain
-from unslothrl.tracking.step_lines import COLUMNS, Column
+from unslothrl.tracking import calling, card, origin
+from unslothrl.tracking.metrics import COLUMNS, Column
+from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.trackers import CLOSE_S, Trackers
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
 
-INTERRUPTED_S = 10.0  # that trackers have to send what is left when a run has not finished
+if TYPE_CHECKING:
+    from unslothrl.mirror.mirror import Mirror, Target
+    from unslothrl.tracking.trackers import Trackers
+
+INTERRUPTED_S = 10.0  # that trackers and a mirror have to send what is left of such a run
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space",
@@ -152,7 +153,9 @@ class Run(abc.ABC):
     columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
-    mirror: Mirror | None = None
+    target: "Target | None" = None  # of its mirror
+    mirror: "Mirror | None" = None
+    trackers: "Trackers | None" = None
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -162,16 +165,21 @@ class Run(abc.ABC):
         self.resolved, self.options = resolved, resolved.options
         self.view = Terminal(columns=self.columns)
         self.at_end = contextlib.ExitStack()
-        self.trackers = Trackers()
 
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
         130 after Ctrl-C. Raises UserError before anything starts; RunError."""
-        trackers.check(self.options.track)
+        if self.options.track:
+            from unslothrl.tracking import trackers
+
+            trackers.check(self.options.track)
         stopping.listen()
         with self.view, self.at_end:
             try:
-                self.target = mirrors.of_run(self.options)
+                if self.options.mirror is not None:
+                    from unslothrl.mirror import mirror
+
+                    self.target = mirror.of_run(self.options)
                 if self.options.resume and self._has_finished():
                     return 0
                 self.prepare()
@@ -234,6 +242,8 @@ class Run(abc.ABC):
             return False
         earlier.show(self.view)
         if self.target is not None:
+            from unslothrl.mirror.mirror import Mirror
+
             Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
@@ -263,8 +273,13 @@ class Run(abc.ABC):
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
-        self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
+        if self.options.track:
+            from unslothrl.tracking.trackers import Trackers
+
+            self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         if self.target is not None:
+            from unslothrl.mirror.mirror import Mirror
+
             self.mirror = Mirror(self.target, folder.path, self.view.note)
             folder.saved = self.mirror.update
         command, dataset = self.resolved.command, self.options.dataset
@@ -288,7 +303,8 @@ class Run(abc.ABC):
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()
             return
-        self.trackers.close(status, CLOSE_S if status == "finished" else INTERRUPTED_S)
+        if self.trackers is not None:
+            self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
         summary = {
             "status": status,
             "steps": steps,
@@ -314,7 +330,7 @@ class Run(abc.ABC):
                 raise
         if self.mirror is not None:
             self.view.stage("copying to the mirror")
-            self.mirror.close(FINISHED_S if status == "finished" else STOPPED_S)
+            self.mirror.close(*([] if status == "finished" else [INTERRUPTED_S]))
         if error is None:
             self.view.finish(summary)
             return
@@ -336,6 +352,17 @@ class Run(abc.ABC):
             "resume": calling.command(*words, "--resume", self.folder.path),
             "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
         }
+
+
+def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
+    """A line where the data end before --max_steps."""
+    if not max_steps or steps >= max_steps:
+        return []
+    passes = f"{episodes} pass{'es' * (episodes != 1)}"
+    return [
+        f"max_steps {max_steps} -> {steps}: the data end after {passes} (--episodes): set "
+        f"--episodes {-(-max_steps * episodes // steps)} for {max_steps} steps"
+    ]
 
 
 def unexpected(

@@ -1,4 +1,5 @@
-"""Rows of metrics.jsonl as curves, numbers as text for the terminal and the report, and a timer."""
+"""Rows of metrics.jsonl as curves, numbers as text, a timer; and what a run says of itself, on a
+terminal and in a log alike: its steps, how long it will take, and how it ended."""
 
 import contextlib
 import itertools
@@ -7,6 +8,8 @@ import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
+
+from unslothrl.records import Group
 
 Row = Mapping[str, Any]
 Points = list[tuple[int, float]]  # (step, value)
@@ -129,3 +132,138 @@ class Timer:
         overhead = step - sum(self.spent.values())
         seconds = {**self.spent, "overhead": overhead, "step": step}
         return {f"timing/{name}_s": value for name, value in seconds.items()}
+
+
+Column = tuple[str, str, str]
+"""A metric in the line of a step: its label, its name, and how it is written, "" for `short`."""
+FAILED, EQUAL = "reward/failed", "reward/zero_signal_groups"
+COLUMNS: Sequence[Column] = (  # the first is also the curve of the live area
+    ("reward", "reward/mean", ""),
+    ("score", "rollout/score", ""),
+    ("length", "rollout/mean_length", ".0f"),
+    ("seconds", "timing/step_s", ".1f"),
+    ("rewards failed", FAILED, ""),
+    ("groups without signal", EQUAL, ""),
+    ("gap", "train/sampler_gap", ".4f"),
+    ("tokens/s", "rollout/tokens_per_s", ",.0f"),
+)
+BETWEEN = " | "  # an episode's turns and observations
+MOST_PROBLEM, MOST_COMPLETION = 200, 400  # characters of a sample
+SHOWN = (  # label, key of the summary
+    ("adapter", "adapter"),
+    ("best", "best_adapter"),
+    ("use it", "command"),
+    ("evaluate", "evaluate"),
+    ("export", "export"),
+    ("resume", "resume"),
+    ("continues", "goes_on"),
+    ("report", "report"),
+)
+
+
+def step_line(metrics: Row, step: int, total: int, columns: Sequence[Column] = COLUMNS) -> str:
+    """Without what is not known of the step, and without failures where there are none."""
+    parts = []
+    for label, metric, form in columns:
+        value = metrics.get(metric)
+        if is_number(value) and (value or metric != FAILED):
+            of = f"/{metrics['rollout/groups']}" if metric == EQUAL else ""
+            parts.append(f"{label} {format(value, form) if form else short(value)}{of}")
+    return f"step {step}/{total}: " + ", ".join(parts)
+
+
+def evaluation_lines(step: int, metrics: Row) -> list[str]:
+    """An evaluation, one line for each set."""
+    lines = []
+    for name in eval_sets([metrics]):
+        parts = [f"{label} {short(metrics[full])}" for label, key in EVALUATED
+                 if (full := f"eval/{name}/{key}") in metrics]  # fmt: skip
+        if is_number(length := metrics.get(f"eval/{name}/mean_length")):
+            parts.append(f"length {length:.0f}")
+        if is_number(seconds := metrics.get("timing/eval_s")):
+            parts.append(f"{seconds:.1f} s")
+        lines.append(f"evaluation after step {step} on {name}: " + ", ".join(parts))
+    return lines
+
+
+def sample_line(groups: Sequence[Group]) -> str:
+    """The first completion that earned most: what was asked, and what was answered, of several
+    turns with what came between."""
+    totals = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
+    total, group, index = max(totals, key=lambda each: each[0])
+    problem, completion = group.task.problem, group.completions[index]
+    text = completion.text
+    if (transcript := completion.transcript) is not None:
+        problem, text = transcript.question or problem, transcript.text(BETWEEN)
+    said = f"{clipped(problem, MOST_PROBLEM)} -> {clipped(text, MOST_COMPLETION)}"
+    return f"sample, reward {total:.3g}: {said}"
+
+
+def clipped(text: str, most: int) -> str:
+    """`text` in a line of at most `most` characters: of a longer one its beginning and its end."""
+    text = " ".join(text.split())
+    half = most // 2
+    return text if len(text) <= most else f"{text[: half - 3]}...{text[-half:]}"
+
+
+class Phase:
+    """What is being done: `done` of `total` items (0: not known), and `tokens` since the first
+    report."""
+
+    def __init__(self, kind: str, now: float, tokens: int = 0):
+        self.kind, self.started, self.first_tokens = kind, now, tokens
+        self.done, self.total, self.tokens = 0, 0, tokens
+
+    def said(self, now: float) -> str:
+        """How far it is, with tokens a second, or the time that it has taken where there are
+        none."""
+        drawn, seconds = self.tokens - self.first_tokens, now - self.started
+        speed = f"{drawn / seconds:,.0f} tokens/s" if seconds > 0 and drawn > 0 else ""
+        return f"{f'{self.done}/{self.total}  ' * bool(self.total)}{speed or duration(seconds)}"
+
+
+# How a run ended
+
+
+def summary_lines(
+    summary: Mapping[str, Any], values: Sequence[float], curve: str = "reward"
+) -> list[tuple[str, str]]:
+    """(label, text): status, steps and times; evaluations before and after; what can be done now.
+
+    An evaluation of another step than the first or the last is shown with its step. `values`: the
+    figure of every step that `curve` names.
+    """
+    lines = [(str(summary["status"]), times(summary))]
+    first, last = summary.get("first_eval") or {}, summary.get("last_eval") or {}
+    when = sorted({each["step"] for each in (first, last) if "step" in each})
+    is_plain = not when or (when[-1] == summary["steps"] and when[0] in (0, when[-1]))
+    at = "" if is_plain else f", after step {' and '.join(map(str, when))}"
+    for name in eval_sets([first]):
+        for label, key in EVALUATED:
+            if (before := first.get(f"eval/{name}/{key}")) is not None:
+                after = last.get(f"eval/{name}/{key}") if last != first else None
+                lines.append((label, f"{change(before, after)}  {name}{at}"))
+    if len(values) == 1:
+        lines.append((curve, f"{short(values[0])}  in training"))
+    elif values:
+        ends = change(values[0], values[-1])
+        lines.append((curve, f"{ends}  in training, first and last step"))
+    return lines + [(label, str(summary[key])) for label, key in SHOWN if summary.get(key)]
+
+
+def times(summary: Mapping[str, Any]) -> str:
+    """The steps, the seconds that they and the evaluations took, and those of the whole run."""
+    steps = summary["steps"]
+    text = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
+    if evaluating := summary.get("eval_seconds"):
+        text += f", and {duration(evaluating)} of evaluation"
+    if is_number(wall := summary.get("wall_seconds")):
+        since = " since it was resumed" if summary.get("was_resumed") else " with start and end"
+        text += f"; {duration(wall)}{since}"
+    return text
+
+
+def change(before: float | None, after: float | None) -> str:
+    if not is_number(before) or not is_number(after):
+        return short(before)
+    return f"{short(before)} -> {short(after)}  {after - before:+.3f}"

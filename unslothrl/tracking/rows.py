@@ -42,6 +42,7 @@ def read_jsonl(
     return rows
 
 
+MOST_COMPLETIONS = 96  # of a step, in a report
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
@@ -127,3 +128,12 @@ def row_of(group: Group, index: int, **more: Any) -> dict[str, Any]:
             reasons = (f.reason for f in of_it if f.reward == FROM_THE_ENVIRONMENT)
             row["lost"] = next(reasons, "")
     return row
+
+
+def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
+    """The groups that are shown, ascending: all where they have at most `most` completions, else
+    some over the whole step. The same sizes give the same groups."""
+    if sum(sizes) <= most:
+        return list(range(len(sizes)))
+    fitting = max(1, most // max(sizes))
+    return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})

@@ -13,7 +13,8 @@ import json
 import os
 import platform
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
 from unslothrl.files import exists, read_object, remove, write_whole
 from unslothrl.records import Batch
-from unslothrl.text import redacted
+from unslothrl.text import one_line, redacted
+from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.rows import encoded, json_line, plain, read_jsonl
 from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
@@ -38,6 +40,9 @@ OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 OF_A_SAMPLE = (
     "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
 )  # fmt: skip
+
+
+SCALES = {"logprobs": 100, "gaps": 10_000, "advantages": 1000}  # of a nat, a nat, and 1
 
 
 def lock_of(folder: Path) -> FileLock:
@@ -258,3 +263,43 @@ def free_name(output_dir: str, wanted: str) -> str:
 
 def step_name(step: int) -> str:
     return f"step_{step:06d}"
+
+
+def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str, Any]]) -> None:
+    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports. Of a
+    completion's first tokens "pieces" has the texts, "logprobs" the sampler's (None: not sampled),
+    "gaps" learner - sampler (None: not compared) and "advantages" what is not the same for all; so
+    many are "left_out" after them. The numbers become whole ones, which take the least room."""
+    rows = [
+        {"row": row, **known, **{name: scaled(known[name], by) for name, by in SCALES.items()}}
+        for row, known in tokens.items()
+    ]
+    folder.write_rows(TOKENS, step, rows)
+
+
+def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
+    """None stays, and is what not finite ones become."""
+    if values is None:
+        return None
+    return [round(v * by) if is_number(v) else None for v in values]
+
+
+def delete_up_to(folder: RunFolder, step: int) -> None:
+    """Deletes the rollouts of the steps up to `step`, with their tokens."""
+    for kind in (ROLLOUTS, TOKENS):
+        for earlier in folder.steps_of(kind):
+            if earlier <= step:
+                folder.step_file(kind, earlier).unlink(missing_ok=True)
+
+
+@contextmanager
+def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
+    """Turns a fault of this package, which is no reason to end a run, into a line for its user.
+    OSError, for a full disk, passes."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OSError):
+            raise
+        said = f"{type(error).__name__}: {one_line(error, 100)}"
+        note(f"the report cannot be written ({said}); the run continues")

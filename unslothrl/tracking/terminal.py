@@ -21,13 +21,17 @@ from rich.text import Text
 from unslothrl import records
 from unslothrl.system import stopping
 from unslothrl.text import for_terminal
-from unslothrl.tracking.metrics import Row, duration, is_number, short, sparkline
-from unslothrl.tracking.step_lines import (
+from unslothrl.tracking.metrics import (
     COLUMNS,
     Column,
     Phase,
+    Row,
+    duration,
     evaluation_lines,
+    is_number,
     sample_line,
+    short,
+    sparkline,
     step_line,
     summary_lines,
 )

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unslothrl import rewards
-from unslothrl.algorithms import selection
+from unslothrl.algorithms import advantages
 from unslothrl.algorithms.objective import Objective
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
 from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
@@ -84,7 +84,7 @@ class GroupSource(abc.ABC):
         draws, missing = 0, wanted
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
-            count = selection.how_many_to_draw(missing, len(kept), drawn, wanted)
+            count = advantages.how_many_to_draw(missing, len(kept), drawn, wanted)
             groups = self._roll_out(state, count, draws, timer)
             if self.model is not None:
                 with timer("reward"):
@@ -142,7 +142,7 @@ class GroupSource(abc.ABC):
         totals = [group.totals[i] for i in group.rated]
         scores = [group.scores[i] for i in group.rated]
         low, high = self.objective.filter_low, self.objective.filter_high
-        return bool(totals) and selection.keeps(totals, scores, low, high)
+        return bool(totals) and advantages.keeps(totals, scores, low, high)
 
 
 class SynchronousSource(GroupSource):

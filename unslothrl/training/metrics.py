@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from unslothrl.algorithms import diagnostics
+from unslothrl.algorithms import divergence
 from unslothrl.algorithms.advantages import explained_variance
 from unslothrl.records import Completion, Group, Update
 
@@ -119,7 +119,7 @@ def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
         "train/clip_fraction": sum(part.clipped for part in parts) / tokens,
         "train/kl_reference": float(np.concatenate([part.kl for part in parts]).mean()),
         "train/correction_truncated": sum(part.corrected for part in parts) / tokens,
-        **diagnostics.sampler_agreement(updates),
+        **divergence.sampler_agreement(updates),
         "train/grad_norm": mean(first.grad_norm for first in firsts),
         "train/skipped_updates": sum(first.skipped for first in firsts),
         "memory/learner_peak_mb": max(part.memory_mb for part in parts),
@@ -158,7 +158,7 @@ def gaps_of(parts: Sequence[Update], version: int) -> Gaps:
     """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
-        for (generator, drawn_under), of_source in diagnostics.by_source(part).items():
+        for (generator, drawn_under), of_source in divergence.by_source(part).items():
             of_key = sums[version - drawn_under, generator]
             for place, value in enumerate(of_source):
                 of_key[place] += value

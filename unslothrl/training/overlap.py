@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.parts import training_sampling
 from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer

@@ -9,10 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from unslothrl.cluster.base import Checks, Cluster, counted
 from unslothrl.cluster.causes import summary_of
-from unslothrl.cluster.handles import Call
-from unslothrl.cluster.ray_calls import Clock
+from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, counted
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,

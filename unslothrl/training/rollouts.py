@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 
-from unslothrl.cluster.base import Checks, Cluster, Progress
-from unslothrl.cluster.handles import Collected
+from unslothrl.cluster.handles import Checks, Cluster, Collected, Progress
 from unslothrl.records import Assignment, Group, Sampling, Task
 from unslothrl.training.members import Member, Version
 from unslothrl.training.pool import Pool

@@ -11,14 +11,20 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.checkpoints.run_state import Ahead, RunState
+from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.errors import RunError
 from unslothrl.records import Group
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.report.page import noting_errors, write_report
-from unslothrl.tracking.report.rollout_data import delete_up_to, write_tokens
+from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, RunFolder
+from unslothrl.tracking.run_folder import (
+    EVALS,
+    ROLLOUTS,
+    RunFolder,
+    delete_up_to,
+    noting_errors,
+    write_tokens,
+)
 from unslothrl.training.credit import Selected
 from unslothrl.training.tracing import Pieces, Trace
 from unslothrl.weights.adapter import Adapter

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from unslothrl.records import Completion, Group, Sample, Update
-from unslothrl.tracking.report.rollout_data import MOST_COMPLETIONS, chosen_groups
+from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups
 from unslothrl.training.credit import Selected
 
 MOST_STEPS = 200  # of a run that are traced, about

@@ -6,11 +6,10 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.checkpoints.store import Checkpoint
-from unslothrl.cluster.base import Checks, Cluster
-from unslothrl.cluster.handles import Call
+from unslothrl.checkpoints.store import Checkpoint, RunState
+from unslothrl.cluster.handles import Call, Checks, Cluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import objective_of
 from unslothrl.data.tasks import Data
@@ -22,18 +21,19 @@ from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.batching import Costs
 from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics
-from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.tracing import Pieces, Trace, is_traced
 from unslothrl.training.updates import LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter
+
+if TYPE_CHECKING:
+    from unslothrl.tracking.trackers import Trackers
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = Boundary | Checkpoint  # after a step: what a run goes on from
@@ -51,7 +51,7 @@ class Trainer:
         view: Terminal,
         steps: int,
         checks: Checks | None = None,
-        trackers: Trackers | None = None,
+        trackers: "Trackers | None" = None,
         pieces: Pieces | None = None,
         first: RunState | None = None,
     ):
@@ -75,7 +75,9 @@ class Trainer:
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
         model = RewardModel.of(config, self.judge)
-        source = OverlappedSource if config.max_staleness else SynchronousSource
+        source: type[GroupSource] = SynchronousSource
+        if config.max_staleness:
+            from unslothrl.training.overlap import OverlappedSource as source
         self.source: GroupSource = source(
             config, self.objective, data.train, self.stream, failures, view, steps, model
         )
@@ -84,7 +86,7 @@ class Trainer:
         self.saving = Saving(
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
-        self.trackers = trackers or Trackers()
+        self.trackers = trackers
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Metrics] = []  # what the processes said of it
@@ -298,7 +300,8 @@ class Trainer:
         """The evaluation of the newest version, which the state keeps."""
         metrics, drawn = self.evaluation.run()
         self.saving.evaluation(self.state.step, drawn)
-        self.trackers.samples(self.state.step, drawn)
+        if self.trackers is not None:
+            self.trackers.samples(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics)
         return metrics
@@ -314,7 +317,8 @@ class Trainer:
         counts = {"policy_version": state.policy_version, "samples_seen": state.samples_seen}
         row = {"step": state.step, **counts, **metrics}
         self.folder.log(row)
-        self.trackers.log(state.step, row)
+        if self.trackers is not None:
+            self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
         assert self.published is not None, "nothing is published before `train`"

@@ -11,22 +11,25 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
 from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
-from unslothrl.cluster.base import counted
 from unslothrl.cluster.build import environment_of, rules_of
+from unslothrl.cluster.handles import counted
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN
-from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
+
+if TYPE_CHECKING:
+    from unslothrl.environments.host import Host
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
@@ -80,7 +83,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         passage.write_text(json.dumps({"text": task.problem or "nothing"}) + "\n")
         search = f"{environments.SEARCH}{passage}"
         tools = tuple(search if environments.corpus_of(t) else t for t in setup.tools)
-        host = Host(replace(setup, tools=tools))
+        host = replace(setup, tools=tools).host()
         try:
             host.start()
             lost: list[str] = []
@@ -95,7 +98,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         raise UserError(f"{setup.label} fails in a made-up episode: {lost[0]}: {advice}")
 
 
-def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
+def _played(config: Config, host: "Host", task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
     dialogue = TemplateDialogue(tokenizer)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
@@ -119,8 +122,7 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
     import torch
 
     from unslothrl.algorithms.advantages import ADVANTAGES
-    from unslothrl.algorithms.aggregation import Denominators
-    from unslothrl.algorithms.losses import Tokens, policy_loss
+    from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 
     draw = torch.Generator().manual_seed(0)
     lengths = [3, 2]

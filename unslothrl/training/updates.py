@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from unslothrl.algorithms import schedules
-from unslothrl.checkpoints.run_state import RunState
-from unslothrl.cluster.base import Cluster, Progress
-from unslothrl.cluster.handles import Call, LearnerHandle
+from unslothrl.checkpoints.store import RunState
+from unslothrl.cluster.handles import Call, Cluster, LearnerHandle, Progress
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample, Update, seed_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
-from unslothrl.checkpoints import run_state
+from unslothrl.checkpoints import store
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
@@ -84,7 +84,7 @@ def read(folder: Path) -> Use | None:
             found = shown(values.get("format"))
             raise Unreadable(f"its format is {found}, this version reads {FORMAT}")
         known = {name: values[name] for name in values if name in Use.__dataclass_fields__}
-        return run_state.decoded(Use, known)
+        return store.decoded(Use, known)
     except (ValueError, TypeError) as error:  # the latter where something is missing
         raise UserError(
             f"adapter {folder}: {USE_FILE} is damaged ({error}): copy it again, or remove it"

@@ -1,4 +1,5 @@
-"""The rewards that `--reward` names: one file each, which describes its reward in REWARD.
+"""The rewards that `--reward` names: a file each, which describes its reward in REWARD; or several
+in one file's REWARDS, which TOGETHER has.
 
 A new file here is a new `--reward`. Its name is the file's.
 """
@@ -9,13 +10,20 @@ import pkgutil
 
 from unslothrl.rewards.reward import Reward
 
+TOGETHER = {  # reward -> the file that has it
+    "accuracy": "text", "format": "text", "tags": "text",
+    "boxed": "maths", "think_answer_tags": "maths",
+}  # fmt: skip
+
 
 @functools.cache
 def names() -> tuple[str, ...]:
     """Every reward of the package, in alphabetical order, without importing one."""
-    return tuple(sorted(module.name for module in pkgutil.iter_modules(__path__)))
+    files = {module.name for module in pkgutil.iter_modules(__path__)}
+    return tuple(sorted({*TOGETHER, *files - {*TOGETHER.values()}}))
 
 
 def load(name: str) -> Reward:
     """The reward of one of `names`."""
-    return importlib.import_module(f"{__name__}.{name}").REWARD
+    module = importlib.import_module(f"{__name__}.{TOGETHER.get(name, name)}")
+    return module.REWARDS[name] if name in TOGETHER else module.REWARD

@@ -14,8 +14,6 @@ from typing import Any
 from unslothrl.data.columns import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
-from unslothrl.sandbox.levels import Limits, Program
-from unslothrl.sandbox.runner import run, run_tests
 from unslothrl.text import json_or_text
 
 COLUMNS = ("test_cases", "tests", "input_output", "reward_model.ground_truth")
@@ -63,6 +61,9 @@ def passes(
 
     `seconds` are of CPU time. Raises OSError where the sandbox fails.
     """
+    from unslothrl.sandbox.levels import Limits, Program  # of runs with programs alone
+    from unslothrl.sandbox.runner import run, run_tests
+
     limits = Limits(cpu_s=seconds, wall_s=WALL_OF_CPU * seconds)
     if isinstance(given, dict) and ASSERTIONS in given:
         outcome = run_tests(text, given, limits, level)

@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from unslothrl.data.answers import tagged
-from unslothrl.data.columns import UnusableRow, parsed, value_of
+from unslothrl.data.columns import UnusableRow, parsed, tagged, value_of
 from unslothrl.rewards.reward import Reward, missing
 
 NUMBERS = ("numbers", "nums")

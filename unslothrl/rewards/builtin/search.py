@@ -12,7 +12,7 @@ so that it never is equal to an empty one.
 import re
 import string
 
-from unslothrl.data.answers import tagged
+from unslothrl.data.columns import tagged
 from unslothrl.rewards.reward import Reward
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

@@ -9,8 +9,7 @@ markup (trusted types; browsers that do not know them ignore that).
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from markupsafe import Markup, escape
 
 from unslothrl.algorithms.estimates import estimate, paired
 from unslothrl.files import write_whole
-from unslothrl.text import one_line
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
 from unslothrl.tracking.report import signs
@@ -74,19 +72,6 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     )
     write_whole(path, page.encode("utf-8", "replace"))
     return path
-
-
-@contextmanager
-def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
-    """Turns a fault of this package, which is no reason to end a run, into a line for its user.
-    OSError, for a full disk, passes."""
-    try:
-        yield
-    except Exception as error:
-        if isinstance(error, OSError):
-            raise
-        said = f"{type(error).__name__}: {one_line(error, 100)}"
-        note(f"the report cannot be written ({said}); the run continues")
 
 
 def asset(name: str) -> str:

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from unslothrl.tracking.metrics import is_number
-from unslothrl.tracking.rows import json_text, read_jsonl
+from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups, json_text, read_jsonl
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
 
 MOST_STEPS, MOST_EVALUATIONS = 60, 20
-MOST_COMPLETIONS = 96
 MOST_BYTES = 24_000_000
 MOST_BYTES_OF_STEP = 600_000
 # Characters of a text, tokens of a completion: the first that keep to a step's bytes.
@@ -31,38 +30,9 @@ HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"
 )
 
-SCALES = {"logprobs": 100, "gaps": 10_000, "advantages": 1000}  # of a nat, a nat, and 1
-
 ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str, Any]]) -> None:
-    """Keeps the tokens of a step's rollouts, by the number of their row, for later reports. Of a
-    completion's first tokens "pieces" has the texts, "logprobs" the sampler's (None: not sampled),
-    "gaps" learner - sampler (None: not compared) and "advantages" what is not the same for all; so
-    many are "left_out" after them. The numbers become whole ones, which take the least room."""
-    rows = [
-        {"row": row, **known, **{name: scaled(known[name], by) for name, by in SCALES.items()}}
-        for row, known in tokens.items()
-    ]
-    folder.write_rows(TOKENS, step, rows)
-
-
-def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
-    """None stays, and is what not finite ones become."""
-    if values is None:
-        return None
-    return [round(v * by) if is_number(v) else None for v in values]
-
-
-def delete_up_to(folder: RunFolder, step: int) -> None:
-    """Deletes the rollouts of the steps up to `step`, with their tokens."""
-    for kind in (ROLLOUTS, TOKENS):
-        for earlier in folder.steps_of(kind):
-            if earlier <= step:
-                folder.step_file(kind, earlier).unlink(missing_ok=True)
 
 
 def browser_data(folder: RunFolder) -> dict[str, list[dict[str, Any]]]:
@@ -129,15 +99,6 @@ def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:
             groups.append([])
         groups[-1].append(row)
     return groups
-
-
-def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
-    """The groups that are shown, ascending: all where they have at most `most` completions, else
-    some over the whole step. The same sizes give the same groups."""
-    if sum(sizes) <= most:
-        return list(range(len(sizes)))
-    fitting = max(1, most // max(sizes))
-    return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})
 
 
 def prompt(group: Rows, most: int, most_tokens: int) -> dict[str, Any]:
