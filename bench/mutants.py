@@ -1,19 +1,19 @@
 """The same faults put into two trees, one at a time: how many do the tests of each catch?
 
-    python bench/mutants.py BEFORE [--count 200] [--tree FOLDER]
+    python bench/mutants.py BEFORE [--count 200] [--tree FOLDER] [--run before|after]
 
-BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a seed from
+BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a hash from
 those expressions that both trees have once, in a function of the same name; a fault swaps an
 operator, a comparison or a constant. Each runs against the test files that import its module, 60
-seconds at most, and then against the quick tests. A second call goes on with what is missing.
-Writes bench/results/mutants.json.
+seconds at most, and then against the quick tests. A second call goes on with what is missing, and
+two with --run can go side by side. Writes bench/results/mutants.json.
 """
 
 import argparse
 import ast
+import hashlib
 import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -23,6 +23,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import filelock
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "bench" / "results" / "mutants.json"
@@ -134,13 +136,24 @@ def fails(tree: Path, arguments: list[str], limit_s: int) -> bool:
         return False
 
 
+def add(key: str, tree: str, is_caught: bool) -> None:
+    with filelock.FileLock(f"{RESULT}.lock"):
+        results = known_results()
+        results.setdefault(key, {})[tree] = is_caught
+        RESULT.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+
+
+def known_results() -> dict[str, dict[str, bool]]:
+    return json.loads(RESULT.read_text()) if RESULT.exists() else {}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("before", type=Path)
     parser.add_argument("--tree", type=Path, default=ROOT)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument("--run", choices=["before", "after"], help="one of the trees only")
     given = parser.parse_args()
-    results = json.loads(RESULT.read_text()) if RESULT.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         trees = {}
         for name, tree in (("before", given.before), ("after", given.tree)):
@@ -152,15 +165,13 @@ def main() -> None:
             for k in known["before"]
             if len(known["before"][k]) == len(known["after"].get(k, [])) == 1
         ]
-        random.Random(0).shuffle(both)
+        both.sort(key=lambda key: hashlib.sha256(": ".join(key).encode()).digest())
         for key in both[: given.count]:
-            entry = results.setdefault(": ".join(key), {})
-            for name, tree in trees.items():
-                if name not in entry:
-                    entry[name] = caught(tree, known[name][key][0])
-            RESULT.write_text(json.dumps(results, indent=2) + "\n")
-            print(entry, flush=True)
-    print(len(both), "places;", Counter((e["before"], e["after"]) for e in results.values()))
+            for name in [given.run] if given.run else list(trees):
+                if name not in known_results().get(": ".join(key), {}):
+                    add(": ".join(key), name, caught(trees[name], known[name][key][0]))
+    drawn = [known_results().get(": ".join(key), {}) for key in both[: given.count]]
+    print(len(both), "places;", Counter((e.get("before"), e.get("after")) for e in drawn))
 
 
 if __name__ == "__main__":

@@ -331,7 +331,7 @@ class Update:
     entropy_sum: float = 0.0  # over completion tokens
     difference: np.ndarray = field(default_factory=lambda: np.zeros(0))
     """[sampled tokens], the learner's log-probabilities before any update of the step less the
-    sampler's, float64: see `algorithms.diagnostics`"""
+    sampler's, float64: see `algorithms.divergence`"""
     sources: Sequence[tuple[str, int, int]] = ()
     """Of each sample, in the same order: its generator, its policy version, its sampled tokens"""
     kl: np.ndarray = field(default_factory=lambda: np.zeros(0))
