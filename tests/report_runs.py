@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fakes import task
@@ -87,7 +88,7 @@ def episodes_of(draw: random.Random, group: Group, write: Write) -> Group:
 
 
 def tokens_of(draw: random.Random, group: Group) -> list[dict[str, Any]]:
-    """As `training.tracing` makes them: words for tokens."""
+    """As `training.metrics.Trace` makes them: words for tokens."""
     found = []
     for completion in group.completions:
         words = completion.text.split(" ")
@@ -126,10 +127,12 @@ def make_run(
         ]
         if has_turns:
             groups = [episodes_of(draw, group, write) for group in groups]
-        advantages = [[total - sum(g.totals) / candidates for total in g.totals] for g in groups]
-        chosen = [[i for i in range(candidates) if i % 4 != 3] for _ in groups]
-        rows = list(rollout_rows(groups, advantages, chosen))
-        folder.write_rows("rollouts", step, rows)
+        chosen = tuple(i for i in range(candidates) if i % 4 != 3)
+        assigned = [
+            replace(g, advantages=tuple(t - fmean(g.totals) for t in g.totals), chosen=chosen)
+            for g in groups
+        ]
+        folder.write_rows("rollouts", step, list(rollout_rows(assigned)))
         if (step % traced_every == 0 or step == 1) and not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             write_tokens(folder, step, dict(enumerate(of_rows)))

@@ -16,10 +16,10 @@ from unslothrl.algorithms import (
     divergence,
     losses,
     objectives,
-    schedules,
 )
 from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_terms
+from unslothrl.algorithms.objective import learning_rate_share
 from unslothrl.records import Update
 
 
@@ -299,13 +299,13 @@ def test_how_many_prompts_to_draw_next():
 
 def test_schedules_by_hand():
     # 2 of warm-up: 1/2, 1; then steps 3 to 7 of 7 go from 1 towards the floor 0.2 of an eighth
-    linear = [schedules.share("linear", step, 7, warmup=2, floor=0.2) for step in range(1, 9)]
+    linear = [learning_rate_share("linear", step, 7, warmup=2, floor=0.2) for step in range(1, 9)]
     assert linear == pytest.approx([0.5, 1, 1, 0.84, 0.68, 0.52, 0.36, 0.2])
     # cosine at the middle is half way; (1 + cos(pi / 4)) / 2 = 0.853553
-    cosine = [schedules.share("cosine", step, 4) for step in range(1, 6)]
+    cosine = [learning_rate_share("cosine", step, 4) for step in range(1, 6)]
     assert cosine == pytest.approx([1, 0.8535534, 0.5, 0.1464466, 0])
-    assert [schedules.share("constant", s, 3, warmup=4) for s in (1, 2, 3)] == [0.25, 0.5, 0.75]
-    assert schedules.share("cosine", 1, 1) == 1.0 and schedules.share("linear", 9, 7) == 0.0
+    assert [learning_rate_share("constant", s, 3, warmup=4) for s in (1, 2, 3)] == [0.25, 0.5, 0.75]
+    assert learning_rate_share("cosine", 1, 1) == 1.0 and learning_rate_share("linear", 9, 7) == 0.0
 
 
 def test_diagnostics_by_hand():

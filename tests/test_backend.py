@@ -21,7 +21,7 @@ from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learners.learner import Learner
 from unslothrl.records import LORA_TARGETS, Batch, Request, Sample, Sampling
-from unslothrl.training.batching import split_batch
+from unslothrl.training.updates import split_batch
 from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real

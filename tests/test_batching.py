@@ -10,8 +10,8 @@ from few_cases import few
 
 from unslothrl.config.options import Config
 from unslothrl.records import Sample
-from unslothrl.training import batching
-from unslothrl.training.batching import Costs, balanced
+from unslothrl.training import updates
+from unslothrl.training.updates import Costs, balanced
 
 
 def of_problem(prompt: int, completion: int, problem: int = 0) -> Sample:
@@ -25,32 +25,33 @@ def sample(length: int) -> Sample:
 
 def test_batches_share_no_sample_and_count_their_own():
     samples = [sample(length) for length in (1, 2, 3, 4) * 3]
-    parts = batching.batches(samples, [True] * 12, 3, seed=5)
+    parts = updates.batches(samples, 3, seed=5)
     assert [part.sequences for part in parts] == [4, 4, 4]
     assert sum(part.tokens for part in parts) == 30
     assert len({id(s) for part in parts for s in part.samples}) == 12
     for part in parts:
         assert part.tokens == sum(s.tokens for s in part.samples)
-    again = batching.batches(samples, [True] * 12, 3, seed=6)
+    again = updates.batches(samples, 3, seed=6)
     assert [p.samples for p in again] != [p.samples for p in parts]
 
 
 def test_tokens_of_an_environment_are_not_counted():
     two_of_five = dataclasses.replace(sample(5), sampled=(True, False, False, False, True))
-    (batch,) = batching.batches([two_of_five, sample(3)], [True, True], 1, seed=0)
+    (batch,) = updates.batches([two_of_five, sample(3)], 1, seed=0)
     assert batch.tokens == 5
 
 
 def test_a_batch_without_any_gradient_is_left_out():
-    assert batching.batches([sample(2)], [False], 1, seed=0) == []
-    assert batching.batches([], [], 2, seed=0) == []
-    assert len(batching.batches([sample(2), sample(3)], [True, False], 2, seed=0)) == 1
+    without = dataclasses.replace(sample(2), has_gradient=False)
+    assert updates.batches([without], 1, seed=0) == []
+    assert updates.batches([], 2, seed=0) == []
+    assert len(updates.batches([without, sample(3)], 2, seed=0)) == 1
 
 
 @pytest.mark.parametrize("learners", [1, 2, 3, 9, 20])
 def test_learners_get_every_sample_once_with_the_whole_denominators(learners):
-    (batch,) = batching.batches([sample(n) for n in range(1, 10)], [True] * 9, 1, seed=0)
-    parts = batching.split_batch(batch, learners)
+    (batch,) = updates.batches([sample(n) for n in range(1, 10)], 1, seed=0)
+    parts = updates.split_batch(batch, learners)
     assert len(parts) == learners
     assert {(part.sequences, part.tokens) for part in parts} == {(9, 45)}
     got = [s for part in parts for s in part.samples]

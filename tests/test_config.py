@@ -12,9 +12,7 @@ from unslothrl.config import names
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.parts import (
     dtype_on,
-    evaluation_sampling,
     follows_newest,
-    training_sampling,
     versions_in_flight,
     vllm_rank,
 )
@@ -174,10 +172,10 @@ def test_what_the_models_compute_in_and_hold():
 
 def test_how_completions_are_drawn():
     config = Config(temperature=1.1, top_p=0.9, sampling_top_k=5, max_new_tokens=7)
-    assert training_sampling(config) == Sampling(1.1, 0.9, 5, 7, 7)
-    assert evaluation_sampling(config) == Sampling(0.6, 0.95, 0, 7, 7)
+    assert config.training_sampling == Sampling(1.1, 0.9, 5, 7, 7)
+    assert config.evaluation_sampling == Sampling(0.6, 0.95, 0, 7, 7)
     episodes = dataclasses.replace(config, max_episode_tokens=30, tools=("x.py",))
-    assert training_sampling(episodes) == Sampling(1.1, 0.9, 5, 7, 30)
+    assert episodes.training_sampling == Sampling(1.1, 0.9, 5, 7, 30)
     assert episodes.context == config.max_prompt_tokens + 30
 
 

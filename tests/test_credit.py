@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from fakes import completion, group
 from unslothrl.algorithms import objectives
 from unslothrl.records import Completion, Failure, Group, Transcript, Turn
 from unslothrl.rewards.scorer import FailureReport
-from unslothrl.training import batching, credit
-from unslothrl.training.metrics import rollout_metrics
+from unslothrl.training import credit, updates
+from unslothrl.training.metrics import rollout_metrics, selection_metrics
 
 GRPO, PG, DAPO, PPO = map(objectives.load, ("grpo", "pg", "dapo", "ppo"))
 KL = {"kl": "reward", "kl_estimator": "k1", "kl_coefficient": 0.5}
@@ -22,13 +23,20 @@ def unmeasured(samples):
 
 
 def assign(groups, objective, select, k, measure=unmeasured, **options):
-    return credit.assign(
+    assigned, samples = credit.assign(
         groups, objective, select=select, topk=k, seed=0, measure=measure, **options
+    )
+    return SimpleNamespace(
+        groups=assigned,
+        chosen=[list(group.chosen) for group in assigned],
+        advantages=[list(group.advantages) for group in assigned],
+        samples=samples,
+        metrics=selection_metrics(assigned),
     )
 
 
 def one_batch(selected):
-    (batch,) = batching.batches(selected.samples, selected.has_gradient, 1, seed=0)
+    (batch,) = updates.batches(selected.samples, 1, seed=0)
     return batch
 
 
@@ -37,7 +45,7 @@ def test_the_best_are_selected_after_advantages_over_the_whole_group():
     assert selected.chosen == [[1, 3]]
     # over all four: mean 1/2, std 1/2; over the two alone there would be no signal
     assert [round(a, 6) for a in selected.advantages[0]] == [-1, 1, -1, 1]
-    assert selected.metrics()["train/selected_advantage_mean"] > 0.999
+    assert selected.metrics["train/selected_advantage_mean"] > 0.999
     assert [s.advantages.round(6).tolist() for s in selected.samples] == [[1, 1, 1], [1, 1, 1]]
 
 
@@ -53,7 +61,7 @@ def test_groups_without_signal_leave_the_batch_but_not_its_denominators():
     batch = one_batch(selected)
     assert [sample.tokens for sample in batch.samples] == [2, 3]
     assert (batch.sequences, batch.tokens) == (4, 17)
-    assert selected.metrics()["reward/zero_signal_groups"] == 1
+    assert selected.metrics["reward/zero_signal_groups"] == 1
 
 
 def test_with_a_kl_or_entropy_term_every_sample_has_a_gradient():
@@ -64,8 +72,9 @@ def test_with_a_kl_or_entropy_term_every_sample_has_a_gradient():
 
 
 def test_nothing_has_a_gradient_without_any_signal():
-    assert assign([group("a", [1.0, 1.0])], GRPO, "topk", 2).has_gradient == (False, False)
-    assert assign([], GRPO, "topk", 2).samples == ()
+    equal = assign([group("a", [1.0, 1.0])], GRPO, "topk", 2)
+    assert [sample.has_gradient for sample in equal.samples] == [False, False]
+    assert assign([], GRPO, "topk", 2).samples == []
     assert assign([], dataclasses.replace(PG, **KL), "all", 2).groups == []  # nor measured
 
 
@@ -76,7 +85,7 @@ def test_truncated_completions_count_in_the_statistics_and_not_in_the_loss():
     assert selected.chosen == [[2, 3]] and selected.advantages == [[-0.5, 0.5, -0.5, 0.5]]
     assert (one_batch(selected).sequences, one_batch(selected).tokens) == (2, 9)
     masked = [group("a", [0.0, 1.0], truncated=[0, 1])]
-    assert assign(masked, DAPO, "topk", 2).samples == ()
+    assert assign(masked, DAPO, "topk", 2).samples == []
 
 
 def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
@@ -118,8 +127,9 @@ def test_kl_comes_off_before_rewards_are_compared():
     assert calls == [2]  # every candidate, once
     # equal rewards and unequal KL are a signal for the policy, not for the metric of the rewards
     selected = assign([group("a", [1.0, 1.0], lengths=[1, 3])], objective, "all", 2, measure)
-    assert selected.advantages == [[0.25, -0.25]] and all(selected.has_gradient)
-    assert selected.metrics()["reward/zero_signal_groups"] == 1
+    assert selected.advantages == [[0.25, -0.25]]
+    assert all(sample.has_gradient for sample in selected.samples)
+    assert selected.metrics["reward/zero_signal_groups"] == 1
     with pytest.raises(ValueError, match="reference"):  # not measured
         assign(groups, objective, "all", 2, list)
 
@@ -147,7 +157,7 @@ def test_gae_needs_no_siblings_and_keeps_groups_of_equals():
     groups = [group("a", [1.0]), group("b", [1.0, 1.0])]
     calls: list[int] = []
     selected = assign(groups, PPO, "topk", 2, measure_with(calls, values={3: [0, 0, 0]}))
-    assert all(selected.has_gradient) and len(one_batch(selected).samples) == 3 and calls == [3]
+    assert len(one_batch(selected).samples) == 3 and calls == [3]
     with pytest.raises(ValueError, match="critic's values"):
         assign(groups, PPO, "topk", 2, measure_with([]))
 
@@ -197,7 +207,7 @@ def test_each_sequence_is_a_sample_with_the_episodes_advantage():
     made = group("a", [0.0, 1.0])
     made = dataclasses.replace(made, completions=(rewritten(), made.completions[1]))
     selected = assign([made], GRPO, "topk", k=2)
-    assert selected.chosen == [[0, 1]] and selected.owners == ((0, 0), (0, 0), (0, 1))
+    assert selected.chosen == [[0, 1]] and [s.row for s in selected.samples] == [0, 0, 1]
     first, second, other = selected.samples
     assert (first.prompt_ids, tuple(first.completion_ids), first.tokens) == ((5, 6), (11, 12), 2)
     assert (second.prompt_ids, tuple(second.completion_ids), second.tokens) == ((7,), (8, 9, 13), 1)
@@ -234,7 +244,7 @@ def test_a_group_whose_candidates_are_all_lost_trains_nothing():
     made = dataclasses.replace(made, completions=lost)
     selected = assign([made, group("b", [0.0, 1.0])], GRPO, "topk", k=4)
     assert selected.chosen == [[], [0, 1]] and selected.advantages[0] == [0.0] * 4
-    assert selected.metrics()["reward/zero_signal_groups"] == 1
+    assert selected.metrics["reward/zero_signal_groups"] == 1
 
 
 def test_shuffling_gives_the_same_rewards_to_others_but_leaves_lost_ones_where_they_are():

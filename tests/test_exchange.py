@@ -18,6 +18,7 @@ from few_cases import few
 from unslothrl.errors import PeerLost, RunError
 from unslothrl.learners import exchange
 from unslothrl.learners.exchange import Exchange, listen
+from unslothrl.learners.learner import checksum
 
 pytestmark = pytest.mark.real
 
@@ -186,27 +187,27 @@ def test_a_checksum_by_hand():
         return (value + 2**63) % 2**64 - 2**63
 
     both = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
-    assert exchange.checksum([both]) == signed((bits + 3 * bits) * factor)
-    assert exchange.checksum([both, both]) == signed(4 * bits * factor * (1 + 3))
-    assert exchange.checksum([]) == 0
+    assert checksum([both]) == signed((bits + 3 * bits) * factor)
+    assert checksum([both, both]) == signed(4 * bits * factor * (1 + 3))
+    assert checksum([]) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_every_bit_and_every_place_counts(dtype):
     torch.manual_seed(0)
     plain = [torch.nn.Parameter(torch.randn(5, 7, dtype=dtype)) for _ in range(3)]
-    checksum = exchange.checksum(plain)
+    right = checksum(plain)
     whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[plain[0].element_size()]
     for place, bit in itertools.product((0, 6, 34), range(8 * plain[0].element_size() - 1)):
         flipped = plain[1].detach().clone()
         flipped.view(whole).view(-1)[place] ^= 1 << bit
-        assert exchange.checksum([plain[0], torch.nn.Parameter(flipped), plain[2]]) != checksum
+        assert checksum([plain[0], torch.nn.Parameter(flipped), plain[2]]) != right
     swapped = plain[1].detach().clone()
     swapped[0, 0], swapped[4, 6] = plain[1][4, 6].item(), plain[1][0, 0].item()
-    assert exchange.checksum([plain[0], torch.nn.Parameter(swapped), plain[2]]) != checksum
-    assert exchange.checksum([plain[1], plain[0], plain[2]]) != checksum
+    assert checksum([plain[0], torch.nn.Parameter(swapped), plain[2]]) != right
+    assert checksum([plain[1], plain[0], plain[2]]) != right
     again = [torch.nn.Parameter(p.detach().T.contiguous().T) for p in plain]
-    assert exchange.checksum(again) == exchange.checksum(plain)
+    assert checksum(again) == checksum(plain)
 
 
 def train(rank, world_size, address, stores, base):

@@ -16,10 +16,9 @@ from unslothrl.algorithms import (
     divergence,
     losses,
     objectives,
-    schedules,
 )
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
-from unslothrl.algorithms.objective import FUNCTIONS, Objective
+from unslothrl.algorithms.objective import FUNCTIONS, SCHEDULES, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
@@ -301,7 +300,7 @@ def test_the_flags_offer_what_the_files_have():
         "correction": set(losses.CORRECTIONS),
         "kl_estimator": set(divergence.ESTIMATORS),
         "select": set(advantages.SELECTIONS),
-        "lr_schedule": set(schedules.SCHEDULES),
+        "lr_schedule": set(SCHEDULES),
     }
     assert {name: set(OPTIONS[name].metadata["choices"]) for name in offered} == offered
     parts = {field.name for field in dataclasses.fields(Objective)}

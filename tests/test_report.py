@@ -179,7 +179,7 @@ def test_the_turns_of_an_episode():
 def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
     if number_of_steps:
         folder.log({"step": 1, "reward/mean": 0.5, "train/loss": math.nan, "timing/step_s": 2.0})
-        folder.write_rows("rollouts", 1, rollout_rows([group("a", [1.0])], [[0.0]], [[0]]))
+        folder.write_rows("rollouts", 1, rollout_rows([group("a", [1.0])]))
     folder.write_summary({"status": "finished"})
     page = page_of(folder)
     assert "finished" in page.words and ("Too early to say" in page.words) == number_of_steps
@@ -278,10 +278,8 @@ def shown_step(folder: RunFolder, step: int) -> dict:
 
 
 def test_a_step_has_prompts_with_their_candidates_and_tokens(folder):
-    rows = list(
-        rollout_rows([group("a", [1.0, 0.0]), group("b", [0.5])], [[0.7, -0.7], [0]], [[0], []])
-    )
-    folder.write_rows("rollouts", 3, rows)
+    first = replace(group("a", [1.0, 0.0]), advantages=(0.7, -0.7), chosen=(0,))
+    folder.write_rows("rollouts", 3, list(rollout_rows([first, group("b", [0.5])])))
     known = {"pieces": ["He", "llo"], "logprobs": [-0.5, None], "gaps": [0.01234, None],
              "advantages": None, "left_out": 4}  # fmt: skip
     write_tokens(folder, 3, {1: known})

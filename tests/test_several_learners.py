@@ -15,7 +15,7 @@ from unslothrl.embedded import BASE
 from unslothrl.learners.exchange import pack, unpack
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
-from unslothrl.training.batching import split_batch
+from unslothrl.training.updates import split_batch
 
 pytestmark = pytest.mark.real
 

@@ -44,10 +44,10 @@ def stale_sample(learner: Passes, several_updates: bool):
         known = zip(samples, learner.measure(samples, False), strict=True)
         return [replace(sample, **measured) for sample, measured in known]
 
-    (sample,) = credit.assign(
+    _, (sample,) = credit.assign(
         [group], learner.objective, select="topk", topk=1, seed=0, measure=measure,
         several_updates=several_updates,
-    ).samples  # fmt: skip
+    )  # fmt: skip
     assert sample.policy_version == 3  # the oldest
     return replace(sample, advantages=np.ones(2, np.float32))
 

@@ -8,18 +8,19 @@ import pytest
 from fakes import completion, group, samples_of
 from few_cases import few
 
-from unslothrl.records import Batch, Update
-from unslothrl.training import tracing
-from unslothrl.training.credit import Selected
-from unslothrl.training.tracing import Pieces, Trace, is_traced
+from unslothrl.records import Batch, Sample, Update
+from unslothrl.training import metrics
+from unslothrl.training.metrics import Pieces, Trace, is_traced
 
 
-def selected(groups, chosen) -> Selected:
-    samples = [samples_of(each) for each in groups]
-    owners = tuple((g, i) for g, indices in enumerate(chosen) for i in indices)
-    picked = tuple(sample for g, i in owners for sample in samples[g][i])
-    advantages = [[0.0] * len(g.completions) for g in groups]
-    return Selected(groups, advantages, chosen, picked, (True,) * len(picked), owners)
+def selected(groups, chosen) -> list[Sample]:
+    samples = [(g, i, of) for g, each in enumerate(groups) for i, of in enumerate(samples_of(each))]
+    return [
+        replace(sample, row=row)
+        for row, (g, i, of_candidate) in enumerate(samples)
+        if i in chosen[g]
+        for sample in of_candidate
+    ]
 
 
 def words(ids) -> list[str]:
@@ -29,9 +30,9 @@ def words(ids) -> list[str]:
 def test_the_gap_of_every_token_of_what_was_trained_on():
     groups = [group("a", [1.0, 0.0], lengths=[2, 3]), group("b", [1.0], lengths=[1])]
     chosen = selected(groups, [[1], [0]])
-    trace = Trace(chosen, [group("c", [0.0], lengths=[2])])
-    asked = trace.asked(chosen)
-    assert [s.trace for s in asked.samples] == [1, 2]  # rows of the rollouts: a0, a1, b0, c0
+    trace = Trace([*groups, group("c", [0.0], lengths=[2])], chosen)
+    asked = trace.asked(chosen)  # rows of the rollouts: a0, a1, b0, c0
+    assert [(s.row, s.is_traced) for s in asked] == [(1, True), (2, True)]
     trace.saw([Update(traced={1: np.array([-0.5, -0.75, -1.0], np.float32)}), Update(traced={})])
     found = trace.tokens(words)
     assert found[1]["pieces"] == ["<10>", "<11>", "<12>"]
@@ -39,19 +40,18 @@ def test_the_gap_of_every_token_of_what_was_trained_on():
     assert [found[row]["gaps"] for row in (0, 2, 3)] == [None] * 3
     assert found[3]["logprobs"] == [-0.5, -0.5]
     asked = trace.asked(chosen)
-    assert [s.trace for s in asked.samples] == [-1, 2]  # what is known is not asked for again
+    assert [s.is_traced for s in asked] == [False, True]  # what is known is not asked for again
 
 
 def test_what_was_measured_is_not_asked_for():
-    chosen = selected([group("a", [1.0], lengths=[2])], [[0]])
+    groups = [group("a", [1.0], lengths=[2])]
     sample = replace(
-        chosen.samples[0],
+        selected(groups, [[0]])[0],
         logprobs=np.array([-1.0, -0.5], np.float32),
         advantages=np.array([0.5, 1.5], np.float32),
     )
-    chosen = replace(chosen, samples=(sample,))
-    trace = Trace(chosen, [])
-    assert trace.asked(chosen).samples[0] is sample
+    trace = Trace(groups, [sample])
+    assert trace.asked([sample])[0] is sample
     (tokens,) = trace.tokens(words).values()
     assert tokens["gaps"] == [-0.5, 0.0] and tokens["advantages"] == [0.5, 1.5]
 
@@ -59,8 +59,7 @@ def test_what_was_measured_is_not_asked_for():
 def test_observations_have_neither_log_probability_nor_gap():
     made = replace(completion(3), sampled=(True, False, True), logprobs=(-1.0, 0.0, -2.0))
     one = replace(group("a", [1.0]), completions=(made,))
-    chosen = selected([one], [[0]])
-    trace = Trace(chosen, [])
+    trace = Trace([one], selected([one], [[0]]))
     trace.saw([Update(traced={0: np.array([-1.5, -2.0], np.float32)})])
     (tokens,) = trace.tokens(words).values()
     assert tokens["logprobs"] == [-1.0, None, -2.0] and tokens["gaps"] == [-0.5, None, 0.0]
@@ -69,17 +68,17 @@ def test_observations_have_neither_log_probability_nor_gap():
 @pytest.mark.real
 def test_a_trace_is_bounded():
     groups = [group(str(i), [1.0] * 16, lengths=[5000] * 16) for i in range(64)]
-    trace = Trace(selected(groups, [list(range(16))] * 64), [])
+    trace = Trace(groups, selected(groups, [range(16)] * 64))
     assert len(trace.completions) == 96
     found = trace.tokens(words)
-    assert sum(len(each["pieces"]) for each in found.values()) <= tracing.MOST_TOKENS
+    assert sum(len(each["pieces"]) for each in found.values()) <= metrics.MOST_TOKENS
     assert all(len(each["pieces"]) + each["left_out"] == 5000 for each in found.values())
 
 
 @pytest.mark.parametrize("total", [1, 30, 200, 2000, 12_345])
 def test_the_steps_that_are_traced(total):
     traced = [step for step in range(1, total + 1) if is_traced(step, total)]
-    assert traced[0] == 1 and len(traced) <= tracing.MOST_STEPS + 1
+    assert traced[0] == 1 and len(traced) <= metrics.MOST_TRACED + 1
     assert total > 200 or len(traced) == total
 
 
@@ -134,7 +133,9 @@ def test_a_learner_hands_over_what_it_computed_and_computes_the_same(
     for traced in ({}, {0: 10, len(known) - 1: 11}):
         for parameter in backend.parameters().values():
             parameter.grad = None
-        asked = tuple(replace(s, trace=traced.get(i, -1)) for i, s in enumerate(known))
+        asked = tuple(
+            replace(s, row=traced.get(i, 0), is_traced=i in traced) for i, s in enumerate(known)
+        )
         found.append(passes.forward_backward(Batch(asked, len(known), tokens)))
         gradients.append([p.grad.clone() for p in backend.parameters().values()])
     measured = passes.measure(known, reference=False)

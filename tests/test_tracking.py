@@ -200,9 +200,9 @@ def test_resume_deletes_what_came_after_the_step(folder):
 
 
 def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
-    groups = [group("a", [0.0, 1.0]), group("b", [0.5, 0.5])]
-    rows = rollout_rows(groups, [[-1.0, 1.0], [0.0, 0.0]], [[1], [0, 1]])
-    path = folder.write_rows("rollouts", 10, rows)
+    first = replace(group("a", [0.0, 1.0]), advantages=(-1.0, 1.0), chosen=(1,))
+    second = replace(group("b", [0.5, 0.5]), chosen=(0, 1))
+    path = folder.write_rows("rollouts", 10, rollout_rows([first, second]))
     assert path == folder.path / "rollouts" / "step_000010.jsonl"
     rows = read_jsonl(path)
     assert rows[1] == {

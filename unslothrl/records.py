@@ -220,6 +220,8 @@ class Group:
     rewards: dict[str, tuple[float, ...]]  # name -> [candidates]
     scores: tuple[float, ...]  # [candidates], what is reported as correct: 0 to 1
     failures: tuple[Failure, ...] = ()
+    advantages: tuple[float, ...] = ()  # [candidates], with a critic the mean over tokens; or none
+    chosen: tuple[int, ...] = ()  # the candidates that are trained on
 
     @property
     def policy_version(self) -> int:
@@ -268,7 +270,9 @@ class Sample:
     returns: np.ndarray | None = None  # [sampled tokens], what the critic is to predict
     sampled: np.ndarray | None = None  # [completion tokens], bool; None: all of them
     generator: str = ""  # who drew it: "actor-0", "learner-0", ...
-    trace: int = -1  # under which number `Update` has its log-probabilities; -1: not at all
+    row: int = -1  # its candidate's among those of the step, group by group
+    has_gradient: bool = True  # else it counts in the denominators alone
+    is_traced: bool = False  # whether `Update.traced` is to have its log-probabilities
 
     def __post_init__(self) -> None:
         set_column(self, "completion_ids", np.int32)
@@ -339,7 +343,7 @@ class Update:
     values: np.ndarray | None = None  # [tokens], the critic's before the update
     returns: np.ndarray | None = None  # [tokens]
     traced: dict[int, np.ndarray] = field(default_factory=dict)
-    """`Sample.trace` -> its log-probabilities before the update, [sampled tokens]"""
+    """`Sample.row` -> its log-probabilities before the update, [sampled tokens]"""
     grad_norm: float = 0.0  # of the policy, before clipping
     critic_grad_norm: float = 0.0
     skipped: bool = False  # a loss or a gradient was not finite: nothing was changed

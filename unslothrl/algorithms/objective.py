@@ -215,3 +215,29 @@ def _part(learner: str, part: str, value: Any) -> Any:
     if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
         return Part(learner, part, value)
     return value if type(value) in PLAIN or isinstance(value, Part) else shown_text(value)
+
+
+SCHEDULES = ("constant", "linear", "cosine")
+
+
+def learning_rate_share(
+    kind: str, step: int, total: int, warmup: int = 0, floor: float = 0.0
+) -> float:
+    """The learning rate of a step, as a share of `--lr`. `step` counts from 1 to `total`. -> over
+    0, to 1; after warm-up over `floor`, or 1 where that is.
+
+        constant  1
+        linear    from 1 at the first step after warm-up down to `floor`, which the step after the
+                  last would have
+        cosine    the same on half a cosine, arXiv 1608.03983, equation 5 without restarts
+
+    Warm-up goes from 1 / warmup at the first step to 1 at step `warmup`, in equal steps. So every
+    step trains. After warm-up all are as in transformers, whose warm-up begins at 0.
+    """
+    if step <= warmup:
+        return step / warmup
+    if kind == "constant":
+        return 1.0
+    done = min(1.0, (step - warmup - 1) / max(1, total - warmup))
+    left = 1 - done if kind == "linear" else (1 + math.cos(math.pi * done)) / 2
+    return floor + (1 - floor) * left

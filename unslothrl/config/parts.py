@@ -1,5 +1,4 @@
-"""What a config means: to the learner's objective, on a card, to vLLM, and to whoever draws
-completions."""
+"""What a config means: to the learner's objective, on a card, and to vLLM."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +8,6 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective, Part
 from unslothrl.config.options import MOST_RANK, PARTS, Config
 from unslothrl.config.values import read_value
-from unslothrl.records import Sampling
 
 FIRST_WITH_BFLOAT16 = (8, 0)  # compute capability of a card, (major, minor)
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, MOST_RANK)  # what vLLM takes as max_lora_rank
@@ -81,14 +79,3 @@ def versions_in_flight(config: Config) -> int:
 def vllm_rank(rank: int) -> int:
     """The LoRA rank that vLLM reserves memory for where adapters have `rank`."""
     return next(allowed for allowed in VLLM_RANKS if allowed >= rank)
-
-
-def training_sampling(config: Config) -> Sampling:
-    """How what is trained on is drawn."""
-    top_k, tokens = config.sampling_top_k, config.episode_tokens
-    return Sampling(config.temperature, config.top_p, top_k, config.max_new_tokens, tokens)
-
-
-def evaluation_sampling(config: Config) -> Sampling:
-    temperature, top_p = config.eval_temperature, config.eval_top_p
-    return Sampling(temperature, top_p, 0, config.max_new_tokens, config.episode_tokens)

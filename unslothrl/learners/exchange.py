@@ -50,20 +50,6 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
     return not not_finite
 
 
-def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
-    """A number that differs where any bit of any parameter does: the bits as whole numbers, each
-    times an odd number of its own, summed modulo 2**64, which is exact in any order."""
-    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = []
-    for parameter in parameters:
-        bits = parameter.detach().contiguous().view(whole[parameter.element_size()]).flatten()
-        places = torch.arange(1, 2 * len(bits), 2, device=bits.device)
-        sums.append((bits.long() * places).sum())
-    total = torch.stack(sums) if sums else torch.zeros(1, dtype=torch.int64)
-    places = torch.arange(1, 2 * len(total), 2, device=total.device) * 6364136223846793005
-    return int((total * places).sum().item())
-
-
 def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStore, str]:
     """-> (where the learners meet, its address), on a free port, for as long as the store is held.
     `host`: this node's address as the other learners reach it; None: asked of the system."""

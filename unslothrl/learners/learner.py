@@ -16,6 +16,7 @@ from unslothrl.errors import ResultLost
 from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
+from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
@@ -184,8 +185,8 @@ class Learner:
             grad_norm=norms["lora"],
             critic_grad_norm=norms.get("critic", 0.0),
             skipped=not finite,
-            memory_mb=self.backend.memory_mb(),
-            checksum=exchange.checksum(self._parameters()),
+            memory_mb=peak_memory_mb(),
+            checksum=checksum(self._parameters()),
             note=note,
         )
 
@@ -260,3 +261,17 @@ class Learner:
 
 def is_finite(update: Update) -> bool:
     return math.isfinite(update.loss + update.value_loss)
+
+
+def checksum(parameters: Sequence[torch.nn.Parameter]) -> int:
+    """A number that differs where any bit of any parameter does: the bits as whole numbers, each
+    times an odd number of its own, summed modulo 2**64, which is exact in any order."""
+    whole = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+    sums = []
+    for parameter in parameters:
+        bits = parameter.detach().contiguous().view(whole[parameter.element_size()]).flatten()
+        places = torch.arange(1, 2 * len(bits), 2, device=bits.device)
+        sums.append((bits.long() * places).sum())
+    total = torch.stack(sums) if sums else torch.zeros(1, dtype=torch.int64)
+    places = torch.arange(1, 2 * len(total), 2, device=total.device) * 6364136223846793005
+    return int((total * places).sum().item())

@@ -123,10 +123,10 @@ class Passes:
         if self.objective.has_critic:
             update.values = _joined([s.values for s in passed if s.values is not None])
             update.returns = _joined([s.returns for s in passed])
-        if any(sample.trace >= 0 for sample in passed):
+        if any(sample.is_traced for sample in passed):
             ends = np.cumsum([sample.tokens for sample in passed])[:-1]
             of_samples = zip(passed, np.split(_joined(old), ends), strict=True)
-            update.traced = {s.trace: values.copy() for s, values in of_samples if s.trace >= 0}
+            update.traced = {s.row: values.copy() for s, values in of_samples if s.is_traced}
         return update
 
     def _policy_backward(

@@ -18,7 +18,7 @@ import trl
 from datasets import Dataset
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from unslothrl.algorithms import schedules
+from unslothrl.algorithms.objective import learning_rate_share
 from unslothrl.backends.lora import POLICY
 from unslothrl.files import remove
 from unslothrl.offline.tables import LEARNT
@@ -124,7 +124,7 @@ class StageTrainer:
             options = self.run.options
 
             def share(done: int) -> float:
-                return schedules.share(
+                return learning_rate_share(
                     options.lr_schedule,
                     done + 1,
                     num_training_steps,

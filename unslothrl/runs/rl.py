@@ -29,8 +29,8 @@ from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
 from unslothrl.training import trial
+from unslothrl.training.metrics import Pieces
 from unslothrl.training.saving import best
-from unslothrl.training.tracing import Pieces
 from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter

@@ -75,22 +75,16 @@ def encoded(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
 
 
-def rollout_rows(
-    groups: Sequence[Group],
-    advantages: Sequence[Sequence[float]] | None = None,
-    chosen: Sequence[Sequence[int]] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """One row per candidate. `advantages` is [groups][candidates], 0 if not given; `chosen` has the
-    indices of the selected candidates of every group, none if not given."""
-    advantages = [[0.0] * len(g.completions) for g in groups] if advantages is None else advantages
-    chosen = [[] for _ in groups] if chosen is None else chosen
-    for group, values, picked in zip(groups, advantages, chosen, strict=True):
+def rollout_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
+    """One row per candidate, group by group."""
+    for group in groups:
+        advantages = group.advantages or (0.0,) * len(group.completions)
         for index, completion in enumerate(group.completions):
             yield row_of(
                 group,
                 index,
-                advantage=values[index],
-                selected=index in picked,
+                advantage=advantages[index],
+                selected=index in group.chosen,
                 policy_version=completion.policy_version,
             )
 

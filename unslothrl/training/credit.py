@@ -15,7 +15,7 @@ with the episode's advantage.
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,40 +24,11 @@ from unslothrl.algorithms.advantages import (
     ON_SUBSET,
     SELECTIONS,
     gae,
-    has_signal,
     whiten,
 )
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.records import Group, Sample, seed_of
-
-
-@dataclass(frozen=True)
-class Selected:
-    """The candidates of a step that are trained on, and what every candidate is worth."""
-
-    groups: Sequence[Group]
-    advantages: list[list[float]]  # [groups][candidates]; with a critic the mean over tokens
-    chosen: list[list[int]]  # [groups] -> indices of the selected candidates
-    samples: tuple[Sample, ...]  # of the selected candidates, group by group
-    has_gradient: tuple[bool, ...]  # [samples]
-    owners: tuple[tuple[int, int], ...]  # [samples] -> (group, candidate)
-
-    def metrics(self) -> dict[str, float]:
-        """The step's metrics of selection and signal."""
-        selected = [
-            advantages[i]
-            for advantages, chosen in zip(self.advantages, self.chosen, strict=True)
-            for i in chosen
-        ]
-        return {
-            "rollout/groups": len(self.groups),
-            "reward/zero_signal_groups": sum(
-                not has_signal([g.totals[i] for i in g.rated]) for g in self.groups
-            ),
-            "train/selected_completions": len(selected),
-            "train/selected_advantage_mean": sum(selected) / max(1, len(selected)),
-        }
 
 
 def assign(
@@ -71,8 +42,9 @@ def assign(
     several_updates: bool = False,
     gamma: float = 1.0,
     gae_lambda: float = 0.95,
-) -> Selected:
-    """Chooses `topk` candidates of each group by `select` and gives their tokens advantages.
+) -> tuple[list[Group], list[Sample]]:
+    """Chooses `topk` candidates of each group by `select` and gives their tokens advantages. ->
+    (the groups with both, the samples of the chosen candidates, group by group).
 
     `measure` gives samples with what the learners say of them, at most once: for all candidates
     where the KL is in the reward; for the chosen ones that have a gradient where `several_updates`
@@ -94,30 +66,44 @@ def assign(
         for group, values in zip(groups, rewards, strict=True)
     ]
     advantages = _group_advantages(groups, rewards, chosen, objective, select)
-    owners = [(g, i) for g, indices in enumerate(chosen) for i in indices for _ in episodes[g, i]]
-    picked = [
-        sample.with_advantage(advantages[g][i])
-        for g, indices in enumerate(chosen)
-        for i in indices
-        for sample in episodes[g, i]
-    ]
-    # A group whose chosen candidates all have advantage zero has no gradient, unless the objective
-    # has another term.
-    signal = [any(advantages[g][i] for i in indices) for g, indices in enumerate(chosen)]
-    has_gradient = [objective.trains_without_advantage or signal[g] for g, _ in owners]
-    if objective.kl != "reward" and (several_updates or objective.has_critic) and any(has_gradient):
-        trained = [sample for sample, has in zip(picked, has_gradient, strict=True) if has]
+    picked = _samples(episodes, chosen, advantages, objective)
+    trained = [sample for sample in picked if sample.has_gradient]
+    if objective.kl != "reward" and (several_updates or objective.has_critic) and trained:
         measured = iter(measure(trained))
-        picked = [
-            next(measured) if has else sample
-            for sample, has in zip(picked, has_gradient, strict=True)
-        ]
+        picked = [next(measured) if sample.has_gradient else sample for sample in picked]
     if objective.has_critic and picked:
+        owners = [(g, i) for g, of in enumerate(chosen) for i in of for _ in episodes[g, i]]
         totals = [groups[g].totals[i] for g, i in owners]
         picked, means = _with_gae(picked, totals, objective, gamma, gae_lambda)
         for (g, i), mean in zip(owners, means, strict=True):  # of the last sequence
             advantages[g][i] = mean
-    return Selected(groups, advantages, chosen, tuple(picked), tuple(has_gradient), tuple(owners))
+    assigned = [
+        replace(group, advantages=tuple(values), chosen=tuple(indices))
+        for group, values, indices in zip(groups, advantages, chosen, strict=True)
+    ]
+    return assigned, picked
+
+
+def _samples(
+    episodes: dict[tuple[int, int], list[Sample]],
+    chosen: list[list[int]],
+    advantages: list[list[float]],
+    objective: Objective,
+) -> list[Sample]:
+    """Of the chosen candidates. A group whose chosen candidates all have advantage zero has no
+    gradient, unless the objective has another term."""
+    rows = {place: row for row, place in enumerate(episodes)}
+    signal = [any(advantages[g][i] for i in indices) for g, indices in enumerate(chosen)]
+    return [
+        replace(
+            sample.with_advantage(advantages[g][i]),
+            row=rows[g, i],
+            has_gradient=objective.trains_without_advantage or signal[g],
+        )
+        for g, indices in enumerate(chosen)
+        for i in indices
+        for sample in episodes[g, i]
+    ]
 
 
 def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:

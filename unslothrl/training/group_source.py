@@ -12,7 +12,6 @@ from unslothrl.algorithms import advantages
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
-from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
@@ -159,9 +158,7 @@ class SynchronousSource(GroupSource):
         total = len(tasks) * config.num_candidates
         with timer("generation"):
             seed = config.seed, step, draw
-            indices = self.stream.send(
-                tasks, config.num_candidates, training_sampling(config), seed
-            )
+            indices = self.stream.send(tasks, config.num_candidates, config.training_sampling, seed)
             groups = self.stream.wait(
                 indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )
@@ -193,7 +190,7 @@ class Evaluation:
         indices = self.stream.send(
             tasks,
             config.eval_candidates,
-            evaluation_sampling(config),
+            config.evaluation_sampling,
             (config.seed, "eval"),
             config.learner_chunk_size if config.learner_evaluates else 0,
         )

@@ -1,5 +1,6 @@
-"""The metrics of a step and of an evaluation, from what came of them; and a watch on one of them:
-how far each actor's log-probabilities are from the learner's.
+"""The metrics of a step and of an evaluation, from what came of them; the single tokens that the
+report shows; and a watch on one of the metrics: how far each actor's log-probabilities are from the
+learner's.
 
     gap_a  mean |sampler - learner| over an actor's tokens of one staleness
 
@@ -17,16 +18,25 @@ times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unslothrl.algorithms import divergence
-from unslothrl.algorithms.advantages import explained_variance
-from unslothrl.records import Completion, Group, Update
+from unslothrl.algorithms.advantages import explained_variance, has_signal
+from unslothrl.records import Completion, Group, Sample, Update
+from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups
 
 Metrics = dict[str, float]
 mean = statistics.fmean
+
+# Of the tokens that are shown
+MOST_TRACED = 200  # of a run that are traced, about
+MOST_TOKENS = 40_000  # of a step, all its completions together
+LONGEST = 1000  # tokens of a completion
+MOST_BYTES = 4  # of a character, and so tokens
+REPLACED = "\ufffd"  # what a decoder writes for a part of a character
 
 FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
 GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
@@ -105,6 +115,18 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
             for group in groups
             for completion in group.completions
         ),
+    }
+
+
+def selection_metrics(groups: Sequence[Group]) -> Metrics:
+    """What is trained on, and the signal in it."""
+    selected = [group.advantages[i] for group in groups for i in group.chosen]
+    without = [not has_signal([group.totals[i] for i in group.rated]) for group in groups]
+    return {
+        "rollout/groups": len(groups),
+        "reward/zero_signal_groups": sum(without),
+        "train/selected_completions": len(selected),
+        "train/selected_advantage_mean": sum(selected) / max(1, len(selected)),
     }
 
 
@@ -219,3 +241,106 @@ class SamplerGapWatch:
 def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:
     is_beyond = gap.mean > max(factor * expected, expected + margin)
     return is_beyond and gap.mean - expected > SIGMAS * gap.error
+
+
+def is_traced(step: int, total_steps: int) -> bool:
+    """Every step of a short run; of a long one the first, and every so many."""
+    return step == 1 or step % -(-total_steps // MOST_TRACED) == 0
+
+
+class Trace:
+    """Of a step: the rows of its rollouts (see `rows.rollout_rows`) whose tokens are shown.
+
+    A learner hands over its distance from the sampler anyway (`Update.difference`), and of these
+    completions its log-probabilities, which it has computed too; so neither what is computed nor
+    how long it takes depends on whether a step is traced.
+    """
+
+    def __init__(self, groups: Sequence[Group], samples: Sequence[Sample]):
+        """Of all groups of the step, and the samples that are trained on."""
+        shown = chosen_groups([len(group.completions) for group in groups], MOST_COMPLETIONS)
+        begins = np.cumsum([0, *(len(group.completions) for group in groups)]).tolist()
+        self.completions: dict[int, Completion] = {
+            begins[g] + i: completion
+            for g in shown
+            for i, completion in enumerate(groups[g].completions[:MOST_COMPLETIONS])
+        }
+        # By row, of those that were selected; of several sequences the last is shown.
+        self.samples = {s.row: s for s in samples if s.row in self.completions}
+        self.logprobs: dict[int, np.ndarray] = {
+            row: sample.logprobs
+            for row, sample in self.samples.items()
+            if sample.logprobs is not None
+        }
+
+    def asked(self, samples: Sequence[Sample]) -> list[Sample]:
+        """The same, of which some ask for what is not known yet."""
+        shown = {id(s) for row, s in self.samples.items() if row not in self.logprobs}
+        return [replace(s, is_traced=True) if id(s) in shown else s for s in samples]
+
+    def saw(self, parts: Sequence[Update]) -> None:
+        """What the learners answered."""
+        for part in parts:
+            self.logprobs |= part.traced
+
+    def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, dict[str, Any]]:
+        """-> by row, the tokens to be shown, as `write_tokens` takes them. `pieces` gives the text
+        of each of some tokens."""
+        most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
+        found = {}
+        for row, completion in self.completions.items():
+            sampled = completion.sampled[:most]
+            logprobs = completion.logprobs[:most][sampled]
+            gaps = advantages = None
+            if (known := self.logprobs.get(row)) is not None:
+                gaps = by_token(known[: len(logprobs)].astype(np.float64) - logprobs, sampled)
+            values = self.samples[row].advantages if row in self.samples else np.zeros(0)
+            if len(values) and (values != values[0]).any():  # a critic's
+                advantages = by_token(values, sampled)
+            found[row] = {
+                "pieces": pieces(completion.token_ids[:most].tolist()),
+                "logprobs": by_token(logprobs, sampled),
+                "gaps": gaps,
+                "advantages": advantages,
+                "left_out": max(0, len(completion.token_ids) - most),
+            }
+        return found
+
+
+def by_token(values: np.ndarray, sampled: np.ndarray) -> list[float | None]:
+    """[sampled tokens] -> [tokens], None where a token was not sampled."""
+    given = iter(values.tolist())
+    return [next(given) if was_sampled else None for was_sampled in sampled.tolist()]
+
+
+class Pieces:
+    """Gives tokens their texts, by a tokenizer of its own that is loaded when the first is asked
+    for: it is used in another thread than the run's."""
+
+    def __init__(self, load: Callable[[], Any]):
+        """`load` gives a tokenizer."""
+        self.load = load
+        self.tokenizer: Any = None
+        self.known: dict[tuple[int, ...], str] = {}
+
+    def __call__(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token; where several are one character, it is the last one's."""
+        pieces: list[str] = []
+        begin = 0
+        for end in range(1, len(ids) + 1):
+            text = self._text(tuple(ids[begin:end]))
+            is_part = text.endswith(REPLACED) and end - begin < MOST_BYTES and end < len(ids)
+            pieces.append("" if is_part else text)
+            if not is_part:
+                begin = end
+        return pieces
+
+    def _text(self, ids: tuple[int, ...]) -> str:
+        if ids not in self.known:
+            self.tokenizer = self.tokenizer or self.load()
+            text = self.tokenizer.decode(list(ids), clean_up_tokenization_spaces=False)
+            first = self.tokenizer.convert_ids_to_tokens(ids[0]) or ""
+            if first.startswith("\u2581") and not text.startswith(" "):  # SentencePiece's space
+                text = f" {text}"
+            self.known[ids] = text
+        return self.known[ids]

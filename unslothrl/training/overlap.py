@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.checkpoints.store import Ahead, RunState
-from unslothrl.config.parts import training_sampling
 from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
@@ -81,7 +80,7 @@ class OverlappedSource(GroupSource):
                 first + i,
                 each.task,
                 config.num_candidates,
-                training_sampling(config),
+                config.training_sampling,
                 (config.seed, "position", each.position, each.attempt),
             )
             for i, each in enumerate(drawn)

@@ -25,8 +25,7 @@ from unslothrl.tracking.run_folder import (
     noting_errors,
     write_tokens,
 )
-from unslothrl.training.credit import Selected
-from unslothrl.training.tracing import Pieces, Trace
+from unslothrl.training.metrics import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
 
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
@@ -84,18 +83,12 @@ class Saving:
         self.schedule = CheckpointSchedule(checkpoint_every)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
 
-    def rollouts(
-        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None = None
-    ) -> None:
+    def rollouts(self, step: int, groups: Sequence[Group], trace: Trace | None = None) -> None:
         """Every completion of a step, with what was trained on marked."""
-        self.run(self._write_rollouts, step, selected, left_out, trace)
+        self.run(self._write_rollouts, step, groups, trace)
 
-    def _write_rollouts(
-        self, step: int, selected: Selected, left_out: Sequence[Group], trace: Trace | None
-    ) -> None:
-        trained = rollout_rows(selected.groups, selected.advantages, selected.chosen)
-        rows = [*trained, *rollout_rows(left_out)]
-        self.folder.write_rows(ROLLOUTS, step, rows)
+    def _write_rollouts(self, step: int, groups: Sequence[Group], trace: Trace | None) -> None:
+        self.folder.write_rows(ROLLOUTS, step, list(rollout_rows(groups)))
         if trace and self.pieces:
             with noting_errors(self.note):
                 write_tokens(self.folder, step, trace.tokens(self.pieces))

@@ -22,14 +22,11 @@ from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training import credit
-from unslothrl.training.batching import Costs
-from unslothrl.training.credit import Selected
 from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
-from unslothrl.training.metrics import Metrics
+from unslothrl.training.metrics import Metrics, Pieces, Trace, is_traced, selection_metrics
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
-from unslothrl.training.tracing import Pieces, Trace, is_traced
-from unslothrl.training.updates import LearnerGroup, Updates
+from unslothrl.training.updates import Costs, LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter
 
 if TYPE_CHECKING:
@@ -175,18 +172,18 @@ class Trainer:
         self.timer = Timer()
         state, step = self.state, self.state.step + 1
         kept, left_out, drawn = self.source.draw(state, self.timer)
-        selected = self.assign_credit(kept, step)
+        groups, samples = self.assign_credit(kept, step)
         is_shown = self.saving.pieces is not None and is_traced(step, self.total_steps)
-        trace = Trace(selected, left_out) if is_shown else None
-        trained = self.updates.run(selected, state, self.timer, trace)
-        metrics = {**drawn, **selected.metrics(), **trained}
+        trace = Trace([*groups, *left_out], samples) if is_shown else None
+        trained = self.updates.run(groups, samples, state, self.timer, trace)
+        metrics = {**drawn, **selection_metrics(groups), **trained}
         if trained and not self.updates.is_frozen(step):
             state.policy_version += 1
             with self.timer("sync"):
                 metrics |= self.publish()
         else:  # no new version is loaded, which would have made room for the actors
             self.learners.make_room()
-        self.saving.rollouts(step, selected, left_out, trace)
+        self.saving.rollouts(step, [*groups, *left_out], trace)
         metrics |= self.timer.metrics()
         with stopping.held():
             state.step, state.unlogged = step, metrics
@@ -246,7 +243,7 @@ class Trainer:
         self.folder.truncate_after(self.state.step, logged)
         self.published, self.restart = None, []
 
-    def assign_credit(self, groups: Sequence[Group], step: int) -> Selected:
+    def assign_credit(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[Sample]]:
         config = self.config
         return credit.assign(
             groups,

@@ -1,38 +1,161 @@
 """The learners as one, and what they do in a step: they measure samples, then take one or more
-optimiser steps. What is said to all of them is split and joined here."""
+optimiser steps. What is said to all of them is split and joined here.
+
+All learners wait for the slowest one, so what counts is the largest share. A learner computes a
+prompt once for all its samples: prompts are dealt greedily, the most expensive first, each to the
+learner with the least work. Then single samples move from the learner with the most work to the one
+with the least, while that makes the largest share smaller and it is over `EVEN` times the mean.
+"""
 
 import contextlib
-import dataclasses
+import random
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from unslothrl.algorithms import schedules
+from unslothrl.algorithms.objective import learning_rate_share
 from unslothrl.checkpoints.store import RunState
 from unslothrl.cluster.handles import Call, Cluster, LearnerHandle, Progress
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
-from unslothrl.records import Batch, Sample, Update, seed_of
+from unslothrl.records import Batch, Group, Sample, Update, seed_of
 from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training import batching
-from unslothrl.training.batching import Costs
-from unslothrl.training.credit import Selected
-from unslothrl.training.metrics import Metrics, SamplerGapWatch, update_metrics
-from unslothrl.training.tracing import Trace
+from unslothrl.training.metrics import Metrics, SamplerGapWatch, Trace, update_metrics
+from unslothrl.weights.shapes import shape_of
 
+EVEN = 1.005  # of the mean: a largest share below it is good enough
 MOST_SKIPPED = 3  # updates in a row that are not finite, before the run is stopped
 
 # How long the learners may take
 FIRST_WORK_S = 900.0  # to compile, to load kernels, to fill caches
-FIRST_RATE = 20.0  # costs a second (see `batching.Costs`) of the slowest machine trained on
+FIRST_RATE = 20.0  # costs a second (see `Costs`) of the slowest machine trained on
 SLACK_S = 60.0  # of every deadline: work that is small, and a machine busy with other things
 PACE_FACTOR = 5.0  # over the slowest pace seen
 KEPT = 8  # pieces of work that are remembered: the first, with its compiling, is forgotten
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What samples cost a learner, in trained tokens that attend to nothing."""
+
+    shares_prompts: bool = True  # whether a prompt is computed once for all its completions
+    prompt_token: float = 1.0  # it does not pass through the output layer
+    pair: float = 0.0  # a token that attends to one token, in all layers
+
+    @classmethod
+    def of(cls, config: Config) -> "Costs":
+        """By the multiplications of the model's layers; tokens alone where its sizes are not known.
+        A pair of tokens costs 2 x the attention's width: as two linear weights cost a token."""
+        shares = config.backend != "unsloth"  # see backends/unsloth.py
+        shape = shape_of(config.model)
+        if shape is None:
+            return cls(shares)
+        linear = shape.linear_weights()
+        whole = linear + shape.vocabulary * shape.hidden
+        return cls(shares, linear / whole, 2 * shape.layers * shape.query / whole)
+
+    def prompt(self, sample: Sample) -> float:
+        """Of its prompt's passage through the linear layers."""
+        return self.prompt_token * len(sample.prompt_ids)
+
+    def completion(self, sample: Sample) -> float:
+        """Of the rest: the completion, and the attention of the whole sequence, which is computed
+        for every sample by itself."""
+        completion = sample.length
+        length = len(sample.prompt_ids) + completion
+        return completion + self.pair * length * (length + 1) / 2
+
+    def share(self, samples: Sequence[Sample]) -> float:
+        """Of samples that one learner gets."""
+        prompts = {s.prompt_ids: s for s in samples}.values() if self.shares_prompts else samples
+        return sum(map(self.prompt, prompts)) + sum(map(self.completion, samples))
+
+
+def balanced(samples: Sequence[Sample], learners: int, costs: Costs) -> list[list[int]]:
+    """-> [learners] indices of each one's samples, ascending; empty where samples are too few."""
+    if learners == 1:
+        return [list(range(len(samples)))]
+    together: dict[object, list[int]] = {}
+    for index, sample in enumerate(samples):
+        together.setdefault(sample.prompt_ids if costs.shares_prompts else index, []).append(index)
+    groups = list(together.values())
+    prompts = [costs.prompt(samples[group[0]]) for group in groups]
+    own = [costs.completion(sample) for sample in samples]
+    sizes = [prompts[n] + sum(own[i] for i in group) for n, group in enumerate(groups)]
+    shares: list[dict[int, list[int]]] = [{} for _ in range(learners)]  # group -> samples of it
+    loads = [0.0] * learners
+    for number in sorted(range(len(groups)), key=lambda number: -sizes[number]):
+        least = loads.index(min(loads))
+        shares[least][number] = groups[number]
+        loads[least] += sizes[number]
+    while max(loads) > EVEN * sum(loads) / learners and _move_one(shares, loads, own, prompts):
+        pass
+    return [sorted(i for group in share.values() for i in group) for share in shares]
+
+
+def _move_one(
+    shares: list[dict[int, list[int]]], loads: list[float], own: list[float], prompts: list[float]
+) -> bool:
+    """Moves the sample from the largest share to the smallest that leaves the larger of the two
+    smallest. -> False, with nothing moved, where none makes it smaller."""
+    most, least = loads.index(max(loads)), loads.index(min(loads))
+    best, found = loads[most] * (1 - 1e-9), None  # less is rounding
+    for number, group in shares[most].items():
+        arriving = 0.0 if number in shares[least] else prompts[number]
+        leaving = prompts[number] if len(group) == 1 else 0.0
+        for index in group:
+            after = loads[most] - own[index] - leaving, loads[least] + own[index] + arriving
+            if max(after) < best:
+                best, found = max(after), (number, index, after)
+    if found is None:
+        return False
+    number, index, (loads[most], loads[least]) = found
+    left = [i for i in shares[most].pop(number) if i != index]
+    if left:
+        shares[most][number] = left
+    shares[least][number] = [*shares[least].get(number, ()), index]
+    return True
+
+
+def batches(samples: Sequence[Sample], count: int, seed: int) -> list[Batch]:
+    """The samples in `count` batches of like size at random, one for each optimiser step. A batch's
+    denominators count all its samples; those without a gradient, which add nothing, are left out.
+    """
+    order = list(range(len(samples)))
+    if count > 1:
+        random.Random(seed).shuffle(order)
+    parts = [sorted(order[i::count]) for i in range(count)]
+    return [
+        Batch(
+            tuple(samples[i] for i in part if samples[i].has_gradient),
+            sequences=len(part),
+            tokens=sum(samples[i].tokens for i in part),
+            seed=seed_of(seed, number),
+        )
+        for number, part in enumerate(parts)
+        if any(samples[i].has_gradient for i in part)
+    ]
+
+
+def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list[Batch]:
+    """[learners] parts, some maybe empty, that take about the same time, each with the whole
+    batch's denominators."""
+    ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + s.length)
+    shares = balanced(ordered, learners, costs or Costs())
+    return [
+        replace(
+            batch,
+            samples=tuple(ordered[i] for i in share),
+            seed=seed_of(batch.seed, "learner", rank),
+        )
+        for rank, share in enumerate(shares)
+    ]
 
 
 class Pace:
@@ -79,10 +202,7 @@ class LearnerGroup:
         measured = self._shared(
             samples, lambda learner, share: learner.measure(share, reference), progress
         )
-        return [
-            dataclasses.replace(sample, **each)
-            for sample, each in zip(samples, measured, strict=True)
-        ]
+        return [replace(sample, **each) for sample, each in zip(samples, measured, strict=True)]
 
     def judge(self, samples: Sequence[Sample], progress: Progress) -> list[float]:
         """What the reward model says of each, in order."""
@@ -95,7 +215,7 @@ class LearnerGroup:
         progress: Progress,
     ) -> list[T]:
         """What the learners answer of the samples, each of its share; in order."""
-        shares = batching.balanced(samples, len(self.learners), self.costs)
+        shares = balanced(samples, len(self.learners), self.costs)
         shares = [share for share in shares if share]
         parts = [[samples[i] for i in share] for share in shares]
         calls = [ask(learner, part) for learner, part in zip(self.learners, parts, strict=False)]
@@ -112,7 +232,7 @@ class LearnerGroup:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
         on the sum. Without `train_policy` the critic alone. -> what each learner says of it.
         RunError where the learners' weights differ afterwards."""
-        parts = batching.split_batch(batch, len(self.learners), self.costs)
+        parts = split_batch(batch, len(self.learners), self.costs)
         with self.update_pace.timed(self._largest([part.samples for part in parts])) as deadline_s:
             calls = [
                 learner.update(part, lrs, train_policy, deadline_s)
@@ -164,24 +284,26 @@ class Updates:
         self.total_steps = total_steps
 
     def run(
-        self, selected: Selected, state: RunState, timer: Timer, trace: Trace | None = None
+        self,
+        groups: Sequence[Group],
+        samples: Sequence[Sample],
+        state: RunState,
+        timer: Timer,
+        trace: Trace | None = None,
     ) -> Metrics:
         """All updates of the step after `state`. -> their metrics, none if there is nothing to
         learn from. `trace` gets the log-probabilities that it asks for."""
         config, step = self.config, state.step + 1
-        if not any(selected.has_gradient):
-            self.view.note(
-                f"step {step} has nothing to learn from and is skipped: {why_nothing(selected)}"
-            )
+        if not any(sample.has_gradient for sample in samples):
+            why = why_nothing(groups, samples)
+            self.view.note(f"step {step} has nothing to learn from and is skipped: {why}")
             return {}
         if trace is not None:
-            selected = trace.asked(selected)
+            samples = trace.asked(samples)
         updates: list[list[Update]] = []  # what every learner says of each
         for epoch in range(config.epochs_per_rollout):
             seed = seed_of(config.seed, "parts", step, epoch)
-            for batch in batching.batches(
-                selected.samples, selected.has_gradient, config.updates_per_rollout, seed
-            ):
+            for batch in batches(samples, config.updates_per_rollout, seed):
                 with timer("update"):
                     updates.append(self._update(batch, step))
                 self._count_skipped(updates[-1][0], batch, state)
@@ -209,7 +331,7 @@ class Updates:
     def learning_rates(self, step: int) -> dict[str, float]:
         """Of a step, by what they train."""
         config = self.config
-        share = schedules.share(
+        share = learning_rate_share(
             config.lr_schedule, step, self.total_steps, config.warmup_steps, config.lr_floor
         )
         return {"lora": share * config.lr, "critic": share * (config.critic_lr or config.lr)}
@@ -237,10 +359,10 @@ class Updates:
             )
 
 
-def why_nothing(selected: Selected) -> str:
+def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
     """Why a step has no gradient, in words."""
-    if not selected.groups:
+    if not groups:
         return "every group was filtered out (all correct, or none)"
-    if not selected.samples:
+    if not samples:
         return "every completion was truncated"
-    return f"in each of its {len(selected.groups)} groups all rewards are equal"
+    return f"in each of its {len(groups)} groups all rewards are equal"
