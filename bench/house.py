@@ -123,14 +123,10 @@ def counted(tree: Path) -> dict[str, float]:
         "bench, lines": lines(list((tree / "bench").rglob("*.py"))),
         "pages": len(list((tree / "docs").rglob("*.md"))),
     }
-    if (tree / "packages").exists():
-        found["packages, lines of Python"] = lines(
-            [
-                each
-                for each in (tree / "packages").glob("*/*/*.py")
-                if (each.parent / "__init__.py").exists()
-            ]
-        )
+    inits = (tree / "packages").glob("*/*/__init__.py")
+    found["packages, lines of Python"] = lines(
+        [f for each in inits for f in each.parent.glob("*.py")]
+    )
     help_all = subprocess.run(
         [sys.executable, "-m", "unslothrl", "train", "--help_all"],
         cwd=tree, env={**os.environ, "PYTHONPATH": str(tree), "COLUMNS": "200"},

@@ -5,8 +5,8 @@
 BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a hash from
 those expressions that both trees have once, in a function of the same name; a fault swaps an
 operator, a comparison or a constant. Each runs against the test files that import its module, 60
-seconds at most, and then against the quick tests. A second call goes on with what is missing, and
-two with --run can go side by side. Writes bench/results/mutants.json.
+seconds of a core at most, and then against the quick tests. A second call goes on with what is
+missing, and two with --run can go side by side. Writes bench/results/mutants.json.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -29,7 +30,7 @@ import filelock
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "bench" / "results" / "mutants.json"
 FOLDERS = ("training", "learners", "algorithms", "engines", "backends", "checkpoints")
-LIMIT_S = 60
+LIMIT_S, QUICK_S, WAITS = 60, 120, 4
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -113,24 +114,23 @@ def caught(tree: Path, place: Place) -> bool:
     ]
     place.file.write_text(place.mutated(text))
     try:
-        return (bool(files) and fails(tree, files, LIMIT_S)) or fails(tree, ["--quick"], 300)
+        return (bool(files) and fails(tree, files, LIMIT_S)) or fails(tree, ["--quick"], QUICK_S)
     finally:
         place.file.write_text(text)
 
 
 def fails(tree: Path, arguments: list[str], limit_s: int) -> bool:
-    pytest = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "--dist", "loadfile"]
+    """Whether a test fails within so many seconds of the processor: other work beside it does not
+    count, but for `WAITS` times as long by the clock."""
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
-        [*pytest, *arguments],
-        cwd=tree,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
+        [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments],
+        cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         start_new_session=True,
-    )
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s)),
+    )  # fmt: skip
     try:
-        return process.wait(limit_s) in (1, 2)  # 2: stopped after the first, or not collected
+        return process.wait(WAITS * limit_s) in (1, 2)  # a test failed, or was not collected
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         return False
