@@ -92,6 +92,8 @@ def answer(arguments: list[str]) -> int:
         arguments = ["train", *arguments]
     elif arguments[0] in WITH_STAGES and arguments[1:2] and arguments[1] in TABLES:
         arguments = [" ".join(arguments[:2]), *arguments[2:]]
+    if arguments[0] == "cluster":  # of earlier versions
+        return refuse("cluster is no longer a command: use `ray status`, or Ray's dashboard")
     if arguments.count("--dataset") > 1 and arguments[0] != "eval":  # the last would count alone
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
@@ -119,7 +121,11 @@ def usage_message(error: Any) -> str:
     if ctx is None:
         return said
     if hasattr(error, "possibilities"):
-        flags = [flag.lstrip("-") for each in ctx.command.params for flag in each.opts]
+        flags = [
+            flag.lstrip("-")
+            for each in ctx.command.params
+            for flag in (*each.opts, *each.secondary_opts)
+        ]
         command = ctx.command_path.partition(" ")[2]
         return names.unknown(error.option_name.lstrip("-"), flags, command)
     return f"{said}: {EXTRA}" if "unexpected extra argument" in said else f"{said}: see --help"
