@@ -258,7 +258,7 @@ def test_an_actor_with_another_base_after_a_restart_is_given_up():
     assert len(stream.wait(indices)) == 40
     pump_until(stream, lambda: "actor-0" not in stream.pool.members)
     assert any("actor-0 holds a different 4-bit base (base)" in note for note in notes)
-    assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS
+    assert cluster.started == ["actor-0"] * pool_module.MOST_RESTARTS
     assert len(stream.wait(send(stream, 4))) == 4  # min_actors is 1
 
 
@@ -276,7 +276,7 @@ def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense(
     cluster.processes["actor-0"].is_dead = True
     with pytest.raises(RunError, match=reason):
         stream.wait(indices)
-    assert cluster.started == ["actor-0"] * pool_module.MOST_STARTS and not learner.given
+    assert cluster.started == ["actor-0"] * pool_module.MOST_RESTARTS and not learner.given
     assert any(note.startswith(f"waiting for actors: {reason[0]} actor") for note in notes)
 
 

@@ -37,7 +37,8 @@ UNKNOWN = Task("", "", "", "", ())  # until the data is there
 
 @dataclass
 class RunState:
-    """Where the loop stands. Seeds follow from the step, so there is no more to it."""
+    """Where the loop stands. Seeds follow from the step, so there is no more to it. A field that is
+    new has a default, which it takes where an older checkpoint lacks it."""
 
     step: int = 0  # finished steps
     position: int = 0  # tasks drawn

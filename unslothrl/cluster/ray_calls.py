@@ -10,7 +10,7 @@ from typing import Any
 from unslothrl.cluster.handles import Call, Clock
 
 GET_S = 60.0  # in which a result that is there must arrive
-ASK_S = 0.25  # between two questions to a process
+BETWEEN_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
 
@@ -133,7 +133,7 @@ class Watch:
             self.longest = max(self.answer_s(now), waited), now
         elif self.ref is not None:
             self.waited = silence_s
-        if self.ref is None and now - self.last >= ASK_S:
+        if self.ref is None and now - self.last >= BETWEEN_S:
             self.ref = self.host.progress.remote()
             self.asked, self.last = self.clock.now(), now
         return self

@@ -1,25 +1,11 @@
-"""The metrics of a step and of an evaluation, from what came of them; the single tokens that the
-report shows; and a watch on one of the metrics: how far each actor's log-probabilities are from the
-learner's.
-
-    gap_a  mean |sampler - learner| over an actor's tokens of one staleness
-
-The learner computes its side anyway. Kernels and number formats make a gap of 0.002 to 0.02 on a
-dense model, staleness adds to it, and so does whatever is wrong with an actor that the other checks
-have missed: its adapter not applied, its base damaged, its GPU faulty. So an actor is compared
-with the median of the others, among tokens of the same staleness.
-
-It stands out where the gap is over `FACTOR` times that and `MARGIN` nats more, with a difference of
-`SIGMAS` standard errors (tokens' gaps have heavy tails, and a step may have few of them), in
-`IN_A_ROW` steps one after the other. It is gross, and the actor is stopped, over `GROSS_FACTOR`
-times and `GROSS_MARGIN` more: such tokens have importance weights of 0.8 or 1.2 on average.
-"""
+"""The metrics of a step and of an evaluation, from what came of them, and the single tokens that
+the report shows."""
 
 import statistics
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -37,11 +23,6 @@ MOST_TOKENS = 40_000  # of a step, all its completions together
 LONGEST = 1000  # tokens of a completion
 MOST_BYTES = 4  # of a character, and so tokens
 REPLACED = "\ufffd"  # what a decoder writes for a part of a character
-
-FACTOR, MARGIN, SIGMAS, IN_A_ROW = 3.0, 0.03, 6.0, 2
-GROSS_FACTOR, GROSS_MARGIN = 10.0, 0.2
-LEAST_TOKENS = 128  # of an actor in a step, below which nothing is said
-ACTOR = "actor-"  # a learner that generates has other kernels
 
 
 def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Metrics:
@@ -162,85 +143,6 @@ def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> fl
     pairs = zip(groups, values, strict=True)
     rated = [of_group[i] for group, of_group in pairs for i in group.rated]
     return mean(rated) if rated else 0.0
-
-
-class Gap(NamedTuple):
-    """Of one generator's tokens of one staleness, in one step."""
-
-    mean: float
-    error: float  # its standard error
-    tokens: int
-
-
-Gaps = dict[int, dict[str, Gap]]
-"""By staleness, then by generator."""
-
-
-def gaps_of(parts: Sequence[Update], version: int) -> Gaps:
-    """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
-    sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for part in parts:
-        for (generator, drawn_under), of_source in divergence.by_source(part).items():
-            of_key = sums[version - drawn_under, generator]
-            for place, value in enumerate(of_source):
-                of_key[place] += value
-    gaps: Gaps = defaultdict(dict)
-    for (staleness, generator), (count, total, square) in sorted(sums.items()):
-        mean = total / count
-        error = (max(0.0, square / count - mean**2) / count) ** 0.5
-        gaps[staleness][generator] = Gap(mean, error, int(count))
-    return dict(gaps)
-
-
-class SamplerGapWatch:
-    """Of a run. `note` gets a line, `stop` the name of an actor and why it is stopped."""
-
-    def __init__(self, note: Callable[[str], None], stop: Callable[[str, str], None]):
-        self.note, self.stop = note, stop
-        self.in_a_row: dict[str, int] = {}
-        self.stopped: dict[str, int] = {}  # the version at which each was stopped
-
-    def saw(self, parts: Sequence[Update], version: int) -> dict[str, float]:
-        """The updates of a step that trained policy `version`. -> `train/sampler_gap/<generator>`
-        of the freshest tokens of each, where there are several generators."""
-        metrics: dict[str, float] = {}
-        outstanding: dict[str, tuple[Gap, float]] = {}
-        for staleness, gaps in sorted(gaps_of(parts, version).items()):
-            for name, gap in gaps.items():
-                metrics.setdefault(f"train/sampler_gap/{name}", gap.mean)
-            actors = {
-                name: gap
-                for name, gap in gaps.items()
-                if name.startswith(ACTOR) and gap.tokens >= LEAST_TOKENS
-            }
-            for name, gap in actors.items():
-                others = [other.mean for other in actors.values() if other is not gap]
-                if not others or version - staleness <= self.stopped.get(name, -1):
-                    continue  # or it was drawn by the process that has been stopped
-                expected = statistics.median(others)
-                if stands_out(gap, expected, FACTOR, MARGIN):
-                    outstanding.setdefault(name, (gap, expected))
-        self._report(outstanding, version)
-        return metrics if len(metrics) > 1 else {}
-
-    def _report(self, outstanding: dict[str, tuple[Gap, float]], version: int) -> None:
-        self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in outstanding}
-        for name, (gap, expected) in outstanding.items():
-            text = (
-                f"{name}: its log-probabilities are {gap.mean:.2g} a token from the learner's, "
-                f"the other actors' {expected:.2g}"
-            )
-            if stands_out(gap, expected, GROSS_FACTOR, GROSS_MARGIN):
-                self.stopped[name] = version
-                del self.in_a_row[name]
-                self.stop(name, text)
-            elif self.in_a_row[name] == IN_A_ROW:
-                self.note(f"{text}: see train/sampler_gap/{name}")
-
-
-def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:
-    is_beyond = gap.mean > max(factor * expected, expected + margin)
-    return is_beyond and gap.mean - expected > SIGMAS * gap.error
 
 
 def is_traced(step: int, total_steps: int) -> bool:

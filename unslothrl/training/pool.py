@@ -22,7 +22,7 @@ from unslothrl.errors import (
 from unslothrl.training import members as limits
 from unslothrl.training.members import Member, Pending, Version
 
-MOST_STARTS = 3  # in a row, of an actor that hands nothing over in between
+MOST_RESTARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
 CHANGES_S = 5.0  # between two looks at the nodes
 MOST_DAMAGED = 3  # versions that arrive damaged at one process: its own memory may be bad
@@ -165,8 +165,8 @@ class Pool:
         name = member.name
         self._let_go(member)
         self.starts[name] += 1
-        if self.starts[name] > MOST_STARTS:
-            self.note(f"{error}: not started again after {MOST_STARTS} failed starts in a row")
+        if self.starts[name] > MOST_RESTARTS:
+            self.note(f"{error}: not started again after {MOST_RESTARTS} failed starts in a row")
             self.cluster.remove_actor(name)
         else:
             self.note(f"{error}: started again, and what it had in hand is given out again")

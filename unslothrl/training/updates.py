@@ -24,7 +24,8 @@ from unslothrl.records import Batch, Group, Sample, Update, seed_of
 from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training.metrics import Metrics, SamplerGapWatch, Trace, update_metrics
+from unslothrl.training.members import SamplerGapWatch
+from unslothrl.training.metrics import Metrics, Trace, update_metrics
 from unslothrl.weights.shapes import shape_of
 
 EVEN = 1.005  # of the mean: a largest share below it is good enough
