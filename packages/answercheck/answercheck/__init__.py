@@ -23,9 +23,7 @@ from answercheck.tokens import Letters
 LONGEST = 1000  # characters of an answer that is worth reading
 MOST_PARTS = 20  # answers that may be a list together
 _WORDS = re.compile(r"[A-Za-z ]+")
-_LETTERS_AFTER_NUMBER = re.compile(
-    r"\d\s*(?:[A-Za-z]{2}|[A-Za-z]\s*(?:/|\\cdot|\\times|\*|-)?\s*\(?[A-Za-z])"
-)
+_LETTER_AFTER_NUMBER = re.compile(r"\d\s*[A-Za-z]")
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")  # needs no parser
 _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
@@ -43,9 +41,8 @@ def same(answer: str, gold: str) -> bool:
     expected = _read_gold(gold)
     if _is_right(answer, gold, read(answer), expected):
         return True
-    if _LETTERS_AFTER_NUMBER.search(answer) is None or (
-        isinstance(expected, Value) and expected.unit
-    ):
+    has_unit = isinstance(expected, Value) and expected.unit
+    if has_unit or _LETTER_AFTER_NUMBER.search(answer) is None:
         return False
     return _is_right(answer, gold, read(answer, Letters.PRODUCT), expected)
 

@@ -62,6 +62,7 @@ def _grouped(match: re.Match) -> str:
 
 _REWRITTEN: list[tuple[str, str | Callable[[re.Match], str]]] = [  # in this order
     (r"(?<![A-Za-z])USD?\s*(?=\\?\$\s*\d)", ""),
+    (r"\^\s*\{\s*\\(?:circ|degree|textdegree)\s*\}", r"^\\circ "),
     (  # "USD 5" as "5 USD"
         r"(?<![A-Za-z\\])(?:\\text\s*\{\s*)?(USD|EUR|GBP|JPY|CNY|INR|CHF|AUD|CAD|Rs)\.?"
         r"(?:\s*\})?\s*(-?\d+(?:[.,]\d+)*)",
@@ -102,22 +103,19 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match], str]]] = [  # in this ord
         r" \\mod \1\2",
     ),
 ]
-_COMPILED = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
 
 
 def cleaned(text: str) -> str:
     """The text without what has no meaning; signs outside of ASCII as LaTeX commands."""
     text = text if text.isascii() else to_ascii(text)
-    before = None
-    while before != text:  # wrappers inside wrappers
-        before = text
-        text = _unwrapped(text.strip())
+    while (inside := _unwrapped(text.strip())) != text:  # wrappers inside wrappers
+        text = inside
     if choice := _CHOICE.fullmatch(text):
         return "".join(filter(None, choice.groups()))
     if "\\over " in text or "\\choose" in text:
         text = "{" + text + "}"
-    for pattern, replacement in _COMPILED:
-        text = pattern.sub(replacement, text)
+    for pattern, replacement in _REWRITTEN:
+        text = re.sub(pattern, replacement, text)
     return _without_commas(text.strip())
 
 
@@ -166,8 +164,6 @@ def closing_brace(text: str, opened: int) -> int | None:
 
 def _without_commas(text: str) -> str:
     """Joins "1,234". Inside brackets the comma separates, unless a group begins with 0."""
-    if "," not in text:
-        return text
 
     def joined(match: re.Match) -> str:
         groups = match[0].split(",")

@@ -63,8 +63,10 @@ class Comparison:
     def same(self, answer: Answer, gold: Answer) -> bool:
         answer, gold = single(answer), single(gold)
         kinds = {type(answer), type(gold)}
-        if Relation in kinds:
-            return self.relations(answer, gold)
+        if isinstance(answer, Relation):
+            return self.named(answer, gold)
+        if isinstance(gold, Relation):
+            return self.unnamed(answer, gold)
         if Region in kinds:
             names = regions.region_names(answer) | regions.region_names(gold)
             a, b = regions.intervals_of(answer), regions.intervals_of(gold)
@@ -126,14 +128,9 @@ class Comparison:
         same = [[self.same_element(a, g) for a in answer.parts] for g in gold.parts]
         return all(map(any, same)) and all(map(any, zip(*same, strict=True)))
 
-    def relations(self, answer: Answer, gold: Answer) -> bool:
-        if isinstance(answer, Relation) and isinstance(gold, Relation):
-            return self.both_relations(answer, gold)
-        if isinstance(answer, Relation):
-            return self.named(answer, gold)
-        assert isinstance(gold, Relation)
-        pair = label_of(gold)
-        if pair is not None:
+    def unnamed(self, answer: Answer, gold: Relation) -> bool:
+        """5 beside "x = 5"."""
+        if pair := label_of(gold):
             name, value = pair
             _, _, index = name.partition("_")  # a_n is a function of an n that occurs
             is_function = name.startswith("of ") or (len(index) == 1 and index in letters(value))
@@ -143,20 +140,19 @@ class Comparison:
         names, row = gold.sides[0], gold.sides[1]
         if gold.signs != ("=",) or not (isinstance(names, Row) and isinstance(row, Row)):
             return False
-        if not all(map(is_label, names.parts)):
-            return False
-        return self.same(answer, row)
+        return all(map(is_label, names.parts)) and self.same(answer, row)
 
     def named(self, answer: Relation, gold: Answer) -> bool:
         """ "x = 5" beside 5; also "x = 10/2 = 5", "10/2 = 5" and "\\sqrt2 \\approx 1.414"."""
+        if isinstance(gold, Relation):
+            return self.both_relations(answer, gold)
         if set(answer.signs) == {"to"} and isinstance(gold, Row) and gold.kind == "ratio":
             return self.same(Row("ratio", answer.sides), gold)
         if not set(answer.signs) <= {"=", "approx"}:
             return False
         sides, signs = answer.sides, answer.signs
-        first = sides[0]
-        is_name = is_label(first, gold)
-        are_names = isinstance(first, Row) and all(map(is_label, first.parts))
+        is_name = is_label(sides[0], gold)
+        are_names = isinstance(sides[0], Row) and all(map(is_label, sides[0].parts))
         is_exact = signs[0] == "=" or (isinstance(gold, Value) and gold.rounded)
         if (is_name and is_exact) or are_names:
             sides, signs = sides[1:], signs[1:]
@@ -208,8 +204,6 @@ class Comparison:
 def is_imaginary(gold: Answer) -> bool:
     """Whether i in the gold answer is the imaginary unit, not an index or the name of a side."""
     if isinstance(gold, Relation) and any(side.symbol == "i" for side in gold.sides):
-        return False
-    if isinstance(gold, Region) and gold.variable == "i":
         return False
     names = letters(gold)
     return "i" in names and not names & _INDICES

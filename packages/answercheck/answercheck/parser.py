@@ -123,8 +123,7 @@ class Parser:
         return kind in ("number", "letter")
 
     def mixed_or_factor(self) -> Tree:
-        mixed = self.mixed_number()
-        return self.factor() if mixed is None else self.with_suffixes(mixed)
+        return self.with_suffixes(self.mixed_number() or self.atom())
 
     def mixed_number(self) -> Tree | None:
         """ "3\\frac{1}{2}" and "3 1/2": a proper fraction right after a whole number."""
@@ -143,9 +142,9 @@ class Parser:
             return None
         if not (top.isdecimal() and bottom.isdecimal() and 0 < int(top) < int(bottom)):
             return None
-        after, *beyond = [token.value for token in self.tokens[self.at + length :][:3]]
-        is_part = after in ("^", "!") or self.tokens[self.at + length].kind == "number"
-        if is_part and beyond[:1] != ["circ"] and beyond != ["{", "circ"]:
+        after, *beyond = self.tokens[self.at + length :][:2]
+        is_part = after.value in ("^", "!") or after.kind == "number"
+        if is_part and [token.value for token in beyond] != ["circ"]:
             return None
         self.at += length
         return number(int(first.value) + Fraction(int(top), int(bottom)))
@@ -157,9 +156,6 @@ class Parser:
         while True:
             if self.take("^"):
                 is_degree = self.take("circ")
-                if self.values(3) == ["{", "circ", "}"]:
-                    self.at += 3
-                    is_degree = True
                 tree = ("call", "degree", tree) if is_degree else ("pow", tree, self.exponent())
             elif self.take("!"):
                 tree = ("call", "double factorial" if self.take("!") else "factorial", tree)
@@ -306,11 +302,10 @@ class Parser:
         """A named function with its base ("\\log_2"), power ("\\sin^2") and arguments."""
         base: list[Tree] = []
         power: Tree | None = None
-        while self.next in ("_", "^"):
-            if self.take("_"):
+        while (mark := self.next) and self.take("_", "^"):
+            if mark == "_":
                 base = [self.atom()]
             else:
-                self.at += 1
                 power = self.exponent()
         inside = self.function_arguments()
         if power == MINUS_ONE and name in _INVERTIBLE:

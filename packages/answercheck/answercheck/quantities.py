@@ -51,9 +51,12 @@ _NO_SOLUTION = re.compile(
 )
 _ALL_REALS = re.compile(r"(the )?(set of )?(all )?(the )?(real numbers|reals|real numbers x)")
 _NAMED: dict[str, Answer] = {
-    "infinity": Value(regions.PLUS_INFINITY),
+    **dict.fromkeys(("infty", "+ infty", "infinity"), Value(regions.PLUS_INFINITY)),
     "positive infinity": Value(regions.PLUS_INFINITY),
-    "negative infinity": Value(regions.MINUS_INFINITY),
+    **dict.fromkeys(("- infty", "negative infinity"), Value(regions.MINUS_INFINITY)),
+    "emptyset": Region(()),
+    "mathbb R": Region(regions.EVERYTHING),
+    "ldots": Literal("..."),
     **dict.fromkeys(("dne", "does not exist", "doesn't exist", "do not exist"), Text("DNE")),
 }
 LONGEST_NUMBER = 20  # words
@@ -113,25 +116,16 @@ def without_currency(tokens: Tokens) -> tuple[Tokens, Unit]:
 def degrees_of(body: Tokens, scale: str) -> tuple[Tokens, Unit] | None:
     """ "37^\\circ\\text{C}": the number and the scale."""
     name = _SCALES.get(scale.lower())
-    values = [token.value for token in body]
-    length = 2 if values[-2:] == ["^", "circ"] else 4 if values[-3:-1] == ["{", "circ"] else 0
-    if name is None or not length or len(body) <= length:
-        return None
-    return body[:-length], ((name, Fraction(1)),)
+    is_degree = len(body) > 2 and [token.value for token in body[-2:]] == ["^", "circ"]
+    return (body[:-2], ((name, Fraction(1)),)) if name and is_degree else None
 
 
 def read_named(tokens: Tokens) -> Answer | None:
     """Infinity, the empty set, the real numbers, dots; a number whose base is named ("52_8")."""
     tokens = [token for token in tokens if token.kind != "sign" or token.value not in "{}()"]
     values = [token.value for token in tokens]
-    if values[-1:] == ["infty"] and values[:-1] in ([], ["+"], ["-"]):
-        return Value(regions.MINUS_INFINITY if values[0] == "-" else regions.PLUS_INFINITY)
-    if values == ["emptyset"]:
-        return Region(())
-    if values == ["mathbb", "R"]:
-        return Region(regions.EVERYTHING)
-    if values == ["ldots"]:
-        return Literal("...")
+    if named := _NAMED.get(" ".join(values)):
+        return named
     at = values.index("_") if "_" in values else 0
     digits, base = "".join(values[:at]), "".join(values[at + 1 :]).strip()
     base = base.removeprefix("base").strip()
@@ -157,9 +151,7 @@ def read_words(text: str) -> Answer:
     if answer is not None:
         return answer
     parts = [part for part in re.split(r"\s*[,;]\s*(?:and |or )?|\s+(?:and|or)\s+", words) if part]
-    if not parts:
-        raise Unreadable("no words")
-    if len(parts) == 1:
+    if len(parts) < 2:
         return Text(words)
     is_either = re.search(r"\bor\b", folded) is not None  # says less than "and"
     parts = sorted(parts, key=str.casefold) if is_either else parts
@@ -211,15 +203,13 @@ def number_of(words: list[str]) -> int | None:
 def name_of(word: str) -> str:
     """The name that a spelling stands for; the case of short ones counts (mL is not ML)."""
     word = word.rstrip(".")
-    if word in ALIASES:
-        return ALIASES[word]
-    word = word.lower() if len(word) > 2 else word
-    for spelling in (word, word.removesuffix("s"), word.removesuffix("es")):
+    folded = word.lower() if len(word) > 2 else word
+    for spelling in (word, folded, folded.removesuffix("s"), folded.removesuffix("es")):
         if spelling in ALIASES:
             return ALIASES[spelling]
-    if word.endswith("ies"):
-        return word[:-3] + "y"
-    return word.removesuffix("s") if len(word) > 3 else word
+    if folded.endswith("ies"):
+        return folded[:-3] + "y"
+    return folded.removesuffix("s") if len(folded) > 3 else folded
 
 
 def is_counted(phrase: str, is_one: bool) -> bool:
@@ -265,16 +255,13 @@ def read_unit(tokens: Tokens) -> Unit:
         word = part[0].lower().rstrip(".")
         if part[0] in ("per", "/"):
             below = True
-        elif part[0] in ("\\cdot", "\\times", "*"):
-            below = below and within
-        elif part[0] in ("(", ")"):
-            within = part[0] == "("
+        elif part[0] in ("\\cdot", "\\times", "*", "(", ")"):
+            within = part[0] == "(" or (within and part[0] != ")")
             below = below and within
         elif (part["power"] or word in _POWERS) and powers:
             name, sign = powers.pop()
-            powers.append(
-                (name, sign * Fraction(_POWERS.get(word) or part["power"].replace(" ", "")))
-            )
+            power = Fraction(_POWERS.get(word) or part["power"].replace(" ", ""))
+            powers.append((name, sign * power))
         elif word in _DIMENSION:
             dimension = _DIMENSION[word]
         elif word in _NOT_UNITS or not (_WORD.fullmatch(part[0]) or part[0] in ALIASES):

@@ -10,29 +10,20 @@ from answercheck.cleaning import cleaned
 from answercheck.kinds import Answer, Collection, Literal, Region, Relation, Row, Text, Value
 from answercheck.parser import expressions
 from answercheck.quantities import read_named, read_value, read_words
-from answercheck.tokens import (
-    Letters,
-    Tokens,
-    Unreadable,
-    closes,
-    cut_at,
-    literal,
-    outside,
-    separated,
-    split,
-    tokenise,
-    trimmed,
-)
-from answercheck.trees import MINUS_ONE, Tree, mul, symbols
+from answercheck.tokens import INTRODUCTION, Letters, Token, Tokens, Unreadable, literal, tokenise
+from answercheck.trees import MINUS_ONE, Tree, mul
 from answercheck.vocabulary import GREEK_LETTERS, word_set
 
+MAX_PARTS = 60
+_OPEN = {"(", "[", "{", "lset", "langle", "lfloor", "lceil"}
+_CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
+_CONNECTIVES = {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}  # of commands
 _CASES = {"cases", "aligned"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
 RELATIONS = word_set(
     """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
         propto coloneqq ll gg mod"""
 )
-_RISING, _FALLING = {"<", "le"}, {">", "ge"}
 _CALLED = GREEK_LETTERS - {"pi"} | {"mathbb"}
 
 
@@ -75,7 +66,8 @@ def read_undivided(tokens: Tokens) -> Answer:
     if not tokens:
         raise Unreadable("empty")
     places = outside(tokens)
-    signs = [i for i in places if tokens[i].kind != "text" and tokens[i].value in RELATIONS]
+    relations = [i for i in places if tokens[i].kind != "text" and tokens[i].value in RELATIONS]
+    signs = [i for i in relations if tokens[i].value != ":"] or relations  # which binds closest
     if signs:
         return read_relation(tokens, signs)
     operations = [i for i in places if is_set_operation(tokens, i)]
@@ -140,8 +132,6 @@ def read_brackets(tokens: Tokens) -> Answer | None:
     if opening not in ("(", "[", "langle", "{"):
         return None
     is_pair = opening + closing in ("()", "[]")
-    if is_pair and inside and inside[0].value == "begin array":
-        return read_matrix(inside)
     parts, between = separated(inside)
     if len(parts) < 2 or opening == "{":
         return read_tokens(inside) if (is_pair or opening == "{") and inside else None
@@ -166,10 +156,7 @@ def read_set(inside: Tokens) -> Answer:
     elements: list[Answer] = []
     for part in separated(inside)[0]:
         answer = read_undivided(part)
-        if isinstance(answer, Collection) and not closes(part):
-            elements += answer.parts
-        else:
-            elements.append(answer)
+        elements += [answer] if closes(part) else as_list([answer]).parts
     return Collection(tuple(elements), is_set=True)
 
 
@@ -222,8 +209,6 @@ def read_mixed(tokens: Tokens) -> Answer:
 def read_application(tokens: Tokens) -> Answer | None:
     """ "T(n)", "p(x)", "P(X = 2)" and "E[X]" as names of what they are equal to; "x(x + 1)" and
     "x(2)" are products, f(x) and the like are read by the parser."""
-    if len(tokens) < 4:
-        return None
     name = tokens[0]
     if name.value in "eifgh" if name.kind == "letter" else name.value not in _CALLED:
         return None
@@ -258,45 +243,11 @@ def relation(sides: Sequence[Answer], signs: Sequence[str]) -> Answer:
             return Region(intervals, first.symbol)
     if set(signs) == {":"}:
         return Row("ratio", tuple(sides))
-    half = len(signs) // 2
-    if half and [*signs] == [*":" * half, "=", *":" * half]:
-        ratios = Row("ratio", tuple(sides[: half + 1])), Row("ratio", tuple(sides[half + 1 :]))
-        return Relation(ratios, ("=",))
-    if set(signs) <= _FALLING:
+    if set(signs) <= {">", "ge"}:
         sides, signs = sides[::-1], [regions.TURNED[sign] for sign in reversed(signs)]
-    if set(signs) <= _RISING | _FALLING | {"ne"}:
-        region = inequality(sides, signs)
-        if region is not None:
-            return region
+    if set(signs) <= regions.TURNED.keys() and (region := regions.inequality(sides, signs)):
+        return region
     return Relation(tuple(sides), tuple(signs))
-
-
-def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
-    """The solutions of inequalities in one variable; None where they are not known."""
-    trees = [tree for side in sides if (tree := side.plain) is not None]
-    if len(trees) < len(sides):
-        return None
-    names = frozenset().union(*map(symbols, trees)) - {"\\pi", "e"}
-    middle = sides[1].symbol
-    if len(names) > 1 and len(sides) == 3:  # a < x < b, with letters in the ends
-        low, _, high = trees
-        if middle is None or middle in symbols(low) | symbols(high) or not set(signs) <= _RISING:
-            return None
-        ends = regions.cut(low, signs[0] == "<"), regions.cut(high, signs[1] == "le")
-        return Region((ends,), middle)
-    if len(names) != 1:
-        return None
-    (name,) = names
-    total = regions.EVERYTHING
-    for left, sign, right in zip(trees, signs, trees[1:], strict=False):
-        part = regions.solve(left, sign, right, name)
-        if part is None:
-            return None
-        try:
-            total = part if total == regions.EVERYTHING else regions.intersection(total, part)
-        except Unreadable:
-            return None
-    return Region(total, name)
 
 
 def as_region(answers: Sequence[Answer], connectives: set[str]) -> Region | None:
@@ -334,3 +285,75 @@ def labelled(answers: Sequence[Answer]) -> Sequence[Answer]:
     if not sides or not all(isinstance(each, Value) for each in (*sides, *others)):
         return answers
     return [first, *(relation((sides[0], each), (sign,)) for each in others)]
+
+
+def trimmed(tokens: Tokens) -> Tokens:
+    """Without separators at the ends, and without "the answer is" in front; "minus 7" as "-7"."""
+    while tokens and tokens[-1].value in (",", ";", ".", "\\", "quad"):
+        tokens = tokens[:-1]
+    while tokens and tokens[0].value == "quad":
+        tokens = tokens[1:]
+    if len(tokens) < 2 or tokens[0].kind != "text":
+        return tokens
+    sign = tokens[0].value.strip().casefold()
+    if sign in ("minus", "negative") and tokens[1].kind in ("number", "command"):
+        return [tokens[0]._replace(kind="sign", value="-"), *tokens[1:]]
+    words = next((i for i, token in enumerate(tokens) if token.kind != "text" or i == 5), None)
+    for end in (1, words or 1):
+        if INTRODUCTION.fullmatch(" ".join(token.value for token in tokens[:end]).strip()):
+            return trimmed(tokens[end + (tokens[end].value in (":", "=")) :])
+    return tokens
+
+
+def outside(tokens: Tokens) -> list[int]:
+    """Where the tokens are that stand in no brackets; brackets themselves are outside of them."""
+    depth, places = 0, []
+    for at, (kind, value) in enumerate(tokens):
+        depth -= kind != "text" and (value in _CLOSE or value.startswith("end "))
+        if depth == 0:
+            places.append(at)
+        depth += kind != "text" and (value in _OPEN or value.startswith("begin "))
+    return places
+
+
+def closes(tokens: Tokens) -> bool:
+    are_brackets = len(tokens) > 1 and tokens[0].value in _OPEN and tokens[-1].value in _CLOSE
+    return are_brackets and outside(tokens) == [0, len(tokens) - 1]
+
+
+def connective(token: Token) -> str:
+    """ "and", "or" or "," where the token separates two parts, else ""."""
+    if token.kind == "text":
+        word = token.value.strip(" ,;").casefold()
+        return word if word in ("and", "or") else "," if not word else ""
+    if token.kind == "command":
+        return _CONNECTIVES.get(token.value, "")
+    return "," if token.value in (",", ";") else ""
+
+
+def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
+    return [
+        tokens[start + 1 : end]
+        for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
+    ]
+
+
+def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
+    places = [i for i in outside(tokens) if connective(tokens[i])]
+    parts: list[Tokens] = []
+    words: list[str] = []
+    for part, at in zip(cut_at(tokens, places), [*places, None], strict=True):
+        word = "," if at is None else connective(tokens[at])
+        if part:
+            parts.append(part)
+            words.append(word)
+        elif words and word != ",":
+            words[-1] = word  # ", and"
+    if len(parts) > MAX_PARTS:
+        raise Unreadable("too many parts")
+    return parts, set(words[:-1])
+
+
+def split(tokens: Tokens, command: str) -> list[Tokens]:
+    places = [i for i, token in enumerate(tokens) if token.value == command]
+    return [part for part in cut_at(tokens, places) if part]

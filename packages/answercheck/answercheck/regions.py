@@ -2,13 +2,13 @@
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 
 from answercheck.kinds import Answer, Collection, Cut, Intervals, Region, Row, Value
 from answercheck.tokens import Unreadable
-from answercheck.trees import Tree, add, negative, number
-from answercheck.values import equal, exact, order
+from answercheck.trees import Tree, add, negative, number, symbols
+from answercheck.values import equal, exact, order, variables
 
 PLUS_INFINITY: Tree = ("infinity", 1)
 MINUS_INFINITY: Tree = ("infinity", -1)
@@ -70,7 +70,7 @@ def same(a: Intervals, b: Intervals) -> bool:
 
 
 def intervals_of(answer: Answer) -> Intervals | None:
-    """A set of real numbers as intervals; None where it is none."""
+    """A set of real numbers as intervals; None where it is none, as "(2, 1)"."""
     if isinstance(answer, Region):
         return answer.intervals
     tree = answer.plain
@@ -81,16 +81,12 @@ def intervals_of(answer: Answer) -> Intervals | None:
         parts = [intervals_of(part) for part in answer.parts]
         is_region = all(parts) and (are_numbers == {False} or (answer.is_set and all(are_numbers)))
         return union(itertools.chain(*filter(None, parts))) if is_region else None
-    return row_intervals(answer) if isinstance(answer, Row) else None
-
-
-def row_intervals(row: Row) -> Intervals | None:
-    """ "(1, 2]" as an interval; None where its ends are no numbers in order."""
-    ends = [part.plain for part in row.parts]
-    if len(ends) != 2 or None in ends or row.kind not in ("()", "(]", "[)", "[]"):
+    if not isinstance(answer, Row) or answer.kind not in ("()", "(]", "[)", "[]"):
         return None
-    low, high = (end for end in ends if end is not None)
-    interval = cut(low, row.kind[0] == "("), cut(high, row.kind[1] == "]")
+    ends = [end for part in answer.parts if (end := part.plain) is not None]
+    if not len(ends) == len(answer.parts) == 2:
+        return None
+    interval = cut(ends[0], answer.kind[0] == "("), cut(ends[1], answer.kind[1] == "]")
     try:
         return (interval,) if compared(*interval) < 0 else None
     except Unreadable:
@@ -102,6 +98,35 @@ def region_names(answer: Answer) -> frozenset[str]:
         return frozenset((answer.variable,) if answer.variable else ())
     parts = answer.parts if isinstance(answer, Collection) else ()
     return frozenset().union(*map(region_names, parts))
+
+
+def inequality(sides: Sequence[Answer], signs: Sequence[str]) -> Region | None:
+    """The solutions of inequalities in one variable; None where they are not known."""
+    trees = [tree for side in sides if (tree := side.plain) is not None]
+    if len(trees) < len(sides):
+        return None
+    names = variables(*trees)
+    middle = sides[1].symbol
+    if len(names) > 1 and len(sides) == 3:  # a < x < b, with letters in the ends
+        low, _, high = trees
+        are_ends = middle is not None and middle not in symbols(low) | symbols(high)
+        if not are_ends or not set(signs) <= {"<", "le"}:
+            return None
+        ends = cut(low, signs[0] == "<"), cut(high, signs[1] == "le")
+        return Region((ends,), middle)
+    if len(names) != 1:
+        return None
+    (name,) = names
+    total = EVERYTHING
+    for left, sign, right in zip(trees, signs, trees[1:], strict=False):
+        part = solve(left, sign, right, name)
+        if part is None:
+            return None
+        try:
+            total = part if total == EVERYTHING else intersection(total, part)
+        except Unreadable:
+            return None
+    return Region(total, name)
 
 
 def solve(left: Tree, relation: str, right: Tree, variable: str) -> Intervals | None:

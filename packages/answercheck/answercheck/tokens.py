@@ -1,4 +1,4 @@
-"""An answer's cleaned text as tokens, and which of these belong together: brackets, parts."""
+"""An answer's cleaned text as tokens."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from answercheck import vocabulary
 from answercheck.cleaning import ESCAPED_DOLLAR, closing_brace
 
-MAX_TOKENS, MAX_PARTS = 600, 60
+MAX_TOKENS = 600
 _LEXER = re.compile(
     r"(?P<space>\s+)"
     r"|(?P<number>(?:\d+(?:\.(?!\.)\d*)?|\.\d+)(?:[eE][-+]?\d+(?![a-zA-Z\d.]))?)"
@@ -19,13 +19,10 @@ _LEXER = re.compile(
     re.DOTALL,
 )
 _UPRIGHT_LETTERS = set("deixyzPETR")  # these are variables or constants, not units
-_JOINING = re.compile(r"^(and|or|except)\s+|\s+(and|or|except(?: for)?)$")
+_JOINING = re.compile(r"^(and|or|except)\s+|\s+(?:(and|or)|(except)(?: for)?)$")
 _FUNCTION_AND_LETTER = re.compile(
     r"(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|ln|log|sqrt|pi)([a-zA-Z])"
 )
-_OPEN = {"(", "[", "{", "lset", "langle", "lfloor", "lceil"}
-_CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
-_CONNECTIVES = {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}  # of commands
 INTRODUCTION = re.compile(
     r"((so|thus|therefore|hence),? )?(the )?((final|correct) )?"
     r"(answer|result|solution|option|choice)s?( is| are|:)?:?",
@@ -87,12 +84,12 @@ def tokenise(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) 
         ):
             at = start + len(unit)
             result += _styled("text", unit)
-        elif (in_text or is_after_number) and value in vocabulary.WORDS_AFTER_NUMBERS:
+        elif (in_text and value in vocabulary.SYMBOLS) or (
+            (in_text or is_after_number) and value in vocabulary.WORDS_AFTER_NUMBERS
+        ):
             result.append(Token("text", value))
         else:
-            result += (
-                [Token("text", value)] if in_text and value in vocabulary.SYMBOLS else _word(value)
-            )
+            result += _word(value)
         if len(result) > MAX_TOKENS:
             raise Unreadable("too long")
     return result
@@ -126,14 +123,10 @@ def _styled(command: str, content: str) -> list[Token]:
             Token("text", token.value) if token.kind == "letter" else token
             for token in tokenise(ESCAPED_DOLLAR.sub(" ", content), in_text=True)
         ]
-    bare = content.strip(" ,;")
-    match = _JOINING.search(bare)
-    if match is None:
+    pieces = [piece for piece in _JOINING.split(content.strip(" ,;"), 1) if piece]
+    if len(pieces) < 2:
         return [Token("text", content)] if content else []
-    joins = (match[1] or match[2]).removesuffix(" for")  # "cm and" as two texts
-    rest = (bare[: match.start()] + bare[match.end() :]).strip(" ,;")
-    first, second = (joins, rest) if match[1] else (rest, joins)
-    return [Token("text", first), Token("text", second)]
+    return [Token("text", piece.strip(" ,;")) for piece in pieces]  # "cm and" as two texts
 
 
 def _word(word: str) -> list[Token]:
@@ -152,75 +145,3 @@ def literal(tokens: Tokens) -> str:
     return " ".join(
         token.value.casefold().strip() if token.kind == "text" else token.value for token in tokens
     )
-
-
-def trimmed(tokens: Tokens) -> Tokens:
-    """Without separators at the ends, and without "the answer is" in front; "minus 7" as "-7"."""
-    while tokens and tokens[-1].value in (",", ";", ".", "\\", "quad"):
-        tokens = tokens[:-1]
-    while tokens and tokens[0].value == "quad":
-        tokens = tokens[1:]
-    if len(tokens) < 2 or tokens[0].kind != "text":
-        return tokens
-    sign = tokens[0].value.strip().casefold()
-    if sign in ("minus", "negative") and tokens[1].kind in ("number", "command"):
-        return [tokens[0]._replace(kind="sign", value="-"), *tokens[1:]]
-    words = next((i for i, token in enumerate(tokens) if token.kind != "text" or i == 5), None)
-    for end in (1, words or 1):
-        if INTRODUCTION.fullmatch(" ".join(token.value for token in tokens[:end]).strip()):
-            return trimmed(tokens[end + (tokens[end].value in (":", "=")) :])
-    return tokens
-
-
-def outside(tokens: Tokens) -> list[int]:
-    """Where the tokens are that stand in no brackets; brackets themselves are outside of them."""
-    depth, places = 0, []
-    for at, (kind, value) in enumerate(tokens):
-        depth -= kind != "text" and (value in _CLOSE or value.startswith("end "))
-        if depth == 0:
-            places.append(at)
-        depth += kind != "text" and (value in _OPEN or value.startswith("begin "))
-    return places
-
-
-def closes(tokens: Tokens) -> bool:
-    are_brackets = len(tokens) > 1 and tokens[0].value in _OPEN and tokens[-1].value in _CLOSE
-    return are_brackets and outside(tokens) == [0, len(tokens) - 1]
-
-
-def connective(token: Token) -> str:
-    """ "and", "or" or "," where the token separates two parts, else ""."""
-    if token.kind == "text":
-        word = token.value.strip(" ,;").casefold()
-        return word if word in ("and", "or") else "," if not word else ""
-    if token.kind == "command":
-        return _CONNECTIVES.get(token.value, "")
-    return "," if token.value in (",", ";") else ""
-
-
-def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
-    return [
-        tokens[start + 1 : end]
-        for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
-    ]
-
-
-def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
-    places = [i for i in outside(tokens) if connective(tokens[i])]
-    parts: list[Tokens] = []
-    words: list[str] = []
-    for part, at in zip(cut_at(tokens, places), [*places, None], strict=True):
-        word = "," if at is None else connective(tokens[at])
-        if part:
-            parts.append(part)
-            words.append(word)
-        elif words and word != ",":
-            words[-1] = word  # ", and"
-    if len(parts) > MAX_PARTS:
-        raise Unreadable("too many parts")
-    return parts, set(words[:-1])
-
-
-def split(tokens: Tokens, command: str) -> list[Tokens]:
-    places = [i for i, token in enumerate(tokens) if token.value == command]
-    return [part for part in cut_at(tokens, places) if part]

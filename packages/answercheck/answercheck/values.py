@@ -36,7 +36,6 @@ _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
 _PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
              "csch"}  # fmt: skip
-_INVERSE = {"arc" + name: "a" + name for name in _PERIODIC}  # the latter in mpmath
 MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
 _CONSTANTS = {"\\pi": MP.pi, "e": MP.e, "i": MP.j}
 
@@ -163,17 +162,14 @@ class Evaluation:
         if base == 0:
             return base
         is_whole = is_exact and power.denominator == 1
-        is_short = isinstance(base, Fraction) and (
-            abs(base) == 1 or abs(power) * bits_of(base) <= MAX_BITS
-        )
+        is_short = isinstance(base, Fraction) and abs(power) * bits_of(base) <= MAX_BITS
         if is_whole and is_short:
             return base ** int(power)
         base = inexact(base)
         is_positive = is_real(base) and base > 0
         if not is_exact:
-            if self.real and not is_positive:
-                raise Undefined("power of what is not positive")
-            self.limited(power * MP.log(base))
+            if (self.real and not is_positive) or abs(power * MP.log(base)) > MAX_MAGNITUDE:
+                raise Undefined("power of what is not positive, or too large")
             return base**power
         if abs(power * MP.mag(base)) > MAX_PRECISION:
             raise Undefined("too large")
@@ -186,12 +182,6 @@ class Evaluation:
             raise Undefined("root of a negative number")
         return base ** inexact(power)
 
-    def limited(self, value: Number) -> Number:
-        """What a periodic or exponential function may be taken of."""
-        if abs(value) > MAX_MAGNITUDE:
-            raise Undefined("too large")
-        return value
-
     def call(self, name: str, arguments: Tree, in_angle: bool) -> Number:
         values = [self.value(argument, name in _PERIODIC) for argument in arguments]
         if name in _EXACT and all(isinstance(value, Fraction) for value in values):
@@ -201,9 +191,11 @@ class Evaluation:
         values = [inexact(value) for value in values]
         are_real = all(map(is_real, values))
         if name in _PERIODIC:
-            return getattr(MP, name)(self.limited(*values))
-        if name in _INVERSE:
-            inverse = getattr(MP, _INVERSE[name])(*values)
+            if abs(values[0]) > MAX_MAGNITUDE:
+                raise Undefined("too large")
+            return getattr(MP, name)(*values)
+        if name.startswith("arc"):
+            inverse = getattr(MP, name.replace("arc", "a", 1))(*values)
             if self.real and not is_real(inverse):
                 raise Undefined(name)
             return inverse
@@ -226,7 +218,8 @@ class Evaluation:
 
 
 def bits_of(value: Fraction) -> int:
-    return value.numerator.bit_length() + value.denominator.bit_length()
+    """How fast its powers grow: 0 of 1 and -1."""
+    return value.numerator.bit_length() + value.denominator.bit_length() - 2
 
 
 def bounded(value: Number) -> Number:
@@ -296,20 +289,15 @@ def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
     """Where expressions are compared; with branches, which may begin anywhere, at every scale."""
     if not names:
         return [{}]
-    points = [at_point(names, point) for point in range(POINTS)]
+    points = [{name: coordinate(name, i) for name in names} for i in range(POINTS)]
     if not any(map(has_branches, trees)):
         return points
     numbers = {value for tree in trees for value in constants(tree) if value < 1 << 64}
     for value in sorted(numbers, reverse=True)[:MOST_CONSTANTS]:
         points += [dict.fromkeys(names, by * value) for by in (1, -1, 3)]
     for scale in _SCALES:  # near to, below and above 0
-        at_scale = (at_point(names, point) for point in (1, 2, 3))
-        points += [{name: scale * value for name, value in at.items()} for at in at_scale]
+        points += [{name: scale * coordinate(name, i) for name in names} for i in (1, 2, 3)]
     return points
-
-
-def at_point(names: frozenset[str], point: int) -> Point:
-    return {name: coordinate(name, point) for name in names}
 
 
 def has_branches(tree: Tree) -> bool:
@@ -356,7 +344,8 @@ def proportional(a: Tree, b: Tree, imaginary: bool, positive: bool) -> bool:
     """Whether `a` is `b` times a constant other than 0, or above 0, and neither is constant."""
     names = variables(a, b, imaginary=imaginary)
     for point in range(POINTS):
-        x, y = (replaced(tree, at_point(names, point)) for tree in (a, b))
+        where = {name: coordinate(name, point) for name in names}
+        x, y = (replaced(tree, where) for tree in (a, b))
         at = [attempted(z, {}, FIRST_PRECISION, not imaginary) for z in (x, y)]
         if None in at or any(equal(z, ZERO, imaginary) for z in (x, y)):
             continue

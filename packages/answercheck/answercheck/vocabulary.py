@@ -3,11 +3,6 @@
 import re
 
 
-def words(text: str) -> list[str]:
-    """For tables that would be long as lists."""
-    return text.split()
-
-
 def word_set(text: str) -> set[str]:
     return set(text.split())
 
@@ -25,7 +20,7 @@ _SPELLINGS = {  # a command or sign, and the other names that it has
     "cup": "bigcup", "neg": "lnot", "quad": "qquad", "log": "lg", "arcsinh": "arsinh",
     "arccosh": "arcosh", "arctanh": "artanh",
 }  # fmt: skip
-SYNONYMS = {other: name for name, others in _SPELLINGS.items() for other in words(others)}
+SYNONYMS = {other: name for name, others in _SPELLINGS.items() for other in others.split()}
 
 FONTS = word_set(
     "mathbf boldsymbol mathit mathcal mathnormal bm pmb mathfrak mathscr mathord mathop"
@@ -40,20 +35,19 @@ FUNCTIONS = word_set(
 )
 WORD_COMMANDS = {  # plain words that are commands: of that name, or of another
     "infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
-    "lg": "log", "arsinh": "arcsinh", "arcosh": "arccosh", "artanh": "arctanh",
 }  # fmt: skip
-for _name in (*FUNCTIONS, *words("pi sqrt infty theta alpha beta gamma lambda cbrt")):
-    WORD_COMMANDS[_name] = _name
-
-_ONES = words(
-    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
-    sixteen seventeen eighteen nineteen"""
+_AS_COMMANDS = FUNCTIONS | word_set(
+    "lg arsinh arcosh artanh pi sqrt infty theta alpha beta gamma lambda cbrt"
 )
-_TENS = words("twenty thirty forty fifty sixty seventy eighty ninety")
-_POWERS_OF_1000 = words("thousand million billion trillion")
-NUMBER_WORDS = {word: number for number, word in enumerate(_ONES)}
-NUMBER_WORDS |= {word: 10 * number for number, word in enumerate(_TENS, 2)} | {"hundred": 100}
-NUMBER_WORDS |= {word: 1000**power for power, word in enumerate(_POWERS_OF_1000, 1)}
+WORD_COMMANDS |= {word: SYNONYMS.get(word, word) for word in _AS_COMMANDS}
+
+_ONES = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen
+    fifteen sixteen seventeen eighteen nineteen"""
+_TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
+_POWERS_OF_1000 = "thousand million billion trillion"
+NUMBER_WORDS = {word: number for number, word in enumerate(_ONES.split())} | {"hundred": 100}
+NUMBER_WORDS |= {word: 10 * number for number, word in enumerate(_TENS.split(), 2)}
+NUMBER_WORDS |= {word: 1000**power for power, word in enumerate(_POWERS_OF_1000.split(), 1)}
 
 WORDS_AFTER_NUMBERS = word_set("am pm AM PM in pct")  # and in text
 WORDS_BEFORE_UNITS = word_set("per square sq cubic cu")
@@ -146,7 +140,7 @@ _PLAIN = re.compile(
     rf"{_SYMBOL}(?:\s*(?:/|\*|\\cdot|\\times|-|(?<=\s))\s*\(?{_SYMBOL}\)?)*"
     r"(?=\s*(?:$|[,;.)\]}&]|\\\\|\d|\\text|\\cup|\\q?quad|(?:and|or|of|per|is|each|a)\b|[a-z]{4}))"
 )
-_LETTERS = re.compile(r"[a-zA-Z]+")
+_LETTERS = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]+")
 # Of two small letters only these are units in a gold answer: "3 cd" is rather c times d.
 _USUAL = word_set("cm mm km kg mg ml oz lb ft yd hr ms mi in")
 # "3mg" may be three m g: as a gold answer it is a unit only after a space, or where it is of these.
@@ -158,7 +152,7 @@ def plain_units(text: str, at: int, is_gold: bool) -> str:
     match = _PLAIN.match(text, at)
     if match is None:
         return ""
-    words = _LETTERS.findall(match[0].replace("\\cdot", "").replace("\\times", ""))
+    words = _LETTERS.findall(match[0])
     if not all(word in SYMBOLS for word in words) or max(map(len, words)) < 2:
         return ""
     if is_gold and any(len(word) == 2 and word.islower() and word not in _USUAL for word in words):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "answercheck"
 FILES = sorted(PACKAGE.rglob("*.py"))
-MAX_LINES, MAX_FILE_LINES, MAX_FUNCTION_LINES = 2720, 400, 60
+MAX_LINES, MAX_FILE_LINES, MAX_FUNCTION_LINES = 2600, 400, 60
 
 
 def test_it_is_small():
