@@ -103,6 +103,7 @@ _REWRITTEN: list[tuple[str, str | Callable[[re.Match], str]]] = [  # in this ord
         r" \\mod \1\2",
     ),
 ]
+_REWRITES = [(re.compile(pattern), replacement) for pattern, replacement in _REWRITTEN]
 
 
 def cleaned(text: str) -> str:
@@ -114,8 +115,8 @@ def cleaned(text: str) -> str:
         return "".join(filter(None, choice.groups()))
     if "\\over " in text or "\\choose" in text:
         text = "{" + text + "}"
-    for pattern, replacement in _REWRITTEN:
-        text = re.sub(pattern, replacement, text)
+    for pattern, replacement in _REWRITES:
+        text = pattern.sub(replacement, text)
     return _without_commas(text.strip())
 
 
