@@ -11,13 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.algorithms import (
-    advantages,
-    divergence,
-    losses,
-    objectives,
-    schedules,
-)
+from unslothrl.algorithms import advantages, divergence, losses, objectives, schedules
 from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_terms
 from unslothrl.records import Update

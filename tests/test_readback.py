@@ -31,11 +31,6 @@ pytestmark = pytest.mark.real
 LR = 2e-5
 
 
-@pytest.fixture(scope="module")
-def backend(bases, make_backend):
-    return make_backend(bases["biases"])
-
-
 @pytest.fixture
 def versions(backend):
     """-> a function: the adapter of a version, a step of Adam at `LR` from the one before."""
