@@ -193,17 +193,6 @@ def test_what_a_smaller_adapter_leaves_behind(vllm_engine, versions, monkeypatch
             refuses(vllm_engine, again, r"none was published|not zero beyond rank 4")
 
 
-def test_a_request_without_its_adapter(vllm_engine, versions, monkeypatch):
-    vllm_engine.load(versions(130))
-    add_request = vllm_engine.llm.llm_engine.add_request
-    without = lambda *given, lora_request: add_request(*given)  # noqa: E731
-    monkeypatch.setattr(vllm_engine.llm.llm_engine, "add_request", without)
-    vllm_engine.add(requests(1)[0])
-    with pytest.raises(AdapterMismatch, match="v130: a request was drawn without an adapter"):
-        vllm_engine.step()
-    vllm_engine.abort(["0"])
-
-
 def test_a_version_that_comes_back_into_its_slot_is_compared_again(vllm_engine, versions):
     """One slot and two versions in flight: vLLM reads the older one from its file again, which is
     damaged here."""

@@ -211,6 +211,8 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
         "selected": True, "policy_version": 0,
     }  # fmt: skip
     assert [row["selected"] for row in rows] == [False, True, True, True]
+    filtered = rollout_rows([group("a", [1.0, 1.0])])  # count as generated
+    assert [(row["advantage"], row["selected"]) for row in filtered] == [(0.0, False)] * 2
 
 
 def test_rollouts_of_episodes_have_their_turns_and_why_they_are_lost():
