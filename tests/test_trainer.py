@@ -1,6 +1,7 @@
 """The loop and the stream over stand-ins for actors and learners: who draws what, under which
 version, and what happens when nothing can be learnt or nothing is finite."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from unslothrl.records import Sampling
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.saving import MOST_WAITING, Saving
 from unslothrl.training.trainer import MOST_RECOVERIES, Trainer
 
 SMALL = {
@@ -267,3 +269,17 @@ def test_learners_that_are_lost_before_any_step_is_whole_start_from_the_beginnin
     run.trainer.train()
     assert len(starts) == 1 and run.trainer.boundary.state.step == 2
     assert [row["step"] for row in run.metrics()] == [1, 2]
+
+
+def test_calls_run_in_order_while_the_caller_goes_on_and_after_an_error():
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, 60.0)
+    saving.run(int, "x")
+    for number in range(MOST_WAITING - 2):
+        saving.run(done.append, number)
+    assert done == []  # the first is still waiting, and this line was reached
+    gate.set()
+    with pytest.raises(ValueError, match="invalid literal"):
+        saving.wait()
+    saving.wait()
+    assert done == list(range(MOST_WAITING - 2))
