@@ -6,8 +6,6 @@ import os
 import re
 import runpy
 import signal
-import subprocess
-import sys
 import tempfile
 
 from unslothrl.system import variables
@@ -28,6 +26,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from python_process import python
 
 from unslothrl.records import LORA_TARGETS
 
@@ -149,6 +148,14 @@ def make_base(kind: str, folder: Path, std: dict[str, float], **sizes: int) -> P
 
 
 @pytest.fixture(scope="session")
+def tokenizer():
+    from unslothrl import embedded
+    from unslothrl.weights import base_model
+
+    return base_model.load_tokenizer(embedded.BASE)
+
+
+@pytest.fixture(scope="session")
 def sixteen_bit_bases(tmp_path_factory) -> dict[str, Path]:
     return {
         kind: make_base(kind, tmp_path_factory.mktemp(f"base-{kind}"), STD, **SMALL)
@@ -187,6 +194,11 @@ def make_backend():
     return make
 
 
+@pytest.fixture(scope="module")
+def backend(bases, make_backend):
+    return make_backend(bases["biases"])
+
+
 @pytest.fixture(scope="session")
 def vllm_engine(bases):
     """The one vLLM of the session, over the base with biases, with slots for three versions."""
@@ -221,11 +233,7 @@ def targets_by_layer(names) -> set[tuple[int, str]]:
 def run_script(name: str, *arguments: object, cwd: Path, timeout=1200, **variables: str) -> str:
     """Runs a file of tests/ in a process of its own. -> what it printed"""
     tests = Path(__file__).parent
-    done = subprocess.run(
-        [sys.executable, tests / name, *map(str, arguments)], cwd=cwd, timeout=timeout, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tests.parent, tests))),
-             **variables},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-8000:]
-    return done.stdout
+    path = os.pathsep.join(map(str, (tests.parent, tests)))
+    environ = {**os.environ, "PYTHONPATH": path, **variables}
+    done = python(tests / name, *arguments, cwd=cwd, timeout=timeout, env=environ)
+    return done.stdout + done.stderr

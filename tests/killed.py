@@ -7,8 +7,9 @@ EIGHT_BIT in the environment learners step with bitsandbytes' 8-bit Adam, as the
 """
 
 import os
+import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 PHASES = {  # name -> module, class or "", function
@@ -51,6 +52,21 @@ def tell(function: Callable, number: int, descriptor: int) -> Callable:
         return function(*arguments, **keywords)
 
     return told
+
+
+def killed_in(phase: str, number: int, arguments: Sequence[str]) -> None:
+    """Runs the program, and kills it when it enters `phase` for the `number`th time."""
+    reading, writing = os.pipe()
+    process = subprocess.Popen(
+        [sys.executable, __file__, phase, str(number), str(writing), "--", *arguments],
+        pass_fds=[writing], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    os.close(writing)
+    entered = os.read(reading, 1)
+    process.kill()
+    said = process.communicate()[1]
+    os.close(reading)
+    assert entered and process.returncode == -9, said.decode()[-3000:]
 
 
 def use_eight_bit_adam() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 from hosts import Host
+from runs_compared import rows as rows_of
 
 from unslothrl.embedded import task
 from unslothrl.system.variables import PROCESS
@@ -99,12 +100,7 @@ class RunOnHosts:
 
     def metrics(self) -> list[dict[str, Any]]:
         """The steps that have ended, in order."""
-        try:
-            text = (self.folder / "metrics.jsonl").read_text()
-        except FileNotFoundError:
-            return []
-        rows = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-        return [row for row in rows if row["step"]]
+        return [row for row in rows_of(self.folder / "metrics.jsonl") if row["step"]]
 
     def wait_for_step(self, step: int, timeout_s: float) -> None:
         self.wait(f"step {step}", lambda: len(self.metrics()) >= step, timeout_s)
@@ -172,7 +168,7 @@ def groups_of(folder: Path) -> Iterator[tuple[int, str, list[int]]]:
     for path in sorted((folder / "rollouts").glob("step_*.jsonl")):
         step = int(path.stem.removeprefix("step_"))
         candidates: list[int] = []
-        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows = rows_of(path)
         for row, following in itertools.zip_longest(rows, rows[1:]):
             candidates.append(row["candidate"])
             if following is None or following["candidate"] == 0:

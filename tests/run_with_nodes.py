@@ -62,7 +62,6 @@ class Story:
     marks: Path  # where each actor leaves a file NAME.PID when it starts
     is_alive: Callable[[], set[str]]  # the ids of the nodes that live
     work: Callable[[], dict[str, int]]  # groups that were given to each actor
-    until: str  # what happens last
     happened: list[dict] = field(default_factory=list)
     steps: int = 0
 
@@ -98,8 +97,6 @@ class Story:
             yield
         seconds = round(time.monotonic() - self.began, 1)
         self.happened.append({"what": what, "step": self.steps, "seconds": seconds})
-        if what == self.until:
-            raise Enough
 
     def tell(self) -> Iterator[None]:
         yield from self.wait_for("started", {"actor-0": ["home0"]})
@@ -128,7 +125,6 @@ class Story:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--max_staleness", type=int, default=0)
-    parser.add_argument("--until", default="killed", help="what happens last: see `Story.tell`")
     given = parser.parse_args()
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, else all others stall them for seconds
     os.environ["PYTHONPATH"] = PATH
@@ -164,7 +160,7 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     def alive() -> set[str]:
         return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
 
-    story = Story(nodes, marks, alive, lambda: dict(given), options.until)
+    story = Story(nodes, marks, alive, lambda: dict(given))
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus))
     config = config_of({**flags, "max_steps": STEPS})

@@ -9,6 +9,7 @@ from fakes import FakeEngine, draw_groups, task
 
 from unslothrl import rewards
 from unslothrl.actors.actor import Actor
+from unslothrl.actors.scoring import BackgroundScoring
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.engines.base import Finished
 from unslothrl.records import Assignment, Completion, Group, Sampling, seed_of
@@ -169,3 +170,36 @@ def test_the_progress_counts_every_completion():
     cluster.gather([call], lambda *state: seen.append(state))
     assert seen == sorted(seen) and seen[-1] == (2, 2)
     cluster.close()
+
+
+def test_what_waits_meanwhile_goes_into_one_call():
+    calls, begun, go_on = [], threading.Event(), threading.Event()
+
+    def score(work):
+        calls.append(list(work))
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return list(work)
+
+    scoring = BackgroundScoring(score, at_the_end=False)
+    scoring.add(1)
+    assert begun.wait(WAIT_S)
+    scoring.add(2)
+    scoring.add(3)
+    go_on.set()
+    scoring.finish()
+    assert calls == [[1], [2, 3]] and scoring.take() == [1, 2, 3]
+    scoring.close()
+
+
+def test_an_error_comes_out_of_the_next_take():
+    def broken(work):
+        raise ValueError("broken")
+
+    scoring = BackgroundScoring(broken, at_the_end=False)
+    scoring.add(1)
+    scoring.finish()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="broken"):
+            scoring.take()
+    scoring.close()

@@ -11,12 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.algorithms import (
-    advantages,
-    divergence,
-    losses,
-    objectives,
-)
+from unslothrl.algorithms import advantages, divergence, losses, objectives
 from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_terms
 from unslothrl.algorithms.objective import learning_rate_share

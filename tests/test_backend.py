@@ -21,7 +21,6 @@ from unslothrl.engines.base import generate
 from unslothrl.engines.transformers import TransformersEngine
 from unslothrl.learners.learner import Learner
 from unslothrl.records import LORA_TARGETS, Batch, Request, Sample, Sampling
-from unslothrl.training.updates import split_batch
 from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real
@@ -231,36 +230,6 @@ def test_a_starting_adapter_is_trained_on_and_is_the_reference(bases, make_backe
     assert torch.equal(again, moved) and not torch.equal(moved, policy)
     assert all(parameter.requires_grad for parameter in second.parameters().values())
     assert second.publish(1).weights != first.publish(1).weights
-
-
-def test_training_goes_on_exactly_after_a_restart(bases, make_backend):
-    def run(learner, steps):
-        for _ in range(steps):
-            learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
-            learner.step(LRS)
-
-    one = learner_of(make_backend(bases["plain"]), bases["plain"])
-    run(one, 2)
-    saved = one.save_state()
-    run(one, 2)
-    other = learner_of(make_backend(bases["plain"], seed=9), bases["plain"])
-    other.load_state(saved)
-    run(other, 2)
-    assert other.backend.publish(4) == one.backend.publish(4)
-
-
-def test_learners_that_split_a_batch_step_like_one(bases, make_backend):
-    batch = Batch(samples(), len(LENGTHS), 44)
-    whole = learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"])
-    whole.forward_backward(batch)
-    whole.step(LRS)
-    pair = [learner_of(make_backend(bases["plain"], dtype="float32"), bases["plain"]) for _ in "ab"]
-    updates = Learner.update_in_turn(pair, split_batch(batch, 2), LRS)
-    assert len({update.grad_norm for update in updates}) == 1
-    assert pair[0].backend.publish(1) == pair[1].backend.publish(1)
-    for name, parameter in whole.backend.parameters().items():
-        other = pair[0].backend.parameters()[name]
-        assert torch.allclose(parameter, other, atol=2e-5), name
 
 
 def test_what_is_measured_has_no_dropout(bases, make_backend):

@@ -23,11 +23,6 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def backend(bases, make_backend):
-    return make_backend(bases["biases"])
-
-
-@pytest.fixture(scope="module")
 def shape(backend):
     return Published(backend.publish(0)).shape()
 

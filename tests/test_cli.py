@@ -188,3 +188,20 @@ def test_commands_options_and_values_are_completed(line, expected):
     done = light("main()", {"numpy", "torch", "ray", "transformers"}, **asked,
                  _UNSLOTHRL_COMPLETE="complete_bash")  # fmt: skip
     assert (done.returncode, done.stdout.split()) == (0, expected), done.stderr
+
+
+def test_what_a_message_quotes_does_not_steer_the_terminal(capsys, tmp_path):
+    """A row's columns are the data set's."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"\\u001b]0;owned\\u0007\\u202e": 1, "completion": "x"}\n')
+    assert cli.main(["score", str(file), "--reward", "boxed"]) == cli.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable() and "owned" in line
+
+
+def test_a_current_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "x").mkdir()
+    monkeypatch.chdir(tmp_path / "x")
+    (tmp_path / "x").rmdir()
+    assert cli.main(["recipes"]) == cli.FAILED
+    assert capsys.readouterr() == ("", "unslothrl: No such file or directory\n")

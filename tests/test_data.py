@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from few_cases import few
+from python_process import python
 
 from unslothrl import embedded, rewards
 from unslothrl.cluster.build import data_options
@@ -32,11 +31,6 @@ from unslothrl.rewards.reward import THINK_AND_ANSWER
 from unslothrl.weights import adapter_use, base_model
 
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return base_model.load_tokenizer(embedded.BASE)
 
 
 @pytest.fixture
@@ -589,10 +583,7 @@ def test_a_large_file_is_streamed(tmp_path):
     path = tmp_path / "large.jsonl"
     rows = (f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n' for i in range(count))
     path.write_text("".join(rows))
-    words = [sys.executable, "-c", GIGABYTE, str(path)]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr
-    rows, memory_mb = map(int, done.stdout.split())
+    rows, memory_mb = map(int, python("-c", GIGABYTE, path, cwd=ROOT).stdout.split())
     assert rows == count - 15_000 and memory_mb < 150
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 from runs_compared import rows
+from stopped_run import as_flags
 from test_fit import gpus
 
 from unslothrl.commands import cli
@@ -30,10 +31,6 @@ SMALL = {  # another value of each
 }  # fmt: skip
 
 
-def command_line(options):
-    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
-
-
 def parsed(arguments):
     context = cli.parser().commands["train"].make_context("train", list(arguments))
     return {name: value for name, value in context.params.items() if value not in (None, [], ())}
@@ -49,7 +46,7 @@ def test_every_flag_with_a_value_reaches_its_option(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "problems.jsonl").write_text('{"problem": "What is 100 + 200?", "answer": "300"}\n')
     assert SMALL.keys() == {*DEFAULTS, *NAMES}
-    flags = parsed(command_line(SMALL))
+    flags = parsed(as_flags(SMALL))
     assert flags == {name: str(value) for name, value in SMALL.items()}
     config = resolve(flags, gpus(24_564, 24_564, 24_564)).config
     paths = {"dataset": str(tmp_path / "problems.jsonl"), "lora_save_path": str(tmp_path / "final")}
@@ -69,7 +66,7 @@ def test_a_job_runs_with_all_of_them(tmp_path, monkeypatch, capfd):
     known = [{"problem": f"What is 1{i}0 + 2{i}5?", "answer": str(305 + 20 * i)} for i in range(4)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known * 2))
     more = "--cluster local --engine transformers --eval_candidates 1"
-    assert cli.main([*command_line(SMALL), *more.split()]) == 0
+    assert cli.main([*as_flags(SMALL), *more.split()]) == 0
     folder = tmp_path / "runs" / "x"
     steps = [row for row in rows(folder / "metrics.jsonl") if "rollout/tokens" in row]
     assert len(steps) == 4  # 2 episodes of the 5 rows that are not held out, 4 a step

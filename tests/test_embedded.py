@@ -12,11 +12,6 @@ from unslothrl.embedded import task
 from unslothrl.weights import base_model
 
 
-@pytest.fixture(scope="session")
-def tokenizer():
-    return base_model.load_tokenizer(embedded.BASE)
-
-
 @settings(deadline=None)  # loading transformers counts as part of the first example
 @given(text=st.text(alphabet=st.characters(exclude_categories=("Cs",))))
 def test_any_text_survives_the_tokenizer(tokenizer, text):

@@ -43,11 +43,6 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")
-def backend(bases, make_backend):
-    return make_backend(bases["biases"])
-
-
-@pytest.fixture(scope="module")
 def own(bases, make_backend):
     return make_backend(bases["biases"], trained=False, seed=3)
 

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from stopped_run import MACHINE as CPU
 from test_mirror import add_step, made, make_run, run, tree, watched  # noqa: F401
 
 from unslothrl.config.toml_files import to_toml
@@ -14,10 +15,7 @@ from unslothrl.mirror import fetching
 from unslothrl.mirror.fetching import Target
 from unslothrl.mirror.mirror import Sender
 from unslothrl.runs.resolve import resolve
-from unslothrl.system.machine import Machine
 from unslothrl.tracking import origin
-
-CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 
 
 def fetch(url: object, output_dir: Path) -> Path:

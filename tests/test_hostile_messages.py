@@ -119,19 +119,23 @@ def earned(folder, rules=None, **options):
 
 
 @pytest.mark.parametrize(
-    ("reward", "reason"),
+    ("given", "reason"),
     few(
         [
-            ("1e308", "its reward is 1e+308"),
-            ("10**400", "OverflowError"),
-            ("b'1.0'", "its reward is b'1.0'"),
-            ("6e11", "its rewards come to 1.2e+12"),
-        ]
+            ({"reward": "1e308"}, "its reward is 1e+308:"),
+            ({"score": "5"}, " is 5: give 0 to 1"),
+            ({"reward": "10**400"}, "OverflowError:"),
+            ({"reward": "b'1.0'"}, "its reward is b'1.0':"),
+            ({"reward": "6e11"}, "its rewards come to 1.2e+12:"),
+            ({"score": "-7"}, " is -7: give 0"),
+            ({"score": "float('nan')"}, "finite number"),
+        ],
+        2,
     ),
 )
-def test_a_reward_beyond_the_bound_of_rewards_costs_the_episode(reward, reason, tmp_path):
-    lost = earned(tmp_path, reward=reward)
-    assert lost.lost.startswith(f"{reason}:")
+def test_a_reward_or_score_that_is_out_of_bounds_costs_the_episode(given, reason, tmp_path):
+    lost = earned(tmp_path, **given)
+    assert reason in lost.lost if "score" in given else lost.lost.startswith(reason)
     assert (lost.reward, lost.completion.is_lost) == (0.0, True)
 
 
@@ -142,14 +146,6 @@ def test_the_rewards_of_an_episode_are_bounded_as_they_are_made_one(tmp_path):
     lost = earned(tmp_path, reward="6e11", last="6e11")
     assert lost.lost.startswith("its rewards come to 1.8e+12")
     assert earned(tmp_path, last="1e13").lost.startswith("its finish is 1e+13")
-
-
-@pytest.mark.parametrize(
-    ("score", "reason"),
-    few([("5", "is 5: give 0 to 1"), ("-7", "is -7: give 0"), ("float('nan')", "finite number")]),
-)
-def test_a_score_that_is_not_from_0_to_1_costs_the_episode(score, reason, tmp_path):
-    assert reason in earned(tmp_path, score=score).lost
 
 
 # What JSON or UTF-8 lacks

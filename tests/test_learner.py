@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from few_cases import few
-from test_backend import LENGTHS, LRS, learner_of, samples
+from test_backend import LENGTHS, LRS, check_close, learner_of, samples
 
 from unslothrl.algorithms.objective import Objective
 from unslothrl.learners.learner import Learner, checksum
@@ -125,27 +125,7 @@ def test_the_critics_gradient_does_not_depend_on_micro_batches(bases, make_backe
         torch.nn.init.constant_(backend.value_head.weight, 1e-3)
         learner.forward_backward(batch(measured(learner)))
         found[size] = {n: p.grad.clone() for n, p in backend.critic_parameters().items()}
-    for name, expected in found[8].items():
-        difference = (found[1][name] - expected).abs().max()
-        assert difference <= 1e-5 * max(1.0, expected.abs().max()), name
-
-
-def test_ppo_goes_on_exactly_after_a_restart(bases, make_backend):
-    def run(learner, steps):
-        for _ in range(steps):
-            learner.forward_backward(batch(measured(learner)))
-            learner.step(LRS)
-
-    one = learner_of(make_backend(bases["plain"]), bases["plain"], objective="ppo")
-    run(one, 2)
-    saved = one.save_state()
-    run(one, 2)
-    other = learner_of(make_backend(bases["plain"], seed=9), bases["plain"], objective="ppo")
-    other.load_state(saved)
-    run(other, 2)
-    assert other.save_state() == one.save_state()
-    with pytest.raises(ValueError, match="a different LoRA"):
-        learner_of(make_backend(bases["plain"]), bases["plain"]).load_state(saved)
+    check_close(found[1], found[8])
 
 
 @pytest.mark.parametrize("bad", few([float("nan"), float("inf")]))
@@ -233,6 +213,8 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     for result in results:
         assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
         assert result.critic_grad_norm == pytest.approx(expected.critic_grad_norm, rel=1e-5)
+    for name, parameter in whole.backend.parameters().items():
+        assert torch.allclose(parameter, pair[0].backend.parameters()[name], atol=2e-5), name
     for _ in "ab":
         Learner.update_in_turn(pair, parts, LRS, train_policy)
     assert pair[0].save_state() == pair[1].save_state()

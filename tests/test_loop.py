@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
-from fakes import group
 from few_cases import few
 from runs_compared import rows as rows_of
 from test_newcomer_environment import shown
@@ -28,7 +27,6 @@ SMALL = {
     "num_candidates": 4, "topk": 4, "train_batch_size": 16, "max_steps": 2, "eval_every": 0,
     "save_every": 1,
 }  # fmt: skip
-IMPOSSIBLE = [{"problem": f"What is {i} + {i}?", "answer": "never"} for i in range(20)]
 
 
 @pytest.fixture
@@ -55,14 +53,6 @@ def metrics(folder: Path) -> list[dict]:
 
 def rollouts(folder: Path, step: int) -> list[dict]:
     return rows_of(folder / "rollouts" / f"step_{step:06d}.jsonl")
-
-
-@pytest.fixture
-def impossible(tmp_path) -> Path:
-    """Problems that no completion solves."""
-    path = tmp_path / "impossible.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in IMPOSSIBLE))
-    return path
 
 
 @pytest.mark.parametrize("learner", few(objectives.names(), among=["grpo"]))
@@ -95,41 +85,12 @@ def test_every_learner_trains(learner, train):
 
 
 @pytest.mark.slow
-def test_a_group_that_has_no_signal_is_replaced(train):
-    """Prompts are drawn again until the batch is full; filtered groups are in the rollouts too."""
-    _, folder, _, _ = train(learner="dapo", max_steps=1, max_resample=20)
-    (row,) = metrics(folder)
-    assert row["rollout/resamples"] > 0 and row["reward/filtered_groups"] > 0
-    by_task: dict[str, list[dict]] = {}
-    for candidate in rollouts(folder, 1):
-        by_task.setdefault(candidate["task"], []).append(candidate)
-    used = [rows for rows in by_task.values() if any(r["selected"] for r in rows)]
-    assert len(used) == 6 and row["train/selected_completions"] == 24
-    assert all(0 < sum(r["score"] for r in rows) < 4 for rows in used)
-    assert row["samples_seen"] == 4 * len(by_task)
-    assert len(by_task) >= 6 + row["reward/filtered_groups"]
-
-
-@pytest.mark.slow
-def test_a_batch_without_signal_is_skipped_with_a_line(train, impossible):
-    code, folder, out, _ = train(
-        learner="dapo", dataset=impossible, max_resample=2,
-        max_new_tokens=16, system_prompt="x", overlong_cache=0,
-    )  # fmt: skip
-    assert code == 0
-    assert "step 1 has nothing to learn from and is skipped: every group was filtered out" in out
-    for row in metrics(folder):
-        assert row["rollout/resamples"] == 2 and row["policy_version"] == 0
-        assert "train/loss" not in row and row["reward/mean"] >= 0
-    assert (folder / "report.html").exists()
-
-
-@pytest.mark.slow
 def test_a_batch_of_truncated_completions_is_skipped_with_a_line(train):
     code, folder, out, _ = train(
         learner="grpo", mask_truncated=True, max_new_tokens=2, overlong_cache=1
     )
     assert code == 0 and "every completion was truncated" in out
+    assert (folder / "report.html").exists()
     assert {row["reward/overlong"] for row in metrics(folder)} == {-1.0}
 
 
@@ -153,20 +114,6 @@ def broken(ratio, logprobs, advantages, clip):
     return ratio * float("nan"), advantages > 9
 OBJECTIVE = Objective(clip=broken)
 """
-
-
-@pytest.mark.slow
-def test_three_updates_that_are_not_finite_stop_the_run(train, tmp_path):
-    (tmp_path / "broken.py").write_text(NOT_FINITE)
-    code, folder, out, err = train(learner=tmp_path / "broken.py", max_steps=9)
-    assert code == 1 and err.count("\n") == 1
-    assert "3 updates in a row" in err and "bad_batch_000003.jsonl" in err and "--lr" in err
-    assert out.count("is not finite; nothing was changed") == 3
-    rows = metrics(folder)
-    assert [row["train/skipped_updates"] for row in rows] == [1, 1]
-    (first, *_) = (folder / "bad_batch_000003.jsonl").read_text().splitlines()
-    assert {"prompt_ids", "completion_ids", "advantages"} <= set(json.loads(first))
-    assert json.loads((folder / "summary.json").read_text())["status"] == "failed"
 
 
 @pytest.mark.parametrize("kind", few(["updates", "frozen policy", "not finite"], 0))
@@ -247,13 +194,6 @@ def test_overlong_by_hand():
     assert falls == sorted(falls, reverse=True)
 
 
-def test_filtered_groups_count_as_generated():
-    from unslothrl.tracking.rows import rollout_rows
-
-    rows = list(rollout_rows([group("a", [1.0, 1.0])]))
-    assert [(row["advantage"], row["selected"]) for row in rows] == [(0.0, False)] * 2
-
-
 SHAPED = """
 def shaped(completions, answers, level, prompts):
     assert all(prompt.strip() and "<|im_start|>" not in prompt for prompt in prompts)
@@ -290,27 +230,6 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
     for row in rollouts(folder, 1):
         assert int(row["rewards"]["shaped"]) in (0, 1, 2) and row["score"] in (0.0, 1.0)
     assert {row["task"].split("/")[0] for row in rollouts(folder, 1)} == {"rows.csv"}
-
-
-@pytest.mark.slow
-def test_code_is_scored_in_the_loop(train, tmp_path):
-    """The embedded base writes no programs: each earns 0, none fails, and nothing is learnt."""
-    tests = {"inputs": ["1"], "outputs": ["2"]}
-    rows = [
-        {"messages": [{"role": "user", "content": f"What is {i} + 1?"}], "test_cases": tests}
-        for i in range(100, 110)
-    ]
-    (tmp_path / "code.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    code, folder, _, err = train(
-        dataset=tmp_path / "code.jsonl", reward=["code", "format=0.5"], max_steps=1
-    )
-    assert code == 0, err
-    (row,) = metrics(folder)
-    assert row["reward/code"] == 0 and row["reward/failed"] == 0
-    assert 0 <= row["reward/format"] <= 0.5
-    assert "```python" not in rollouts(folder, 1)[0]["prompt"]  # which this base cannot follow
-    code, _, _, err = train(dataset=tmp_path / "code.jsonl", reward="boxed", max_prompt_tokens=600)
-    assert code == 2 and "no column answer" in err and len(err.splitlines()) == 1
 
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):

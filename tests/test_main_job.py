@@ -242,20 +242,6 @@ def test_a_run_that_generates_while_it_updates(partial, output):
     assert evaluated == [0, 2, 4]
 
 
-@pytest.mark.slow
-def test_a_resumed_run_ends_where_an_uninterrupted_one_does(output, whole):
-    """The second half in a process that knows nothing of the first."""
-    half = train_here(output, "half", max_steps=2)
-    python("-m", "unslothrl", "--resume", half, "--max_steps", "4", cwd=ROOT, timeout=300)
-    assert "\nmax_steps = 4\n" in (half / "config.toml").read_text()
-    name = "adapters/v000004/adapter_model.safetensors"
-    assert (half / name).read_bytes() == (whole / name).read_bytes()
-    same = ("reward/mean", "train/loss", "train/grad_norm", "samples_seen", "policy_version")
-    assert [row["step"] for row in metrics(half)] == [0, 1, 2, 3, 4]
-    for resumed, uninterrupted in zip(metrics(half)[1:], metrics(whole)[1:], strict=True):
-        assert [resumed[key] for key in same] == [uninterrupted[key] for key in same]
-
-
 def test_a_starting_adapter_is_where_training_starts(output, ray):
     """Another run's adapter is the reference, and training changes it."""
     start = ray / "adapters" / "v000003"

@@ -1,19 +1,15 @@
 """Whole runs with a mirror: the machine that they ran on is gone, and they go on elsewhere."""
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from killed import killed_in
 from test_main_job import ALONE, SMALL, metrics
 
 from unslothrl.commands import cli
 
 pytestmark = pytest.mark.real
-
-HERE = Path(__file__).parent
 
 
 def flags(output: Path, *more: str, **options) -> list[str]:
@@ -21,27 +17,12 @@ def flags(output: Path, *more: str, **options) -> list[str]:
     return [text for flag, value in given.items() for text in (f"--{flag}", str(value))] + [*more]
 
 
-def killed(arguments: list[str], phase: str, number: int) -> None:
-    """Runs the program until it enters a phase for that time, then SIGKILL."""
-    read, write = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "killed.py"), phase, str(number), str(write), "--", *arguments],
-        pass_fds=[write], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    os.close(write)
-    reached = os.read(read, 1)
-    process.kill()
-    said = process.communicate()[1]
-    os.close(read)
-    assert reached == b"x", said.decode()[-3000:]
-
-
 @pytest.mark.slow
 def test_a_run_whose_machine_is_gone_ends_as_if_it_had_not_been(tmp_path):
     """Killed, its folder deleted, and continued from the mirror alone."""
     mirror = f"file://{tmp_path}/mirror"
     options = {"checkpoint_every": 1, "mirror": mirror, "resume": "auto", "run_name": "one"}
-    killed(["train", *flags(tmp_path / "first", **options)], "log", 4)
+    killed_in("log", 4, ["train", *flags(tmp_path / "first", **options)])
     shutil.rmtree(tmp_path / "first")
     second = tmp_path / "second"
     assert cli.main(["train", *flags(second, **options)]) == 0

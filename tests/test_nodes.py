@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ray_nodes import RayNodes, own_token
+from stopped_run import as_flags
 
 from unslothrl.cluster import joining, nodes, on_node
 from unslothrl.config.options import Config
@@ -30,11 +31,6 @@ OPTIONS = {
 REWARD = "from beside import VALUE\n\ndef reward(completion, answer):\n    return VALUE\n"
 
 
-def flags(**more) -> list[str]:
-    options = {**OPTIONS, **more}
-    return [text for name, value in options.items() for text in (f"--{name}", str(value))]
-
-
 @pytest.fixture(scope="module")
 def cluster():
     """A head and a second node, neither with a GPU."""
@@ -46,11 +42,12 @@ def cluster():
         started.close()
 
 
-def unslothrl(cluster: RayNodes, folder: Path, *arguments: str) -> subprocess.CompletedProcess:
-    environment = cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT))
+def trained(cluster: RayNodes, folder: Path) -> subprocess.CompletedProcess:
+    flags = as_flags({**OPTIONS, "ray_address": cluster.address})
     return subprocess.run(
-        [sys.executable, "-m", "unslothrl", *arguments],
-        env=environment, cwd=folder, capture_output=True, text=True, timeout=280,
+        [sys.executable, "-m", "unslothrl", *flags], cwd=folder,
+        env=cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT)),
+        capture_output=True, text=True, timeout=280,
     )  # fmt: skip
 
 
@@ -82,7 +79,7 @@ def test_a_node_with_another_version_is_refused_by_name(cluster, tmp_path):
     facts.mkdir(parents=True)
     (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: peft\nVersion: 0.1.0\n")
     try:
-        done = unslothrl(cluster, tmp_path, *flags(ray_address=cluster.address))
+        done = trained(cluster, tmp_path)
     finally:
         shutil.rmtree(facts.parent)
     last = done.stderr.strip().splitlines()[-1]
@@ -93,7 +90,7 @@ def test_a_node_with_another_version_is_refused_by_name(cluster, tmp_path):
 
 @pytest.mark.slow
 def test_a_run_on_two_nodes(cluster, tmp_path):
-    done = unslothrl(cluster, tmp_path, *flags(ray_address=cluster.address))
+    done = trained(cluster, tmp_path)
     assert done.returncode == 0, done.stderr
 
 

@@ -10,13 +10,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from python_process import python
+from test_algorithms import numbers
 
-from unslothrl.algorithms import (
-    advantages,
-    divergence,
-    losses,
-    objectives,
-)
+from unslothrl.algorithms import advantages, divergence, losses, objectives
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import FUNCTIONS, SCHEDULES, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
@@ -26,10 +22,6 @@ from unslothrl.errors import RunError, UserError
 LEARNERS = objectives.names()  # whatever is there: a new file is held to the same
 LIMIT = 20
 SHIPPED = {name: objectives.load(name) for name in LEARNERS}
-
-
-def numbers(*values: float, gradient: bool = False) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.float64, requires_grad=gradient)
 
 
 @dataclasses.dataclass

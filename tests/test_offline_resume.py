@@ -2,19 +2,17 @@
 
 import importlib
 import json
-import os
 import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import transformers
 from few_cases import few
+from killed import killed_in
 from runs_compared import exact, rows, signal_in
 
 from unslothrl.commands import cli
@@ -24,7 +22,6 @@ from unslothrl.offline.run import StageRun
 
 pytestmark = pytest.mark.real
 
-KILLED = Path(__file__).parent / "killed.py"
 STEPS = 6
 SMALL = "--model embedded --dataset rows.jsonl "
 SMALL += "--batch_size 8 --eval_problems 12 --eval_every 2 --checkpoint_every 1"
@@ -54,19 +51,6 @@ def arguments(kind: str, name: str, steps: int = STEPS, *more: str) -> list[str]
     return [*f"{KINDS[kind]} {SMALL} --max_steps {steps} --run_name {name}".split(), *more]
 
 
-def killed(phase: str, number: int, words: list[str]) -> int:
-    """Runs the program until it enters `phase` for the `number`th time. -> its exit code"""
-    reading, writing = os.pipe()
-    command = [sys.executable, str(KILLED), phase, str(number), str(writing), "--", *words]
-    process = subprocess.Popen(command, pass_fds=[writing])
-    os.close(writing)
-    entered = os.read(reading, 1)
-    process.kill()
-    os.close(reading)
-    assert entered
-    return process.wait(30)
-
-
 def tensors_of(adapter: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in adapter.glob("*.safetensors")}
 
@@ -89,11 +73,11 @@ def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
     assert cli.main(arguments(kind, "whole")) == 0
     draw = random.Random(kind)
     micro_steps = 2 * STEPS  # of 4 rows each, but for packed ones
-    assert killed("stage's step", draw.randint(3, micro_steps - 2), arguments(kind, "killed")) == -9
+    killed_in("stage's step", draw.randint(3, micro_steps - 2), arguments(kind, "killed"))
     phases = ("stage's checkpoint", "rename", "latest", "stage's log", "stage's adapter")
     phase = draw.choice(phases)
     again = KINDS[kind].split()[0]
-    assert killed(phase, 2, [again, "--resume", "runs/killed"]) == -9
+    killed_in(phase, 2, [again, "--resume", "runs/killed"])
     assert cli.main([again, "--resume", "runs/killed"]) == 0
     same(Path("runs/killed"), Path("runs/whole"))
 

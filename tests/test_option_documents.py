@@ -9,16 +9,15 @@ from pathlib import Path
 
 import option_documents
 import pytest
+from stopped_run import MACHINE as CPU
 
 from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN
 from unslothrl.runs.resolve import resolve
-from unslothrl.system.machine import Machine
 
 ROOT = Path(__file__).parents[1]
-CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text()
 
 

@@ -2,12 +2,12 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from python_process import python
 
 from unslothrl.system.memory import is_out_of_memory
 
@@ -19,13 +19,9 @@ def test_a_process_with_too_little_memory_updates_and_draws_the_same(bases):
     """It repeats an update with smaller micro-batches, and generates with fewer rows."""
     program = Path(__file__).with_name("limited_memory.py")
     path = os.pathsep.join([str(program.parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, str(program), str(bases["plain"])],
-        env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1",
-             "MALLOC_MMAP_THRESHOLD_": "65536"},  # what is freed goes back to the system
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back to the system
+    done = python(program, bases["plain"], env=environ, timeout=300)
     limited = json.loads(done.stdout.splitlines()[-1])
     update, generation = limited["update"], limited["generation"]
     assert "memory ran out: micro-batches are" in update["note"]

@@ -31,11 +31,6 @@ pytestmark = pytest.mark.real
 LR = 2e-5
 
 
-@pytest.fixture(scope="module")
-def backend(bases, make_backend):
-    return make_backend(bases["biases"])
-
-
 @pytest.fixture
 def versions(backend):
     """-> a function: the adapter of a version, a step of Adam at `LR` from the one before."""
@@ -196,17 +191,6 @@ def test_what_a_smaller_adapter_leaves_behind(vllm_engine, versions, monkeypatch
             vllm_engine.load(versions(number + 2))
             again = Adapter.of(number + 10, smaller.weights, smaller.config)
             refuses(vllm_engine, again, r"none was published|not zero beyond rank 4")
-
-
-def test_a_request_without_its_adapter(vllm_engine, versions, monkeypatch):
-    vllm_engine.load(versions(130))
-    add_request = vllm_engine.llm.llm_engine.add_request
-    without = lambda *given, lora_request: add_request(*given)  # noqa: E731
-    monkeypatch.setattr(vllm_engine.llm.llm_engine, "add_request", without)
-    vllm_engine.add(requests(1)[0])
-    with pytest.raises(AdapterMismatch, match="v130: a request was drawn without an adapter"):
-        vllm_engine.step()
-    vllm_engine.abort(["0"])
 
 
 def test_a_version_that_comes_back_into_its_slot_is_compared_again(vllm_engine, versions):

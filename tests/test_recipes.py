@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from runs_compared import rows as read
 
 from unslothrl.commands import cli, plan
 from unslothrl.config.offline_options import TABLES
@@ -147,10 +148,6 @@ def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
     return changes | {k: min(v, recipe[k]) for k, v in SIZES.items() if k in recipe}
 
 
-def read(path: Path) -> list[dict]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
-
-
 @pytest.mark.real
 @pytest.mark.slow  # `make recipe-test`
 @pytest.mark.parametrize("name", RECIPES)
@@ -171,6 +168,7 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     assert cli.main([command, "--recipe", name, "--run_name", "two", *flags]) == 0
     rows = read(Path("runs/two/metrics.jsonl"))
     assert [row["step"] for row in rows] == [0, 1, 2]
+    assert not any(row.get("reward/failed") for row in rows)
     if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
         assert any("train/loss" in row for row in rows)
     resolved = read_recipe("runs/two/config.toml", table)

@@ -3,16 +3,14 @@ real engine, real run folders."""
 
 import functools
 import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 from few_cases import few
+from killed import killed_in
 from runs_compared import differences, rows, signal_in
 
 from unslothrl.checkpoints.store import Checkpoints
@@ -208,6 +206,7 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     shutil.rmtree(moved)
     assert cli.main([*auto, "--max_steps", "5"]) == 0  # as that run has said
     assert [row["step"] for row in rows(folder / "metrics.jsonl")][-1] == 5
+    assert "\nmax_steps = 5\n" in (folder / "config.toml").read_text()
     assert len(list(tmp_path.iterdir())) == 1
     assert cli.main([*auto, "--lr", "1e-5", "--max_steps", "1"]) == 0
     assert len(list(tmp_path.iterdir())) == 2
@@ -230,18 +229,9 @@ def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkey
 @pytest.mark.parametrize("phase", few(["rename", "flush", "latest", "publish"]))
 def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
     """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
-    killed = str(Path(__file__).with_name("killed.py"))
     where = ["--output_dir", str(tmp_path), "--run_name", "x"]
-    for number, arguments in ((3, [*FLAGS, *where]), (1, ["--resume", str(tmp_path / "x")])):
-        reading, writing = os.pipe()
-        program = [sys.executable, killed, phase, str(number), str(writing), "--", "train"]
-        process = subprocess.Popen(
-            [*program, *arguments], pass_fds=[writing], stdout=subprocess.DEVNULL
-        )
-        os.close(writing)
-        if os.read(reading, 1):
-            process.kill()
-        process.wait()
+    killed_in(phase, 3, ["train", *FLAGS, *where])
+    killed_in(phase, 1, ["train", "--resume", str(tmp_path / "x")])
     assert cli.main(["--resume", str(tmp_path / "x")]) == 0
     assert differences(tmp_path / "x", whole) == []
 

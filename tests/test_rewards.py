@@ -52,12 +52,6 @@ def test_format_and_tag_count(reward, completion, expected):
     assert reward(completion) == pytest.approx(expected)
 
 
-def test_rewards_come_by_name_and_completion():
-    found = Scorer(rewards.choose(())).score([completed(GOOD, 9, "2"), completed("2", 1, "2")])
-    assert found.rewards == {"accuracy": [1.0, 0.0], "format": [0.1, 0.0], "tags": [0.2, 0.0]}
-    assert found.scores == [1.0, 0.0]
-
-
 def test_every_file_of_builtin_describes_a_reward():
     assert builtin.names() == (
         "accuracy", "boxed", "code", "countdown", "format", "search", "tags", "think_answer_tags",

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import safetensors.torch
 import torch
 from engine_contract import requests
+from test_readback import SWAP_LAYERS, in_files, with_settings
 
 from unslothrl import embedded
 from unslothrl.engines import vllm, vllm_split
@@ -26,7 +26,7 @@ from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.records import Sample, Sampling
 from unslothrl.weights import base_model
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import CONFIG_FILE
 from unslothrl.weights.published import Published
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
@@ -149,24 +149,16 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
 
     def alpha(folder: Path) -> None:
         path = folder / CONFIG_FILE
-        path.write_text(json.dumps({**json.loads(path.read_text()), "lora_alpha": 15}))
+        path.write_text(with_settings(path.read_text(), lora_alpha=15))
 
     def version_before(folder: Path) -> None:
         shutil.copytree(older, folder, dirs_exist_ok=True)
-
-    def layers_swapped(folder: Path) -> None:
-        tensors = safetensors.torch.load_file(folder / WEIGHTS_FILE)
-        swapped = {
-            name.translate(str.maketrans("01", "10")) if ".layers." in name else name: tensor
-            for name, tensor in tensors.items()
-        }
-        safetensors.torch.save_file(swapped, folder / WEIGHTS_FILE)
 
     for wrong, message in (
         (not_loaded, r"on GPU 0 of 2, none of its 2 slots"),
         (in_folder(alpha), r"on GPU 0 of 2, in slot \d, .*lora_B differs"),
         (in_folder(version_before), r"what vLLM reads it from is not what was published"),
-        (in_folder(layers_swapped), r"what vLLM reads it from is not what was published"),
+        (in_folder(in_files(SWAP_LAYERS)), r"what vLLM reads it from is not what was published"),
         (in_worker("layers"), r"on GPU 1 of 2, in slot \d, model\.layers\.0\..* differs"),
         (in_worker("bit"), r"on GPU 1 of 2, in slot \d, .* in 1 of \d+ values"),
         (in_worker("half"), r"on GPU 1 of 2, in slot \d, .* differs"),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from python_process import python
 
 ROOT = Path(__file__).parents[1]
 
@@ -60,11 +61,7 @@ def test_without_a_cluster_everything_listens_on_the_loopback_address(variables)
     variables.setenv("RAY_AUTH_TOKEN", "e" * 64)
     variables.setenv("RAY_TMPDIR", folder)
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=200
-        )
-        assert done.returncode == 0, done.stderr
-        said = json.loads(done.stdout.splitlines()[-1])
+        said = json.loads(python("-c", ALONE, timeout=200).stdout.splitlines()[-1])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     assert said["address"].startswith("127.0.0.1:") and said["worker"] == "127.0.0.1"

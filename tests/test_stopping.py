@@ -1,5 +1,7 @@
 """Orderly stops: signals and lost outputs, in processes of their own."""
 
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import sys
 import pytest
 from few_cases import few
 
+from unslothrl.commands import cli
 from unslothrl.system import stopping
 
 pytestmark = pytest.mark.real
@@ -106,3 +109,37 @@ def test_a_log_on_a_disk_that_becomes_full_stops_nothing(tmp_path):
         assert process.communicate(timeout=20) == (None, "") and process.returncode == 0
     text = (tmp_path / "log").read_text()
     assert text.startswith("ready\n") and text.endswith("end\n")
+
+
+# The program whose streams are closed, full, or read by something that stops early
+
+
+@pytest.mark.parametrize("flag", ["--help", "--version"])
+def test_a_reader_that_has_gone_is_met_in_silence(flag):
+    read_fd, write_fd = os.pipe()
+    os.close(read_fd)
+    with os.fdopen(write_fd, "wb") as closed:
+        done = subprocess.run(
+            [sys.executable, "-m", "unslothrl", flag],
+            stdout=closed, stderr=subprocess.PIPE, text=True, timeout=100,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (cli.FAILED, "")
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    few(
+        [
+            ("--help > /dev/full", cli.FAILED),
+            ("chat --adapter nowhere <&-", cli.USAGE),
+            ("--version <&-", 0),
+            ("chat --adapter nowhere 2>&-", cli.USAGE),
+            ("--version 2>&-", 0),
+        ],
+        3,
+    ),
+)
+def test_streams_that_are_full_or_closed(words, code):
+    line = f"{shlex.quote(sys.executable)} -m unslothrl {words}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=100)
+    assert done.returncode == code and done.stderr.count("\n") <= 1

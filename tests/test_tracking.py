@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics
 from unslothrl.tracking.rows import read_jsonl, rollout_rows
-from unslothrl.tracking.run_folder import RunFolder, free_name, json_line
+from unslothrl.tracking.run_folder import LOCK, RunFolder, free_name, is_free, json_line, locked
 from unslothrl.tracking.terminal import Terminal
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
@@ -211,6 +212,8 @@ def test_rollouts_have_exactly_the_keys_of_the_contract(folder):
         "selected": True, "policy_version": 0,
     }  # fmt: skip
     assert [row["selected"] for row in rows] == [False, True, True, True]
+    filtered = rollout_rows([group("a", [1.0, 1.0])])  # count as generated
+    assert [(row["advantage"], row["selected"]) for row in filtered] == [(0.0, False)] * 2
 
 
 def test_rollouts_of_episodes_have_their_turns_and_why_they_are_lost():
@@ -269,3 +272,56 @@ def test_sparkline_averages_neighbours_to_fit():
     assert metrics.sparkline([0, 0, 1, 1, 7, 7], 3) == "▁▂█"
     assert metrics.sparkline([2, 2], 10) == "▄▄"
     assert metrics.sparkline([], 10) == metrics.sparkline([1], 0) == ""
+
+
+# One process at a time trains into a folder: real locks, real processes
+
+HOLDS = """
+import os, sys
+from pathlib import Path
+from unslothrl.tracking.run_folder import locked
+lock = locked(Path(sys.argv[1]))
+if not os.fork(): print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_another_process_is_named_until_it_is_killed_though_its_child_lives(tmp_path):
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    assert not is_free(tmp_path)
+    with pytest.raises(UserError, match=rf"process {holder.pid} on host {platform.node()}:"):
+        locked(tmp_path)
+    holder.kill()
+    holder.wait()
+    locked(tmp_path).release()
+    holder.stdin.close()  # its child ends
+
+
+def test_a_run_folder_is_locked_from_its_creation_on(tmp_path):
+    folder = RunFolder.create(tmp_path, "x", "")
+    with pytest.raises(UserError, match="in use by process"):
+        RunFolder.create(tmp_path, "x", "")
+    with pytest.raises(UserError, match="in use by process"):
+        RunFolder.reopen(tmp_path / "x")
+    folder.close()
+    RunFolder.reopen(tmp_path / "x").close()
+
+
+def test_what_a_link_leads_to_is_not_emptied(tmp_path):
+    """A run's folder may be another's."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "run" / LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError):
+        locked(tmp_path / "run")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_any_content_is_no_holder(tmp_path):
+    for content in ("", "{"):
+        (tmp_path / LOCK).write_text(content)
+        locked(tmp_path).release()

@@ -1,6 +1,7 @@
 """The loop and the stream over stand-ins for actors and learners: who draws what, under which
 version, and what happens when nothing can be learnt or nothing is finite."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from unslothrl.records import Sampling
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
+from unslothrl.training.saving import MOST_WAITING, Saving
 from unslothrl.training.trainer import MOST_RECOVERIES, Trainer
 
 SMALL = {
@@ -124,13 +126,22 @@ def test_who_draws_what_is_a_function_of_the_run():
     assert list(stream.in_flight) == [7]  # numbers are never used twice
 
 
-def test_nothing_to_learn_from_publishes_nothing(tmp_path):
-    run = Run(tmp_path, never)
+FILTERED = {"learner": "dapo", "max_resample": 2, "overlong_cache": 0}
+
+
+@pytest.mark.parametrize(
+    ("options", "why", "resamples"),
+    [({}, "", None), (FILTERED, ": every group was filtered out", 2)],
+)
+def test_nothing_to_learn_from_publishes_nothing(tmp_path, options, why, resamples):
+    run = Run(tmp_path, never, **options)
     run.trainer.train()
     learner = run.learners["learner-0"]
     assert learner.steps == 0 and learner.calls.count("make_room") == 3
-    assert [row["policy_version"] for row in run.metrics()] == [0, 0, 0]
-    assert "step 1 has nothing to learn from and is skipped" in run.view.notes[0]
+    for row in run.metrics():
+        assert (row["policy_version"], row["reward/mean"]) == (0, 0)
+        assert row.get("rollout/resamples") == resamples and "train/loss" not in row
+    assert f"step 1 has nothing to learn from and is skipped{why}" in run.view.notes[0]
 
 
 def test_filtered_groups_are_replaced(tmp_path):
@@ -143,15 +154,21 @@ def test_filtered_groups_are_replaced(tmp_path):
     assert row["train/selected_completions"] == 24 and row["rollout/resamples"] > 0
     drawn = run.trainer.state.position
     assert row["samples_seen"] == 4 * drawn and drawn >= 16  # the sixth of every third task
+    rows = read_jsonl(run.folder.step_file("rollouts", 1))
+    assert len(rows) == 4 * drawn and len({each["task"] for each in rows}) == drawn
+    assert {int(each["task"]) % 3 for each in rows if each["selected"]} == {0}
+    assert 0 < row["reward/filtered_groups"] <= drawn - 6
 
 
 def test_updates_that_are_not_finite_are_counted_and_end_the_run(tmp_path):
     run = Run(tmp_path, steps=9)
     run.learners["learner-0"].losses = [float("nan"), 0.5] + [float("nan")] * 3
-    with pytest.raises(RunError, match=r"3 updates in a row .*bad_batch_000005"):
+    with pytest.raises(RunError, match=r"3 updates in a row .*bad_batch_000005.* --lr"):
         run.trainer.train()
     assert [row["train/skipped_updates"] for row in run.metrics()] == [1, 0, 1, 1]
     assert sum("nothing was changed" in note for note in run.view.notes) == 4
+    (first, *_) = read_jsonl(run.folder.path / "bad_batch_000005.jsonl")
+    assert {"prompt_ids", "completion_ids", "advantages"} <= first.keys()
 
 
 def test_the_state_goes_on_where_it_was_saved(tmp_path):
@@ -252,3 +269,17 @@ def test_learners_that_are_lost_before_any_step_is_whole_start_from_the_beginnin
     run.trainer.train()
     assert len(starts) == 1 and run.trainer.boundary.state.step == 2
     assert [row["step"] for row in run.metrics()] == [1, 2]
+
+
+def test_calls_run_in_order_while_the_caller_goes_on_and_after_an_error():
+    saving, gate, done = Saving(None), threading.Event(), []
+    saving.run(gate.wait, 60.0)
+    saving.run(int, "x")
+    for number in range(MOST_WAITING - 2):
+        saving.run(done.append, number)
+    assert done == []  # the first is still waiting, and this line was reached
+    gate.set()
+    with pytest.raises(ValueError, match="invalid literal"):
+        saving.wait()
+    saving.wait()
+    assert done == list(range(MOST_WAITING - 2))

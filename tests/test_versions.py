@@ -26,11 +26,6 @@ pytestmark = pytest.mark.real
 LOADS = {"vllm": 1_000, "transformers": 300}  # which has been run with 1,000 too
 
 
-@pytest.fixture(scope="module")
-def backend(bases, make_backend):
-    return make_backend(bases["biases"])
-
-
 @pytest.fixture(params=few(["vllm", "transformers"]))
 def engine(request, bases, make_backend):
     if request.param == "vllm":
