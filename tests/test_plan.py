@@ -38,12 +38,10 @@ def cards(*sizes_gb: float) -> Machine:
 def placed(config: Config, machine: Machine, *given: str) -> Placement:
     """With the options of the engines that were not given."""
     resources = Resources.of_machine(config, machine)
-    config = with_engines(config, frozenset(given), SEVEN, resources)
-    return place(config, resources, shape=SEVEN)
+    return place(with_engines(config, frozenset(given), SEVEN, resources), resources, shape=SEVEN)
 
 
 def said(flags: list[str], capsys) -> str:
-    capsys.readouterr()
     assert main(["plan", *flags]) == 0
     return capsys.readouterr().out
 
@@ -191,10 +189,8 @@ def test_more_of_anything_takes_more():
     def needed_mb(**more) -> float:
         return placed(replace(MAIN, max_num_seqs=4, **more), cards(80)).cards[0].needed_mb()
 
-    longer, higher = needed_mb(max_new_tokens=4000), needed_mb(max_lora_rank=64)
-    assert (
-        min(longer, higher, needed_mb(train_batch_size=64), needed_mb(learner="ppo")) > needed_mb()
-    )
+    larger = ({"max_new_tokens": 4000}, {"max_lora_rank": 64}, {"train_batch_size": 64})
+    assert min(needed_mb(**each) for each in (*larger, {"learner": "ppo"})) > needed_mb()
 
 
 @pytest.mark.parametrize("gb", [12, 24])
@@ -222,8 +218,7 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     assert " train --learner ppo " in said([*flags, "--learner", "ppo"], capsys)
     found = as_json([*flags[:3], "6", "--learner", "grpo"], capsys)
     assert found["fits"] is False and found["settings"]["largest"] is None
-    (card,) = found["cards"]
-    parts = card["processes"][0]["updating"]
+    parts = found["cards"][0]["processes"][0]["updating"]
     assert set(parts) == {"weights", "adapter and optimiser", "CUDA context", "CUDA graphs",
                           "engine's adapter", "activations", "logits chunk"}  # fmt: skip
 
@@ -334,12 +329,11 @@ def test_a_step_of_episodes_by_hand():
     """64 at once in 2 rounds; 4 later turns read prompt and half of the episode again, and the
     environment is waited for 5 times."""
     config = replace(EPISODES, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
-    options = {"speed": (0.5e12, 0.5e14), "engine_s": 0.01, "share": 1.0}
-    found = forecast.step_s(config, SEVEN, **options, turns=5)
+    step_s = partial(forecast.step_s, speed=(0.5e12, 0.5e14), engine_s=0.01, share=1.0)
     single = replace(config, environment=None, max_episode_tokens=None, max_new_tokens=2000)
-    alone = forecast.step_s(single, SEVEN, **options)
     again = 4 * (350 + 1000) * 2 * 7_615_616_512 * 64 / 0.5e14
-    assert found == pytest.approx(alone + 2 * (again + 5))
+    expected = step_s(single, SEVEN) + 2 * (again + 5)
+    assert step_s(config, SEVEN, turns=5) == pytest.approx(expected)
     (low, high), longer = (
         forecast.seconds_of(each, SEVEN, placed(config, cards(24)))["step_seconds"]
         for each in (config, replace(config, max_turns=20))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fakes import completed
@@ -26,22 +27,14 @@ from unslothrl.training.trial import facts, header
 ROOT = Path(__file__).parents[1]
 
 
-class Clock:
-    now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def view(live: bool, width: int = 80):
     """-> (terminal, its clock, a function that returns what was written)"""
-    clock, raw = Clock(), io.BytesIO()
-    file = io.TextIOWrapper(raw, encoding="utf-8", newline="\n", write_through=True)
+    clock, file = SimpleNamespace(now=0.0), io.StringIO()
     console = Console(
         file=file, force_terminal=live, width=width, height=24, color_system=None,
         legacy_windows=False, _environ={"TERM": "xterm"},
     )  # fmt: skip
-    return Terminal(console, live, clock), clock, lambda: raw.getvalue().decode()
+    return Terminal(console, live, lambda: clock.now), clock, file.getvalue
 
 
 def group(*rewards_and_texts: tuple[float, str], problem: str = "1 + 1?") -> Group:
@@ -147,7 +140,7 @@ SUMMARY = {
 }
 
 
-def play(terminal: Terminal, clock: Clock) -> None:
+def play(terminal: Terminal, clock: SimpleNamespace) -> None:
     """A run of two steps."""
     with terminal:
         terminal.header(["grpo on gsm8k\x1b[2J", "1 actor"])
@@ -261,18 +254,16 @@ def test_a_live_view_ends_with_a_visible_cursor_and_an_unwrapped_summary():
 
 
 def test_a_pipe_and_a_notebook_get_plain_lines(monkeypatch):
-    class Screen(io.StringIO):
-        def isatty(self):
-            return True
-
+    screen = io.StringIO()
+    screen.isatty = lambda: True
     monkeypatch.setenv("TERM", "xterm")
     for name in ("JPY_PARENT_PID", "COLAB_RELEASE_TAG"):
         monkeypatch.delenv(name, raising=False)
-    assert Terminal(console=Console(file=Screen())).live_area
+    assert Terminal(console=Console(file=screen)).live_area
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert not Terminal(console=Console(file=io.StringIO())).live_area
     monkeypatch.setenv("COLAB_RELEASE_TAG", "release")
-    assert not Terminal(console=Console(file=Screen())).live_area
+    assert not Terminal(console=Console(file=screen)).live_area
 
 
 def test_a_resumed_run_remembers_its_first_reward_and_that_some_were_right():
@@ -281,9 +272,8 @@ def test_a_resumed_run_remembers_its_first_reward_and_that_some_were_right():
     for step in range(2, 8):
         terminal.step({"reward/mean": 0.75, "rollout/score": 0.0, "timing/step_s": 1.0}, step, 7)
     terminal.finish({"status": "finished", "steps": 7, "seconds": 60.0, "eval_seconds": 100.0})
-    output = written()
-    assert "reward: 0.250 -> 0.750  +0.500" in output and "ever right" not in output
-    assert "finished: 7 steps in 1:00, and 1:40 of evaluation" in output
+    assert "reward: 0.250 -> 0.750  +0.500" in written() and "ever right" not in written()
+    assert "finished: 7 steps in 1:00, and 1:40 of evaluation" in written()
 
 
 def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
@@ -303,7 +293,6 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38|48)[;m]")
-
 FLAGS = (
     "--number_of_actors 0 --engine transformers --cluster local --max_steps 2 --batch_size 4 "
     "--eval_problems 4 --eval_candidates 2"
@@ -323,8 +312,7 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
         stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables,
     )  # fmt: skip
     written = done.stdout
-    assert done.returncode == 0, written
-    assert COLOUR.search(written) is None
+    assert done.returncode == 0 and COLOUR.search(written) is None, written
     for said in ("loading learner 0", "evaluation", "update", "sample"):
         assert said in written, said
     lines = re.split(r"[\r\n]+", ESCAPE.sub("", written))
@@ -333,12 +321,9 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
 
 
-class OutOfMemoryError(RuntimeError):
-    """As torch's, by its name."""
-
-
 def test_what_fills_a_card_says_what_to_lower(tmp_path):
     folder = RunFolder.create(tmp_path, "x", "")
-    said = str(unexpected(OutOfMemoryError("CUDA out of memory. Tried to allocate"), folder))
+    error = type("OutOfMemoryError", (RuntimeError,), {})  # as torch's, by its name
+    said = str(unexpected(error("CUDA out of memory. Tried to allocate"), folder))
     assert "lower --train_batch_size" in said and "error.txt" in said
     assert f"bundle {shlex.quote(str(folder.path))}` makes an archive" in said
