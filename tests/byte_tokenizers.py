@@ -1,9 +1,8 @@
 """Tokenizers of one token per byte, with the special tokens of a model family; no transformers."""
 
-import functools
 import json
 import re
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,8 +17,7 @@ PLAIN = ("think", "tool", "arg_", "answer", "invoke")  # such tags are single to
 class ByteTokenizer:
     """As transformers' fast tokenizers behave, for `tokens` beside the 256 bytes."""
 
-    unk_token_id = None
-    bos_token_id = None
+    unk_token_id = bos_token_id = None
 
     def __init__(self, tokens, eos, template=None, name="", bos="", plain=PLAIN):
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -76,7 +74,7 @@ def compiled(template):
     environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = functools.partial(json.dumps, ensure_ascii=False)
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = raise_exception
     environment.globals["strftime_now"] = lambda form: "26 Jul 2024"
     # Marks what assistants write; transformers adds the tag, which changes no text.
@@ -98,7 +96,6 @@ def installed_templates():
 
 
 MARKER = re.compile(r"<\|[^|<>\n]{1,40}\|>|<｜[^｜\n]{1,40}｜>|</?[a-z_]{3,20}>|\[/?[A-Z_]{3,20}\]")
-
 ENDS = ["<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>", "<turn|>", "<|END_OF_TURN_TOKEN|>"]
 
 

@@ -339,13 +339,8 @@ class Hostile:
 def hostile(name: str) -> Hostile:
     text = (EVERYWHERE | SANDBOXED)[name]
     is_trying = "attempt(" in text or "forbidden(" in text
-    usual = r"(refused\n)+" if is_trying else r""
-    return Hostile(
-        TRY * is_trying + text,
-        ENDS.get(name, ""),
-        PRINTS.get(name, usual),
-        name in EVERYWHERE,
-    )
+    prints = PRINTS.get(name, r"(refused\n)+" if is_trying else "")
+    return Hostile(TRY * is_trying + text, ENDS.get(name, ""), prints, name in EVERYWHERE)
 
 
 PROGRAMS = {name: hostile(name) for name in (*EVERYWHERE, *SANDBOXED)}

@@ -1,5 +1,7 @@
 """Machines with made-up cards, and what starts on each of them, in order."""
 
+from dataclasses import replace
+
 from unslothrl.config.options import Config
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
@@ -24,11 +26,7 @@ def card(gb: int, used_mb: int = 0, index: int = 0) -> Gpu:
 
 def add(name: str, *found: Gpu, **flags: str) -> None:
     """Cards that are alike still have an id each."""
-    own = tuple(
-        Gpu(one.name, one.memory_mb, one.free_mb, one.capability, f"GPU-{i}", one.whole_mb)
-        for i, one in enumerate(found)
-    )
-    LAYOUTS[name] = (own, flags)
+    LAYOUTS[name] = tuple(replace(one, uuid=f"GPU-{i}") for i, one in enumerate(found)), flags
 
 
 for size in (8, 12, 16, 24, 40, 80):

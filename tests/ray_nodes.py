@@ -28,8 +28,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def own_token() -> Iterator[None]:
-    """Ray keeps the first token that a process used: inside, and after it, it reads that of the
-    variables anew."""
+    """Ray keeps a process's first token: inside, and after it, it reads the variables anew."""
     from ray._private.authentication_test_utils import reset_auth_token_state
 
     reset_auth_token_state()
@@ -40,8 +39,7 @@ def own_token() -> Iterator[None]:
 
 
 class RayNodes:
-    """A head and its nodes; each has a home folder of its own under `folder`, where Ray's files lie
-    too. The token is in every home."""
+    """A head and its nodes, each with a home below `folder`, where Ray's files lie too."""
 
     def __init__(self, *head: str, **variables: str):
         self.folder = Path(tempfile.mkdtemp(prefix="unslothrl-"))  # short: Ray makes sockets there
@@ -86,8 +84,5 @@ class RayNodes:
 
 
 def kill_session(leader: int) -> None:
-    """The processes of a session and no others."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)
-    except ProcessLookupError:
-        return

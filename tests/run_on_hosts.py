@@ -86,8 +86,7 @@ class RunOnHosts:
     def wait(
         self, what: str, happened: Callable[[], Any], timeout_s: float, poll_s: float = POLL_S
     ) -> Any:
-        """-> what `happened` returns as soon as that is true. AssertionError where the driver ends
-        before, or after `timeout_s`."""
+        """-> what `happened` returns once it is true. AssertionError if the driver ends before."""
         until = time.monotonic() + timeout_s
         while True:
             has_ended = self.driver.poll() is not None
@@ -138,8 +137,7 @@ class RunOnHosts:
         self.reader.join()
 
     def left_behind(self, timeout_s: float = 15.0) -> list[str]:
-        """What the run has left on the hosts: processes, after some time to end in, and files in
-        memory."""
+        """Processes that are left on the hosts, after some time to end in, and files in memory."""
         until = time.monotonic() + timeout_s
         while (processes := list(self._orphans())) and time.monotonic() < until:
             psutil.wait_procs([process for _, process in processes], timeout=0.5)
@@ -151,9 +149,7 @@ class RunOnHosts:
         return left
 
     def _orphans(self) -> Iterator[tuple[Host, psutil.Process]]:
-        for host, process in itertools.chain.from_iterable(
-            ((host, process) for process in host.processes()) for host in self.hosts
-        ):
+        for host, process in [(each, one) for each in self.hosts for one in each.processes()]:
             with contextlib.suppress(psutil.Error):
                 command = " ".join(process.cmdline())
                 if not any(part in command for part in RAYS_OWN):
@@ -198,5 +194,4 @@ def describe(process: psutil.Process) -> str:
 
 
 def rewards(run: RunOnHosts) -> list[float]:
-    """The mean reward of every step."""
     return [row["reward/mean"] for row in run.metrics()]

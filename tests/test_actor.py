@@ -3,6 +3,9 @@
 import os
 import threading
 import time
+from contextlib import closing
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from fakes import FakeEngine, draw_groups, task
@@ -17,18 +20,12 @@ from unslothrl.rewards.scorer import Scorer
 
 SAMPLING = Sampling(1.0, 1.0, 0, 8)
 WAIT_S = 60.0  # that a test waits before it fails
-
-
-class Words:
-    """A tokenizer: token 7 is "7", ..."""
-
-    def decode(self, ids, **_):
-        return "<answer>" + "".join(map(str, ids)) + "</answer>"
+# A tokenizer: token 7 is "7", ...
+WORDS = SimpleNamespace(decode=lambda ids, **_: f"<answer>{''.join(map(str, ids))}</answer>")
 
 
 class ScriptedEngine(FakeEngine):
-    """Finishes requests in the order of `script`: numbers of candidates, counted over all tasks. A
-    callable in it is called in between."""
+    """Finishes candidates, counted over all tasks, in the order of `script`; calls functions."""
 
     def __init__(self, script):
         super().__init__()
@@ -51,8 +48,6 @@ class ScriptedEngine(FakeEngine):
 
 
 class WatchedScorer(Scorer):
-    """Says when a group has been scored."""
-
     def __init__(self, *names: str):
         super().__init__(rewards.choose(names))
         self.sizes: list[int] = []
@@ -69,15 +64,12 @@ class WatchedScorer(Scorer):
 
 
 def actor_of(script, scorer: Scorer | None = None) -> Actor:
-    return Actor("actor-0", ScriptedEngine(script), Words(), scorer or WatchedScorer("accuracy"))
+    return Actor("actor-0", ScriptedEngine(script), WORDS, scorer or WatchedScorer("accuracy"))
 
 
-def rolled(script, scorer, tasks: int = 3, candidates: int = 2) -> list[Group]:
-    actor = actor_of(script, scorer)
-    try:
-        return draw_groups(actor, [task(str(i)) for i in range(tasks)], candidates, SAMPLING, (0,))
-    finally:
-        actor.close()
+def rolled(script, scorer, tasks: int = 3) -> list[Group]:
+    with closing(actor_of(script, scorer)) as actor:
+        return draw_groups(actor, [task(str(i)) for i in range(tasks)], 2, SAMPLING, (0,))
 
 
 def test_a_group_is_scored_while_others_are_drawn():
@@ -112,9 +104,8 @@ def test_ctrl_c_ends_what_is_being_scored(tmp_path):
     """At once, though the reward would take for ever; its processes are gone."""
     file, began = tmp_path / "mine.py", tmp_path / "began"
     file.write_text(
-        "import pathlib, threading\n"
-        f"def reward(completion):\n    pathlib.Path({str(began)!r}).touch()\n"
-        "    threading.Event().wait()\n"
+        "import os, time\n"
+        f"def reward(completion):\n    os.mkdir({str(began)!r})\n    time.sleep(3600)\n"
     )
     scorer = Scorer(rewards.choose((f"{file}:reward",)), deadline_s=3600)
 
@@ -164,8 +155,7 @@ def test_long_prompts_start_first_and_groups_keep_their_order():
 
 
 def test_the_progress_counts_every_completion():
-    cluster = LocalCluster.of({"actor-0": actor_of([0, 1])}, {})
-    seen = []
+    cluster, seen = LocalCluster.of({"actor-0": actor_of([0, 1])}, {}), []
     call = cluster.actors[0].collect(assignments=assigned("a"))
     cluster.gather([call], lambda *state: seen.append(state))
     assert seen == sorted(seen) and seen[-1] == (2, 2)
@@ -193,10 +183,7 @@ def test_what_waits_meanwhile_goes_into_one_call():
 
 
 def test_an_error_comes_out_of_the_next_take():
-    def broken(work):
-        raise ValueError("broken")
-
-    scoring = BackgroundScoring(broken, at_the_end=False)
+    scoring = BackgroundScoring(Mock(side_effect=ValueError("broken")), at_the_end=False)
     scoring.add(1)
     scoring.finish()
     for _ in range(2):

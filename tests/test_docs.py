@@ -1,5 +1,6 @@
 """The examples in the documents run as they are, and what the documents name exists."""
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -22,8 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def python_of(page: str, number: int = 0) -> str:
-    text = (ROOT / "docs" / page).read_text()
-    return text.split("```python\n")[number + 1].split("```")[0]
+    return (ROOT / "docs" / page).read_text().split("```python\n")[number + 1].split("```")[0]
 
 
 def documented_example(number: int = 0) -> str:
@@ -51,13 +51,10 @@ def test_the_documented_rewards_run(tmp_path):
         completed("not 7: <answer>8</answer>", 1, "7", {"level": 4}, "P"),
     ]
     expected = {"reward": [1.0, 0.0], "judge": [3.0, 4.0], "batch": [0.018, 0.025]}
-    for name, values in expected.items():
-        scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:{name}",)))
-        try:
-            scored = scorer.score(made)
-        finally:
-            scorer.close()
-        assert (scored.rewards[name], scored.failures) == (values, [])
+    chosen = rewards.choose(tuple(f"{tmp_path}/mine.py:{name}" for name in expected))
+    with contextlib.closing(Scorer(chosen)) as scorer:
+        scored = scorer.score(made)
+    assert (scored.rewards, scored.failures) == (expected, [])
 
 
 def test_every_reward_is_documented():
@@ -79,6 +76,7 @@ OTHER_PROGRAMS = re.compile(
 OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base
 OTHERS |= {"help", "help_all", "objective", "install_completion", "show_completion"}
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+(?:\.[a-z_]+)?)")
+LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
@@ -95,9 +93,6 @@ def test_every_flag_that_is_named_exists():
         assert [flag for flag in named if flag.replace("-", "_") not in known] == [], path
 
 
-LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
-
-
 def anchors(path: Path) -> set[str]:
     """Those that GitHub gives the headings of a file."""
     text = re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
@@ -107,8 +102,8 @@ def anchors(path: Path) -> set[str]:
 
 
 def test_every_link_within_the_repository_leads_somewhere():
-    texts = {path: path.read_text() for path in TEXTS if path.suffix == ".md"}
-    for path, link in [(path, link) for path, text in texts.items() for link in LINK.findall(text)]:
+    pages = [path for path in TEXTS if path.suffix == ".md"]
+    for path, link in [(page, link) for page in pages for link in LINK.findall(page.read_text())]:
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
         assert target.exists() and target.is_relative_to(ROOT), link
@@ -133,8 +128,7 @@ def test_every_metric_that_is_named_is_written():
 
 def table(path: str, heading: str) -> list[list[str]]:
     text = (ROOT / path).read_text().partition(f"\n## {heading}\n")[2]
-    lines = text.partition("\n## ")[0].splitlines()
-    rows = [line for line in lines if line.startswith("|")]
+    rows = re.findall(r"^\|.*", text.partition("\n## ")[0], re.MULTILINE)
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[2:]]
 
 

@@ -1,8 +1,7 @@
-"""How bench/faults.py judges a run: what it takes for lost, consumed twice, or slow; and the table
-of bench/fault_matrix.py in docs/reliability.md: that of the last run, which keeps its promises."""
+"""How bench/faults.py judges a run, and the table of bench/fault_matrix.py's last run."""
 
-import importlib
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,19 +10,10 @@ from run_on_hosts import wrongly_consumed
 from unslothrl.tracking.run_folder import RunFolder
 
 BENCH = Path(__file__).parents[1] / "bench"
-RESULTS = BENCH / "results" / "fault-matrix-cpu.json"
-
-
-@pytest.fixture
-def faults(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("faults")
-
-
-@pytest.fixture
-def matrix(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCH))
-    return importlib.import_module("fault_matrix")
+sys.path.append(str(BENCH))
+import fault_matrix as matrix
+import faults
+from small_runs import data_lost, recorded
 
 
 def write(folder: Path, *steps: list[tuple[str, int]]) -> Path:
@@ -51,7 +41,7 @@ def test_what_was_not_consumed_once_an_episode_is_named(steps, wrong, tmp_path):
     assert wrongly_consumed(write(tmp_path, *steps), 3, 2, 2) == wrong
 
 
-def test_seconds_lost_are_those_above_the_median_of_calm_steps(faults):
+def test_seconds_lost_are_those_above_the_median_of_calm_steps():
     seconds = [2.0, 2.0, 9.0, 4.0, 2.0, 2.0, 5.0, 2.0]
     hits = [
         faults.Fault("kill", "actor-0", 0.0, 3, back_s=10.0, start_s=6.0),  # back during step 4
@@ -68,16 +58,14 @@ def test_seconds_lost_are_those_above_the_median_of_calm_steps(faults):
     assert faults.lost([2.0, 3.0, 4.0], []) == {"median_step_s": 3.0}
 
 
-def test_steps_that_are_computed_again_are_no_longer_among_those_that_are_counted(faults):
-    hit = faults.Fault("kill", "learner-0", 0.0, 4, back_s=21.0, start_s=12.0, redone=2)
-    lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [hit])
-    assert lost["lost_s_a_failure"] == 19.0 and lost["may_lose_s_a_failure"] == 18.0
-    in_flight = faults.Fault("kill", "learner-1", 0.0, 4, back_s=15.0, start_s=12.0, redone=0)
-    lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [in_flight])
-    assert lost["lost_s_a_failure"] == 13.0 and lost["may_lose_s_a_failure"] == 14.0
+def test_steps_that_are_computed_again_are_no_longer_among_those_that_are_counted():
+    for back_s, redone, lost_s, may_lose_s in ((21.0, 2, 19.0, 18.0), (15.0, 0, 13.0, 14.0)):
+        hit = faults.Fault("kill", "learner-0", 0.0, 4, back_s=back_s, start_s=12.0, redone=redone)
+        lost = faults.lost([2.0, 2.0, 3.0, 4.0, 2.0, 2.0], [hit])
+        assert (lost["lost_s_a_failure"], lost["may_lose_s_a_failure"]) == (lost_s, may_lose_s)
 
 
-def test_a_run_fails_for_each_of_what_it_must_do(faults):
+def test_a_run_fails_for_each_of_what_it_must_do():
     good = {"exit_code": 0, "status": "finished", "steps": faults.STEPS, "reward_last": 1.0}
     good |= {"steps_wanted": faults.STEPS, "prompts_not_consumed_once_a_pass": []}
     good |= {"left_behind": [], "lost_s_a_failure": 6.0, "may_lose_s_a_failure": 6.0}
@@ -90,8 +78,8 @@ def test_a_run_fails_for_each_of_what_it_must_do(faults):
         assert len(faults.problems_of({**good, name: value}, dict(good))) == 1, name
 
 
-def test_the_documents_table_is_that_of_the_last_run_which_found_nothing_broken(matrix):
-    found = json.loads(RESULTS.read_text())
+def test_the_documents_table_is_that_of_the_last_run_which_found_nothing_broken():
+    found = json.loads((BENCH / "results" / "fault-matrix-cpu.json").read_text())
     assert matrix.table(found) in (BENCH.parent / "docs/reliability.md").read_text()
     assert found["faults"].keys() == matrix.FAULTS.keys() and all(found["faults"].values())
     for name, done in found["faults"].items():
@@ -100,7 +88,7 @@ def test_the_documents_table_is_that_of_the_last_run_which_found_nothing_broken(
             assert matrix.problems_of(matrix.FAULTS[name], cost) == each["problems"] == [], name
 
 
-def test_each_broken_promise_is_named(matrix):
+def test_each_broken_promise_is_named():
     fault = matrix.Fault(lambda place: None, (1,), most_lost=1)
     kept = {"at": "", "code": 1, "said": "", "lost": 1}
     assert matrix.problems_of(fault, matrix.Cost(**kept)) == []
@@ -110,10 +98,7 @@ def test_each_broken_promise_is_named(matrix):
     assert sorted(found) == sorted(said)
 
 
-def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(matrix, tmp_path):
-    from small_runs import data_lost as lost
-    from small_runs import recorded
-
+def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(tmp_path):
     def run(name: str, steps: list[int], tasks: str) -> Path:
         (tmp_path / name).mkdir()
         folder = RunFolder(tmp_path / name)
@@ -123,6 +108,6 @@ def test_prompts_and_lines_that_are_missing_or_there_twice_are_counted(matrix, t
         return folder.path
 
     whole = run("whole", [1, 2], "ab")
-    assert lost(whole, whole) == 0 and len(recorded(whole)) == 4
+    assert data_lost(whole, whole) == 0 and len(recorded(whole)) == 4
     for steps, tasks in (([1], "a"), ([1, 2, 2], "abb"), ([1, 2], "ac")):
-        assert lost(run(tasks, steps, tasks), whole) == 2
+        assert data_lost(run(tasks, steps, tasks), whole) == 2

@@ -1,11 +1,16 @@
 """What a user has written is tried before a model is loaded: one line that names file and line."""
 
 import json
+from contextlib import closing
 
 import pytest
+from fakes import task
 from few_cases import few
 
+from unslothrl import rewards
 from unslothrl.commands import cli
+from unslothrl.rewards.scorer import Scorer
+from unslothrl.training import trial
 
 pytestmark = pytest.mark.real
 
@@ -115,14 +120,6 @@ def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
 
 
 def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
-    from unslothrl import rewards
-    from unslothrl.records import Task
-    from unslothrl.rewards.scorer import Scorer
-    from unslothrl.training import trial
-
     (tmp_path / "mine.py").write_text(REWARDS)
-    scorer = Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))
-    try:
-        trial.try_rewards(scorer, Task("0", "p", "7", "p", (1,)))
-    finally:
-        scorer.close()
+    with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))) as scorer:
+        trial.try_rewards(scorer, task("0"))

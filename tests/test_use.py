@@ -5,12 +5,14 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from byte_tokenizers import ByteTokenizer
+from python_process import python
 
 from unslothrl import embedded
 from unslothrl.commands import chat, cli
@@ -20,8 +22,6 @@ from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 
 QUESTION = "What is 347 + 285?"
-
-
 FLAGS = (
     "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
     "--max_steps 2 --batch_size 4 --num_candidates 4 --topk 4 --eval_every 2 --eval_problems 2 "
@@ -95,18 +95,16 @@ json.dump({"prompt": prompt[0].tolist(), "behind": behind.tolist(), "moved": mov
 @pytest.mark.slow
 @pytest.mark.real
 def test_a_saved_adapter_loads_with_peft_alone(run, tmp_path, capsys):
-    """In its run and moved elsewhere. PEFT finds the answer of `ask` the likeliest, but for
-    rounding: two ways of computing in bfloat16."""
+    """In its run and elsewhere; PEFT finds the answer of `ask` the likeliest, but for rounding."""
     folder = run / "adapters" / "v000002"
     moved = shutil.copytree(folder, tmp_path / "elsewhere")
     names = {path.name for path in folder.iterdir()}
     assert names >= {"README.md", "tokenizer.json", "chat_template.jinja", "unslothrl.json", "base"}
     capsys.readouterr()
-    arguments = ["ask", "--adapter", str(moved), "--temperature", "0", QUESTION]
-    assert cli.main(arguments) == 0
+    assert cli.main(["ask", "--adapter", str(moved), "--temperature", "0", QUESTION]) == 0
     said = capsys.readouterr().out.removesuffix("\n")
-    command = [sys.executable, "-c", WITHOUT_US, str(folder), str(moved), QUESTION, said]
-    found = json.loads(subprocess.check_output(command, cwd=tmp_path, timeout=200))
+    arguments = (WITHOUT_US, folder, moved, QUESTION, said)
+    found = json.loads(python("-c", *arguments, cwd=tmp_path, timeout=200).stdout)
     tokenizer = base_model.load_tokenizer(embedded.BASE)
     text = rendering.render(tokenizer, QUESTION, "Be brief.")
     assert [found["prompt"]] == rendering.tokenise(tokenizer, [text])
@@ -120,42 +118,26 @@ def test_questions_come_from_stdin_and_the_base_answers_too(run, capsys, monkeyp
     alone = capsys.readouterr().out
     monkeypatch.setattr(sys, "stdin", io.StringIO(QUESTION + "\n"))
     assert cli.main([*plain, "--base", "-"]) == 0
-    both = capsys.readouterr().out
-    base, _, adapter = both.partition("\n\nadapter:\n")
+    base, _, adapter = capsys.readouterr().out.partition("\n\nadapter:\n")
     assert adapter == alone and base.startswith("base:\n") and len(base) > len("base:\n")
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
     assert cli.main([*plain, "-"]) == 2
     assert "question is empty" in capsys.readouterr().err
 
-    lines = io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n")  # each is answered on its own
-    monkeypatch.setattr(sys, "stdin", lines)
+    # each is answered on its own
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{QUESTION}\n\n{QUESTION}\n/quit\nmore\n"))
     assert cli.main(["chat", *plain[1:], "--no_base"]) == 0
     first, second = capsys.readouterr().out.split(f"> {QUESTION}\n")[1:]
     assert first.strip() == second.strip() == alone.strip() != ""
 
 
-class Parrot:
-    """Answers with the number of turns that it is given."""
-
-    def __init__(self, base: str):
-        self.use = adapter_use.Use(base, "")
-
-    def generate(self, policy, turns):
-        yield str(len(turns))
-
-
 @pytest.mark.parametrize(("base", "answers"), [("other", "1 3 1"), (embedded.EMBEDDED, "1 1 1")])
 @pytest.mark.parametrize("end", [EOFError, KeyboardInterrupt])
 def test_a_conversation_is_remembered_until_new(base, answers, end, monkeypatch, capsys):
-    typed = iter(["a", "b ", "/new", "c"])
-
-    def read(prompt: str) -> str:
-        for line in typed:
-            return line
-        raise end
-
-    monkeypatch.setattr("builtins.input", read)
-    chat.Conversation(Parrot(base), with_base=False).answer_all(chat.typed(), is_typed=True)
+    monkeypatch.setattr("builtins.input", Mock(side_effect=["a", "b ", "/new", "c", end]))
+    parrot = SimpleNamespace(use=adapter_use.Use(base, ""))  # it says how many turns it is given
+    parrot.generate = lambda policy, turns: io.StringIO(f"{len(turns)}")
+    chat.Conversation(parrot, with_base=False).answer_all(chat.typed(), is_typed=True)
     out, said = capsys.readouterr()
     assert out.split() == answers.split()
     assert said.count(chat.COMMANDS) == 1 and said.count("a new conversation") == 1
