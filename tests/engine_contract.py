@@ -50,7 +50,6 @@ def steps(engine: Engine, count: int) -> dict[str, Finished]:
 
 
 def drain(engine: Engine) -> dict[str, Finished]:
-    """Steps until nothing is in flight."""
     finished: dict[str, Finished] = {}
     while not engine.is_finished():
         for one in engine.step():
@@ -177,15 +176,14 @@ def check_what_waits_begins_under_the_newest(engine: Engine, load: Load) -> None
     """More requests than run at once, and two versions that come one step after the other: each
     request has one version, and what neither of them found running has the last."""
     load(5, False)
-    asked = requests(100)
-    add(engine, asked)
+    add(engine, requests(100))
     early = steps(engine, 2)
     load(6, False)
     early |= steps(engine, 1)
     load(7, True)
     assert held_by(engine) in (2, 3)
     by_id = early | drain(engine)
-    assert by_id.keys() == {request.id for request in asked}
+    assert by_id.keys() == {request.id for request in requests(100)}
     versions = {id: set(one.completion.versions) for id, one in by_id.items()}
     assert all(len(of_one) == 1 for of_one in versions.values())
     of_5, _, of_7 = ([one for id, one in by_id.items() if versions[id] == {n}] for n in (5, 6, 7))
@@ -214,8 +212,7 @@ def check_a_number_that_is_loaded_again(engine: Engine, load: Load) -> None:
 
 
 def check_requests_that_are_interrupted_again_and_again(engine: Engine, load: Load) -> None:
-    """Before their first token, between any two and before their last, more of them than run at
-    once: nothing is lost or drawn twice, and each ends as it would have."""
+    """Before the first token, between any two, before the last, more of them than run at once."""
     load(0, False)
     before, counted = engine.versions_loaded, engine.sampled_tokens
     asked = [replace(one, follows_newest=True) for one in requests(40, 3)]
@@ -240,12 +237,10 @@ def check_requests_that_are_interrupted_again_and_again(engine: Engine, load: Lo
     lengths = [len(one.completion.token_ids) for one in by_id.values()]
     assert lengths.count(SAMPLING.max_new_tokens) > 2  # interrupted before their last token too
     assert engine.sampled_tokens - counted == sum(lengths)
-    first = [one.completion.token_ids[0] for one in by_id.values()]
-    assert len(set(first)) > 10
+    assert len({one.completion.token_ids[0] for one in by_id.values()}) > 10
 
 
 def check_a_version_speaks_at_once(engine: Engine, load: Load) -> None:
-    """A version that biases one token makes it come out; the next one does so no more."""
     for version, least, most in ((5, 0, 0.05), (6, 0.9, 1), (7, 0, 0.05)):
         load(version, version == 6)
         drawn = generate(engine, requests())
@@ -271,8 +266,7 @@ def check_each_request_has_its_own_seed(engine: Engine) -> None:
     first = generate(engine, same_prompt)
     assert generate(engine, same_prompt) == first
     assert len({tuple(one.token_ids) for one in first}) == 16
-    backwards = generate(engine, same_prompt[::-1])[::-1]
-    pairs = zip(first, backwards, strict=True)
+    pairs = zip(first, generate(engine, same_prompt[::-1])[::-1], strict=True)
     agree = [tuple(a.token_ids[:4]) == tuple(b.token_ids[:4]) for a, b in pairs]
     assert sum(agree) >= 14  # the place in the batch plays no part but for rounding
 

@@ -218,9 +218,8 @@ class FakeGenerator:
                 float(self.is_right(assignment, candidate))
                 for candidate in range(assignment.candidates)
             )
-            completions = tuple(
-                replace(completion(version=self.version), generator=self.name) for _ in earned
-            )
+            drawn = replace(completion(version=self.version), generator=self.name)
+            completions = (drawn,) * len(earned)
             found = Group(assignment.task, completions, {"accuracy": earned}, earned)
             groups.append((assignment.index, found))
         self.submitted = []

@@ -329,8 +329,7 @@ def test_parts_of_an_update_agree_as_the_whole_does(parts, tokens):
 
 
 def test_a_gap_that_is_no_number_shows():
-    gaps = np.array([0.1, np.nan, *np.zeros(300)])
-    part = Update(difference=gaps, sources=[("a", 0, 302)])
+    part = Update(difference=np.array([0.1, np.nan, *np.zeros(300)]), sources=[("a", 0, 302)])
     assert all(math.isnan(v) for v in divergence.sampler_agreement([[part]]).values())
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+from functools import partial
 
 import numpy as np
 import pytest
@@ -19,8 +20,7 @@ def of_problem(prompt: int, completion: int, problem: int = 0) -> Sample:
     return Sample((problem,) * prompt, (1,) * completion, (-0.5,) * completion, ones, 0)
 
 
-def sample(length: int) -> Sample:
-    return of_problem(2, length)
+sample = partial(of_problem, 2)  # of a completion's length
 
 
 def test_batches_share_no_sample_and_count_their_own():
@@ -29,10 +29,9 @@ def test_batches_share_no_sample_and_count_their_own():
     assert [part.sequences for part in parts] == [4, 4, 4]
     assert sum(part.tokens for part in parts) == 30
     assert len({id(s) for part in parts for s in part.samples}) == 12
-    for part in parts:
-        assert part.tokens == sum(s.tokens for s in part.samples)
-    again = updates.batches(samples, 3, seed=6)
-    assert [p.samples for p in again] != [p.samples for p in parts]
+    assert all(part.tokens == sum(s.tokens for s in part.samples) for part in parts)
+    others = updates.batches(samples, 3, seed=6)
+    assert [part.samples for part in others] != [part.samples for part in parts]
 
 
 def test_tokens_of_an_environment_are_not_counted():
@@ -94,8 +93,7 @@ def test_costs_of_a_known_model():
     linear = 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18_944)
     whole = linear + 152_064 * 3584
     assert costs == Costs(True, linear / whole, 2 * 28 * 3584 / whole)
-    attention = 1 - 8192 / costs.completion(of_problem(0, 8192))
-    assert attention == pytest.approx(0.104, abs=0.001)
+    assert 1 - 8192 / costs.completion(of_problem(0, 8192)) == pytest.approx(0.104, abs=0.001)
     assert not Costs.of(Config(backend="unsloth")).shares_prompts
     assert Costs.of(Config(model="nobody/knows-it", backend="peft")) == TOKENS
 
@@ -131,8 +129,7 @@ def test_too_few_samples_leave_shares_empty(learners, count):
 @pytest.mark.parametrize("costs", [TOKENS, Costs(shares_prompts=False), Costs(pair=0.01)])
 @pytest.mark.parametrize("seed", few(range(6)))
 def test_close_to_the_best_of_all_ways(seed, costs):
-    """Against every way to deal seven samples to two or three learners, of which greed may miss the
-    best."""
+    """Against every way to deal seven samples to learners; greed may miss the best."""
     samples = drawn(3, 3, seed, longest=400)[:7]
     for learners in (2, 3):
         best = min(

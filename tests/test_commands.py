@@ -5,6 +5,7 @@ for the first and for `--resume`, which run. Commands that need what is not here
 """
 
 import io
+import itertools
 import json
 import re
 import shlex
@@ -64,8 +65,7 @@ def documented() -> list[str]:
 def folder(tmp_path_factory):
     """Where the commands are given: a data set, completions, a reward, a model, a run."""
     folder = tmp_path_factory.mktemp("newcomer")
-    problems = arithmetic.problems("test", 0)
-    rows = [next(problems) for _ in range(ROWS)]
+    rows = [*itertools.islice(arithmetic.problems("test", 0), ROWS)]
     made = [{**row, "completion": f"<answer>{row['answer']}</answer>"} for row in rows]
     for name, each in (("problems", rows), ("math500", rows), ("made", made)):
         text = "".join(json.dumps(row) + "\n" for row in each)

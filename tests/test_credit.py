@@ -84,26 +84,23 @@ def test_truncated_completions_count_in_the_statistics_and_not_in_the_loss():
     selected = assign(groups, dataclasses.replace(DAPO, advantage="centred"), "topk", k=3)
     assert selected.chosen == [[2, 3]] and selected.advantages == [[-0.5, 0.5, -0.5, 0.5]]
     assert (one_batch(selected).sequences, one_batch(selected).tokens) == (2, 9)
-    masked = [group("a", [0.0, 1.0], truncated=[0, 1])]
-    assert assign(masked, DAPO, "topk", 2).samples == []
+    assert assign([group("a", [0.0, 1.0], truncated=[0, 1])], DAPO, "topk", 2).samples == []
 
 
 def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
-    """What the learners would do: `policy` and `reference` at each token, the critic's `values` by
-    the number of tokens. Notes how many samples each call has."""
-
-    def measured(sample):
-        tokens = sample.tokens
-        return dataclasses.replace(
-            sample,
-            logprobs=np.full(tokens, policy),
-            reference=np.full(tokens, reference),
-            values=None if values is None else np.array(values[tokens], float),
-        )
+    """As learners would, the critic's `values` by tokens; notes how many samples a call has."""
 
     def measure(samples):
         calls.append(len(samples))
-        return list(map(measured, samples))
+        return [
+            dataclasses.replace(
+                sample,
+                logprobs=np.full(sample.tokens, policy),
+                reference=np.full(sample.tokens, reference),
+                values=None if values is None else np.array(values[sample.tokens], float),
+            )
+            for sample in samples
+        ]
 
     return measure
 
@@ -185,8 +182,7 @@ REWARDS = (1.0, 0.0, 3.0, 2.0)
 
 
 def rewritten() -> Completion:
-    """Two sequences: 2 tokens after the prompt (5, 6), an observation of 2 and 1 token after
-    (7,)."""
+    """Two sequences: 2 tokens after (5, 6); an observation of 2 and 1 token after (7,)."""
     first = Completion.drawn((11, 12), (-0.25, -0.5), "stop", 3)
     second = Completion((8, 9, 13), (0.0, 0.0, -0.75), (False, False, True), (4, 4, 4), "stop")
     turns = (Turn("a", "b", 0.5, calls=2, failed_calls=1), Turn("c", reward=0.5))
@@ -198,9 +194,9 @@ def rewritten() -> Completion:
 def with_lost() -> Group:
     """Of four candidates the third is lost, whose reward would be the best."""
     made = group("a", list(REWARDS))
-    completions = list(made.completions)
-    completions[2] = dataclasses.replace(completions[2], finish_reason="lost")
-    return dataclasses.replace(made, completions=tuple(completions))
+    first, second, third, fourth = made.completions
+    lost = dataclasses.replace(third, finish_reason="lost")
+    return dataclasses.replace(made, completions=(first, second, lost, fourth))
 
 
 def test_each_sequence_is_a_sample_with_the_episodes_advantage():
@@ -208,16 +204,14 @@ def test_each_sequence_is_a_sample_with_the_episodes_advantage():
     made = dataclasses.replace(made, completions=(rewritten(), made.completions[1]))
     selected = assign([made], GRPO, "topk", k=2)
     assert selected.chosen == [[0, 1]] and [s.row for s in selected.samples] == [0, 0, 1]
-    first, second, other = selected.samples
+    first, second, _ = selected.samples
     assert (first.prompt_ids, tuple(first.completion_ids), first.tokens) == ((5, 6), (11, 12), 2)
     assert (second.prompt_ids, tuple(second.completion_ids), second.tokens) == ((7,), (8, 9, 13), 1)
     assert tuple(second.sampled) == (False, False, True)
     assert tuple(second.sampler_logprobs) == (-0.75,)
-    assert first.advantages.round(6).tolist() == [-1, -1]
-    assert second.advantages.round(6).tolist() == [-1]
-    assert other.advantages.round(6).tolist() == [1, 1, 1]
-    batch = one_batch(selected)
-    assert (batch.sequences, batch.tokens) == (3, 6)
+    found = [sample.advantages.round(6).tolist() for sample in selected.samples]
+    assert found == [[-1, -1], [-1], [1, 1, 1]]
+    assert (one_batch(selected).sequences, one_batch(selected).tokens) == (3, 6)
 
 
 def test_the_tokens_and_versions_of_an_episode_are_those_of_all_its_sequences():
@@ -239,9 +233,8 @@ def test_a_lost_candidate_is_neither_trained_on_nor_compared_with():
 
 
 def test_a_group_whose_candidates_are_all_lost_trains_nothing():
-    made = with_lost()
-    lost = tuple(dataclasses.replace(c, finish_reason="lost") for c in made.completions)
-    made = dataclasses.replace(made, completions=lost)
+    lost = tuple(dataclasses.replace(c, finish_reason="lost") for c in with_lost().completions)
+    made = dataclasses.replace(with_lost(), completions=lost)
     selected = assign([made, group("b", [0.0, 1.0])], GRPO, "topk", k=4)
     assert selected.chosen == [[], [0, 1]] and selected.advantages[0] == [0.0] * 4
     assert selected.metrics["reward/zero_signal_groups"] == 1
@@ -260,19 +253,17 @@ def test_shuffling_gives_the_same_rewards_to_others_but_leaves_lost_ones_where_t
 def test_the_metrics_of_episodes():
     made = dataclasses.replace(with_lost(), completions=(rewritten(), *with_lost().completions[1:]))
     metrics = rollout_metrics([made], 0, 2.0)
-    assert metrics["reward/mean"] == pytest.approx(1.0)  # of 1, 0 and 2
-    assert metrics["rollout/tokens"] == 3 + 3 * 3
-    assert metrics["episode/turns"] == 2 and metrics["episode/tool_calls"] == 2
-    assert metrics["episode/failed_tool_calls"] == 1 and metrics["episode/sequences"] == 2
-    assert metrics["episode/observed_tokens"] == 2 and metrics["episode/lost"] == 1
+    expected = {"reward/mean": 1.0, "rollout/tokens": 3 + 3 * 3}  # the mean of 1, 0 and 2
+    expected |= {"episode/turns": 2, "episode/tool_calls": 2, "episode/failed_tool_calls": 1}
+    expected |= {"episode/sequences": 2, "episode/observed_tokens": 2, "episode/lost": 1}
+    assert metrics == metrics | expected
     assert not [name for name in rollout_metrics([group("a", [1.0])], 0, 1.0) if "episode" in name]
 
 
 def test_a_lost_episode_is_noted_once_a_kind():
     notes: list[str] = []
-    made = dataclasses.replace(
-        with_lost(), failures=(Failure("environment", "KeyError: 3 (x.py line 1)", "", 2),)
-    )
+    failure = Failure("environment", "KeyError: 3 (x.py line 1)", "", 2)
+    made = dataclasses.replace(with_lost(), failures=(failure,))
     report = FailureReport(notes.append)
     assert [report.check([made]), report.check([made])] == [1, 1]
     assert notes == ["an episode is lost: its environment failed: KeyError: 3 (x.py line 1)"]

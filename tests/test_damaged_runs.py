@@ -43,8 +43,7 @@ def test_numbers_beyond_all_floats_and_at_their_end_have_a_page_that_is_read(tmp
     row, *_ = rows(path)
     row["rewards"]["accuracy"] = value
     path.write_text(json.dumps(row) + "\n")
-    text = write_report(run).read_text()
-    carried = re.findall("<figure data-values='(.*?)'", text)
+    carried = re.findall("<figure data-values='(.*?)'", write_report(run).read_text())
     assert carried and all("Infinity" not in values and "NaN" not in values for values in carried)
 
 
@@ -85,8 +84,7 @@ def test_tokens_that_are_not_a_runs_stay_data(tmp_path):
 
 @pytest.mark.parametrize("status", [["x"], "\x1b[31mred", None])
 def test_a_list_of_runs_has_a_line_for_each(tmp_path, capsys, status):
-    run = make_run(tmp_path / "bad\x1b]0;x\x07", 1)
-    run.write_summary({"status": status})
+    make_run(tmp_path / "bad\x1b]0;x\x07", 1).write_summary({"status": status})
     (tmp_path / "worse").mkdir()
     (tmp_path / "worse" / "metrics.jsonl").write_text('{"step": 1, "timing/step_s": "x"}\n{}\n')
     make_run(tmp_path / "good", 1)

@@ -106,8 +106,7 @@ def canonical_call(dialogue, tokenizer, tools, thought=""):
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2**32))
 def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
-    """Token for token, over three turns; and the same conversation with harmless observations has
-    the same special tokens in its observations."""
+    """Token for token over three turns, with the special tokens that harmless observations have."""
     dialogue, tokenizer = dialogue_of(which)
     draw = random.Random(seed)
     tools = [TOOL] if draw.random() < 0.6 else []

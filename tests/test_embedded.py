@@ -22,13 +22,10 @@ def test_any_text_survives_the_tokenizer(tokenizer, text):
     assert all(0 <= i < 320 for i in ids)
 
 
-def test_the_tags_are_one_token_each_and_are_kept_in_the_text(tokenizer):
+def test_the_tags_are_one_token_each_and_the_saved_ids_agree(tokenizer):
     for tag in ("<think>", "</think>", "<answer>", "</answer>"):
         assert len(tokenizer(tag, add_special_tokens=False)["input_ids"]) == 1
-        assert tag not in tokenizer.all_special_tokens
-
-
-def test_the_saved_ids_agree(tokenizer):
+        assert tag not in tokenizer.all_special_tokens  # which are left out of the text
     assert base_model.stop_token_ids(embedded.BASE) == [tokenizer.eos_token_id]
     assert tokenizer.convert_ids_to_tokens(tokenizer.eos_token_id) == "<|im_end|>"
     assert tokenizer.pad_token == "<|pad|>"

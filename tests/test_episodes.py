@@ -1,5 +1,4 @@
-"""An episode's record, token by token: what was sampled, under which version, and what was said to
-the policy in between. The environment runs in its own process, the replies are scripted."""
+"""An episode's record, token by token. Its environment has a process, the replies are scripted."""
 
 import asyncio
 
@@ -50,9 +49,8 @@ def test_turns_and_observations_in_one_record(echo):
     assert request.prompt_ids == asked("hello").prompt_ids + first + said
     assert request.seed == seed_of(77, "turn", 1) and request.id == "0/1/1"
     assert request.sampling.max_new_tokens == 100
-    transcript = record.transcript
-    assert [turn.observation for turn in transcript.turns] == ["you: hi 5", ""]
-    assert [turn.reward for turn in transcript.turns] == [2.0, 3.0]
+    turns = [(turn.observation, turn.reward) for turn in record.transcript.turns]
+    assert turns == [("you: hi 5", 2.0), ("", 3.0)]
     assert record.sequences(asked("hello")) == [(asked("hello").prompt_ids, record)]
 
 

@@ -38,6 +38,7 @@ LAYERS = (
     ("commands",),
     ("__main__",),
 )
+LAYER = {name: layer for layer, names in enumerate(LAYERS) for name in names}
 LIBRARIES = {  # library -> the only packages and modules that import it
     "ray": ("cluster",),
     "vllm": ("engines", "backends.unsloth"),  # which asks its allocator what memory it holds
@@ -154,18 +155,14 @@ def test_no_import_cycle():
 
 
 def layer_of(module: str) -> int | None:
-    parts = module.split(".")
-    for length in range(len(parts), 0, -1):
-        for layer, names in enumerate(LAYERS):
-            if ".".join(parts[:length]) in names:
-                return layer
-    return None
+    while module not in LAYER and "." in module:
+        module = module.rpartition(".")[0]
+    return LAYER.get(module)
 
 
 def test_every_module_has_a_layer():
     assert [module for module in modules() if layer_of(module) is None] == [], "add it to LAYERS"
-    names = {name for layer in LAYERS for name in layer}
-    assert names - modules().keys() == set(), "no such module any more: remove it from LAYERS"
+    assert LAYER.keys() - modules().keys() == set(), "no such module: remove it from LAYERS"
 
 
 def test_a_layer_imports_none_above_it():
@@ -186,15 +183,11 @@ def test_a_library_is_imported_in_one_place():
     ] == []
 
 
-def test_the_architecture_shows_the_layers():
+def test_the_architecture_shows_the_layers_and_names_every_module_and_package():
     text = (ROOT / "docs" / "architecture.md").read_text()
     graph = text.partition("## What imports what")[2].partition("\n## ")[0]
     shown = [set(line.split()) for line in graph.splitlines() if line.startswith("    ")]
     assert shown == [{name for name in layer if name} for layer in LAYERS[:-1]]
-
-
-def test_the_architecture_names_every_module_and_package():
-    text = (ROOT / "docs" / "architecture.md").read_text()
     tree = text.partition("## What is where")[2].partition("\n## ")[0]
     named = set(re.findall(r"[\w.]+\.py|\w+/", tree))
     present = {
@@ -264,12 +257,10 @@ def texts_of(path: Path) -> str:
 
 def test_words_that_are_avoided():
     pages = [ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("recipes/*")]
-    paths = [*pages, *files()]
-    texts = {str(path.relative_to(ROOT)): texts_of(path) for path in paths}
-    found = [
+    assert [
         f"{path}: {text[max(0, match.start() - 30) : match.end() + 20]}: {instead}"
+        for path in (*pages, *files())
+        for text in [texts_of(path)]
         for pattern, instead in AVOIDED.items()
-        for path, text in texts.items()
         for match in re.finditer(pattern, text)
-    ]
-    assert not found, "\n".join(found)
+    ] == []

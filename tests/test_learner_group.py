@@ -90,8 +90,8 @@ def test_what_is_measured_comes_back_in_order():
     assert [each.completion_ids for each in found] == [each.completion_ids for each in samples]
     assert [len(each.logprobs) for each in found] == [5, 1, 9, 2, 7]
     assert sum(int(call.split()[1]) for each in learners for call in each.calls) == 5
-    alone = group.measure(samples[:1], False, lambda *_: None)  # two learners have nothing to do
-    assert len(alone[0].logprobs) == 5
+    (alone,) = group.measure(samples[:1], False, lambda *_: None)  # two have nothing to do
+    assert len(alone.logprobs) == 5
 
 
 def test_learners_that_were_started_again_are_used():

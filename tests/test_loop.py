@@ -18,6 +18,7 @@ from unslothrl.commands import cli
 from unslothrl.config import names
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import read_toml
+from unslothrl.rewards.reward import Overlong
 from unslothrl.weights import adapter_use
 
 pytestmark = pytest.mark.real
@@ -170,8 +171,7 @@ def test_a_reward_in_a_users_file_trains_and_its_failures_are_counted(train, tmp
         assert candidate["rewards"]["most"] == earned[len(candidate["completion"]) % 3]
         assert candidate["score"] == 2 * candidate["rewards"]["most"]
     assert "ZeroDivisionError" in out and row["reward/boxed"] == 0
-    saved = read_toml(folder / "config.toml")
-    assert saved["reward"] == (f"{tmp_path}/mine.py:most=0.5", "boxed")
+    assert read_toml(folder / "config.toml")["reward"] == (f"{tmp_path}/mine.py:most=0.5", "boxed")
 
 
 def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
@@ -185,8 +185,6 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
 
 
 def test_overlong_by_hand():
-    from unslothrl.rewards.reward import Overlong
-
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
     punish = Overlong(limit=10, cache=4)
     assert [punish(n) for n in (0, 6, 7, 8, 10, 12)] == [0, 0, -0.25, -0.5, -1, -1]
@@ -233,7 +231,6 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
 
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):
-    """The sampler and the learner agree on every sampled token, over both turns."""
     (tmp_path / "calculator.py").write_text(shown("calculator.py"))
     code, folder, _, err = train(
         learner="grpo", environment=f"{tmp_path}/calculator.py:Calculator", max_new_tokens=120,
@@ -244,7 +241,7 @@ def test_two_turns_train_with_the_observations_masked(train, tmp_path):
     assert row["train/sampler_gap"] < 0.01 and row["train/grad_norm"] > 0
     rows = rollouts(folder, 1)
     earned = [candidate["rewards"]["environment"] for candidate in rows]
-    assert row["reward/environment"] == pytest.approx(sum(earned) / len(earned))
+    assert row["reward/environment"] == pytest.approx(np.mean(earned))
     answered = [c["completion"] for c in rows if c["rewards"]["environment"]]
     assert answered and all("\n= " in text for text in answered)
     assert 1 < row["episode/turns"] <= 2 and row["episode/lost"] == 0

@@ -1,5 +1,4 @@
-"""A run's folder copied to a mirror: folders, fsspec's memory, processes that are killed, targets
-that fail or hang."""
+"""A run's folder copied to a mirror: processes are killed, targets fail or hang."""
 
 import itertools
 import os
@@ -69,8 +68,7 @@ def make_run(folder: Path, steps: int = 0, keep: int = 2) -> RunFolder:
 
 
 def add_step(run: RunFolder, step: int) -> None:
-    """As the loop does: rollouts, a checkpoint from before its evaluation, the evaluation, metrics,
-    the checkpoint again."""
+    """As the loop does: rollouts, a checkpoint before the evaluation, metrics, it again."""
     run.write_rows("rollouts", step, [{"step": step}])
     learner = bytes([step]) * 100
     state = RunState(step=step, unlogged={"step": step})
@@ -230,8 +228,6 @@ def check_whole(there: Path) -> None:
 
 
 class Failing(MemoryFileSystem):
-    """Memory of its own that fails while it is told to."""
-
     cachable = False
     fails = True
 
@@ -305,9 +301,6 @@ def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeyp
     assert len(notes) == 1
 
 
-# What is checked before a run begins, and addresses
-
-
 def config_of(folder: RunFolder, place: object) -> Config:
     return Config(mirror=str(place), output_dir=str(folder.path.parent), run_name=folder.path.name)
 
@@ -324,17 +317,13 @@ def test_a_target_is_tried_before_anything_is_started(run, tmp_path):
     assert list(there.iterdir()) == []
 
 
-def test_another_run_of_this_name_is_not_overwritten(run, tmp_path):
+def test_another_run_or_one_that_is_further_is_not_overwritten(run, tmp_path):
     other = RunFolder(shutil.copytree(run.path, tmp_path / "other" / "one"))
     Sender(run.path, watched(tmp_path / "there" / "one")).send()
     origin.write(other.path, replace(origin.read(other.path), started="2020-01-01 00:00"))
     with pytest.raises(UserError, match="holds another run: set another --run_name, or continue"):
         mirror.of_run(config_of(other, tmp_path / "there"))
     assert mirror.of_run(config_of(run, tmp_path / "there")).url == f"{tmp_path}/there/one"
-
-
-def test_a_mirror_that_is_further_is_not_overwritten(run, tmp_path):
-    Sender(run.path, watched(tmp_path / "there" / "one")).send()
     run.truncate_after(2)
     with pytest.raises(UserError, match=r"is at step_000003, and .* at step_000002: continue"):
         mirror.of_run(config_of(run, tmp_path / "there"))

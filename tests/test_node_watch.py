@@ -165,8 +165,8 @@ def test_a_node_that_cannot_be_used_is_named_once_and_left_out(case, line):
     nodes.installed = {"b": {**HERE, "torch": "1.0"}} if case == "version" else {}
     nodes.fails = {"b": "no such model"} if case == "prepare" else {}
     changes = watch.changes()
-    assert changes.joined == () and len(changes.notes) == 1
-    assert changes.notes[0].startswith(line) and "continues without" in changes.notes[0]
+    (note,) = changes.notes
+    assert changes.joined == () and note.startswith(line) and "continues without" in note
     assert watch.changes() == node_watch.Changes()
     nodes.alive["a"] = nodes.alive.pop("a")
     nodes.draining = {"a"}
@@ -192,8 +192,7 @@ def test_an_actor_of_a_dead_node_waits_for_a_node_of_the_cluster_that_was_not_us
     del nodes.alive["b"]
     with pytest.raises(RunError, match=r"node 10\.0\.0\.b is gone"):
         watch.place("actor-1")
-    changes = watch.changes()
-    assert changes.joined == () and nodes.asked == [("c", "look"), ("c", "ready")]
+    assert watch.changes().joined == () and nodes.asked == [("c", "look"), ("c", "ready")]
     watch.place("actor-1")
     assert node_of(watch, "actor-1") == "c" and watch.waiting == set()
 
@@ -272,8 +271,7 @@ def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
     nodes = FakeNodes(a=(16, 2))
     watch = watch_of(nodes, zero="a")
     on_cards(nodes, watch)
-    small = Gpu("small", 100, 100, (8, 0))
-    whole = nodes.card
+    small, whole = Gpu("small", 100, 100, (8, 0)), nodes.card
     monkeypatch.setattr(nodes, "card", lambda node: replace(whole(node), gpu=small))
     nodes.alive["b"], nodes.free["b"] = (16, 1), 1
     changes = watch.changes()

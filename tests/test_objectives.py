@@ -73,9 +73,6 @@ cases = st.builds(
 )
 
 
-# By hand
-
-
 @pytest.mark.parametrize(
     ("learner", "value", "gradient"),
     [
@@ -159,9 +156,6 @@ def test_the_value_loss_is_aggregated_like_the_policys():
         assert value_loss(objective, *arguments, over, clip=0.0).item() == pytest.approx(expected)
 
 
-# Gradients
-
-
 def frozen(objective: Objective, case: Case):
     """The loss as a function of the log-probabilities with every detached factor held where it is:
     the weight of cispo, the base of REINFORCE's ratio. The rest detaches nothing of them."""
@@ -229,14 +223,10 @@ def test_the_entropy_bonus_has_a_gradient():
     assert logits.grad.tolist() == pytest.approx([expected, -expected])
 
 
-# What never changes
-
-
 @pytest.mark.parametrize("name", VARIANTS)
 @given(case=cases, seed=st.integers(0, 1000), cut=st.integers(1, 5))
 def test_order_micro_batches_and_empty_completions_change_nothing(name, case, seed, cut):
-    """Completions of no tokens are what padding would be: they only count as sequences. The loss
-    of the whole and its gradient are finite."""
+    """Padding would be completions of no tokens: they only count as sequences."""
     logprobs = case.tokens().logprobs.requires_grad_()
     whole = policy_loss(VARIANTS[name], case.tokens(logprobs=logprobs), case.over())
     whole.value.backward()
@@ -258,8 +248,7 @@ def test_order_micro_batches_and_empty_completions_change_nothing(name, case, se
 def test_on_policy_nothing_is_clipped_or_corrected(name, case):
     """Where sampler and learner agree the ratio is exactly 1, so the advantages alone remain."""
     logprobs = case.tokens().logprobs
-    tokens = case.tokens(old=None, sampler=logprobs)
-    loss = policy_loss(VARIANTS[name], tokens, case.over())
+    loss = policy_loss(VARIANTS[name], case.tokens(old=None, sampler=logprobs), case.over())
     assert loss.clipped == loss.corrected == 0
     explicit = policy_loss(VARIANTS[name], case.tokens(old=logprobs, sampler=logprobs), case.over())
     assert explicit.value.item() == loss.value.item()
@@ -273,9 +262,6 @@ def test_a_batch_in_which_everything_is_masked_has_no_gradient(name):
     loss = policy_loss(dataclasses.replace(SHIPPED[name], kl="none"), tokens, case.over())
     loss.value.backward()
     assert loss.value.item() == 0 and not logprobs.grad.any()
-
-
-# Names
 
 
 def test_the_flags_offer_what_the_files_have():
@@ -299,10 +285,8 @@ def test_its_parts_are_of_known_kinds(name):
     resolved = with_objective(Config(learner=name))
     for part in PARTS:
         value = getattr(SHIPPED[name], part)
-        if callable(value):
-            assert part in FUNCTIONS and getattr(resolved, part) is None
-        else:
-            assert getattr(resolved, part) == value
+        assert getattr(resolved, part) == (None if callable(value) else value)
+        assert part in FUNCTIONS or not callable(value)
 
 
 def test_a_function_gets_what_it_asks_for_by_name():

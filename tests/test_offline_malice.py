@@ -1,5 +1,4 @@
-"""Files that a stage reads and someone else wrote: code in them never runs, and a line says why
-they are refused, also where their checksums fit."""
+"""Files that a stage reads and someone else wrote: no code in them runs, a line says why."""
 
 import hashlib
 import json

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 from fake_cluster import FakeCluster, Published, holder
-from fakes import FakeTasks, FakeView
+from fakes import FakeTasks, FakeView, task
 
 from unslothrl.checkpoints.store import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
@@ -110,8 +110,7 @@ def test_what_is_too_old_is_counted_and_drawn_again_with_other_seeds():
     run.state.policy_version += 5  # as if an actor had loaded nothing for long
     run.publish()
     groups, _, metrics = run.source.draw(run.state, Timer())
-    assert metrics["rollout/dropped_groups"] == BATCH
-    assert metrics["rollout/staleness"] == 0
+    assert metrics["rollout/dropped_groups"] == BATCH and metrics["rollout/staleness"] == 0
     assert numbers_of(groups) == [8, 9, 10, 11]
     again = run.source.outstanding.values()
     assert [(each.position, each.attempt) for each in again] == [(n, 1) for n in range(4, 8)]
@@ -176,12 +175,8 @@ def test_a_batch_ends_with_the_episode():
 
 class SomeUnusable(FakeTasks):
     def draw(self, position, count, check_wanted=lambda: None):
-        drawn = []
-        while len(drawn) < count:
-            if position % 3:
-                drawn += super().draw(position, 1)[0]
-            position += 1
-        return drawn, position
+        usable = [n for n in range(position, position + 2 * count) if n % 3][:count]
+        return [task(str(n)) for n in usable], usable[-1] + 1
 
 
 def test_positions_are_those_of_the_data_where_rows_cannot_be_used():

@@ -91,8 +91,7 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     for module in backend.model.modules():
         if isinstance(module, bitsandbytes.nn.Linear4bit):
             state = module.weight.quant_state
-            parts = (module.weight, state.absmax, state.state2.absmax)
-            found += sum(part.numel() * part.element_size() for part in parts)
+            found += module.weight.nbytes + state.absmax.nbytes + state.state2.absmax.nbytes
     # a scale of scales is of 256 blocks of 64, or of fewer in a matrix as small as here
     assert found == pytest.approx(shape.linear_weights() * shapes.NF4, rel=0.01)
     trained = backend.parameters().values()
@@ -134,7 +133,6 @@ def test_a_layers_activations_are_what_autograd_keeps(hidden, inner, heads, kv_h
 
 
 def test_a_plan_by_hand():
-    """The main job on 16 GB: what stays, and the larger of drawing and updating."""
     config = replace(MAIN, train_batch_size=2, max_num_seqs=16, learner_gpu_usage=0.6)
     (card,) = placed(config, cards(16), "learner_gpu_usage").cards
     needs = card.processes[0].needs
@@ -196,8 +194,7 @@ def test_more_of_anything_takes_more():
 @pytest.mark.parametrize("gb", [12, 24])
 def test_searches_give_what_fits_and_no_more_would(gb):
     def fits(config: Config) -> bool:
-        resources = Resources.of_machine(config, cards(gb))
-        return place(config, resources, shape=SEVEN).cards[0].fits
+        return place(config, Resources.of_machine(config, cards(gb)), shape=SEVEN).cards[0].fits
 
     found = search.largest(MAIN, fits, SEVEN.context)
     assert fits(found)
@@ -283,9 +280,6 @@ def test_a_run_that_does_not_fit_would_with_shorter_completions(capsys):
     assert as_json(small, capsys)["would_fit_with"] is None
 
 
-# How long a step takes
-
-
 def test_a_step_by_hand():
     config = replace(MAIN, batch_size=8, num_candidates=16, topk=16, max_num_seqs=64)
     step_s = partial(forecast.step_s, config, SEVEN, engine_s=0.01, share=1.0)
@@ -304,9 +298,7 @@ def test_a_run_says_that_an_unknown_model_was_not_fitted():
     assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes
 
 
-# Episodes of several turns; test_real_episodes.py compares these plans with what real ones take
-
-
+# test_real_episodes.py compares these plans with what real episodes take
 EPISODES = replace(MAIN, environment="calculator", max_new_tokens=300, max_episode_tokens=2000)
 
 

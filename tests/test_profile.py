@@ -76,8 +76,7 @@ def test_the_parts_by_hand():
 
 
 def test_a_process_that_dies_costs_a_note(tmp_path):
-    died = Processes(ProcessLost("actor-0", "actor-0 has died"))
-    notes, _, _ = profiled(tmp_path, 1, 3, died)
+    notes, *_ = profiled(tmp_path, 1, 3, Processes(ProcessLost("actor-0", "actor-0 has died")))
     assert notes == ["a step is not profiled: actor-0 has died"] * 2
 
 

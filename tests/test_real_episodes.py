@@ -78,10 +78,8 @@ def actor(config):
 
 @pytest.mark.parametrize("rewrites", few([True, False]))
 def test_the_learner_agrees_with_the_sampler_on_every_turn(rewrites, learner, config):
-    """Turns that are one sequence; and turns that each begin one, since their template drops the
-    reasoning before them."""
-    tokens = dropping(tokenizer()) if rewrites else tokenizer()
-    learner.actor.dialogue = TemplateDialogue(tokens)
+    """Turns of one sequence, and of several: their template drops the reasoning before them."""
+    learner.actor.dialogue = TemplateDialogue(dropping(tokenizer()) if rewrites else tokenizer())
     draws = Draws(learner.actor)
     groups = draw_groups(learner.actor, tasks(4), CANDIDATES, sampling_of(config), (0,))
     samples = draws.check(groups)
@@ -115,8 +113,7 @@ class Deadline:
 def stop_after(
     turns: int, actor, sampling: Sampling, seed: int, monkeypatch
 ) -> list[tuple[int, Group]]:
-    """What has been collected of 4 groups when so many turns are written: none, or one whose
-    environments were quicker than the others'."""
+    """What is collected of 4 groups when so many turns are written: none, or the quickest."""
     deadline = Deadline(actor.engine, turns)
     clock = SimpleNamespace(monotonic=lambda: deadline.now, perf_counter=time.perf_counter)
     given = [Assignment(i, one, CANDIDATES, sampling, (seed,)) for i, one in enumerate(tasks(4))]
@@ -198,8 +195,7 @@ def test_a_stop_in_the_middle_ends_the_environments(stop, learner, actor, config
 def test_no_sequence_of_a_run_is_longer_than_its_plan(budget, rewrites, learner):
     """Nor is a micro-batch of them, whose activations the plan counts."""
     config = config_of(max_episode_tokens=budget)
-    tokens = dropping(tokenizer()) if rewrites else tokenizer()
-    learner.actor.dialogue = TemplateDialogue(tokens)
+    learner.actor.dialogue = TemplateDialogue(dropping(tokenizer()) if rewrites else tokenizer())
     learner.actor.rules = rules_of(config)
     draws = Draws(learner.actor)
     groups = draw_groups(learner.actor, tasks(6), 4, sampling_of(config), (0,))

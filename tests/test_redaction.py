@@ -196,9 +196,6 @@ def test_the_options_of_an_environment_keep_no_secret():
     assert text.redacted_values(given) == ("api_key=<hidden>", "env_id=a=b", "max_tokens=5")
 
 
-# What a run prints, and the traceback that it leaves
-
-
 @pytest.mark.parametrize("live", [False, True])
 def test_whatever_a_run_prints_is_without_secrets(live, monkeypatch):
     monkeypatch.setenv("MY_SERVICE_PASSWORD", "correct horse")

@@ -86,8 +86,7 @@ def test_alone_its_sign_is_what_is_right_and_one_whose_environment_failed_earns_
 
 
 def test_only_a_model_makes_a_judge(tmp_path):
-    config = Config(reward=("accuracy", f"rm:{head(tmp_path / 'it')}=2"))
-    found = RewardModel.of(config, list)
+    found = RewardModel.of(Config(reward=("accuracy", f"rm:{head(tmp_path / 'it')}=2")), list)
     assert (found.name, found.weight, found.is_first) == ("rm", 2.0, False)
     assert RewardModel.of(Config(reward=("accuracy",)), list) is None
 
@@ -118,8 +117,7 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
     from unslothrl.weights import base_model
 
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
-    shape = models.Shape(torch.float32, 8, 16, 0.0, 3, folder)
-    whole = models.reward_model(base, shape)
+    whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder))
     tensors = safetensors.numpy.load_file(folder / model.HEAD_FILE)
     assert tensors["std"][0] > 0
     rows = [((5, 6, 7), (8, 9)), ((5, 6, 7), (10, 11, 12, 13)), ((20, 21), (22,))]

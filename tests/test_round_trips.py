@@ -24,8 +24,6 @@ from unslothrl.weights import adapter_check
 from unslothrl.weights.adapter import Adapter, write_adapter
 from unslothrl.weights.published import Published
 
-# Configs
-
 ANY = st.text(st.characters(exclude_categories=["Cs"]))
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1)
 
@@ -61,8 +59,6 @@ def test_a_config_reads_back_as_it_was(values):
         path.write_bytes(to_toml(config, ["a fact of\nthe run"]).encode())
         assert replace(Config(), **read_toml(path)) == config
 
-
-# A learner's state
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8,
           torch.int32, torch.int64, torch.bool)  # fmt: skip
@@ -107,9 +103,6 @@ def test_a_learners_state_comes_back_from_a_checkpoint_bit_by_bit(values, step):
         assert found.state.step == step
         read = learner_state.unpack(found.learner())
     assert bits(read) == bits(values)
-
-
-# Adapters
 
 
 @st.composite

@@ -19,8 +19,6 @@ from unslothrl.rewards.builtin import maths
 from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.scorer import Scorer
 
-SAME = "answercheck:same"
-
 
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -70,10 +68,8 @@ def test_think_answer_tags(completion, expected):
 
 @pytest.mark.real
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
-    calls = [
-        RewardCall("time:sleep", (1000,)),
-        *[RewardCall(SAME, ("1/2", f"{i}/2")) for i in range(20)],
-    ]
+    calls = [RewardCall("time:sleep", (1000,))]
+    calls += [RewardCall("answercheck:same", ("1/2", f"{i}/2")) for i in range(20)]
     with ProcessPool(2, deadline_s=1.0) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
         before = {psutil.Process(w.child.pid) for w in workers.processes}
@@ -137,10 +133,8 @@ def own(tmp_path) -> Path:
 
 
 def scored(path: Path, *functions: str, texts=("ab", "c"), **options):
-    with closing(
-        Scorer(rewards.choose(tuple(f"{path}:{each}" for each in functions)), **options)
-    ) as scorer:
-        row = {"level": 5}
+    chosen, row = rewards.choose(tuple(f"{path}:{each}" for each in functions)), {"level": 5}
+    with closing(Scorer(chosen, **options)) as scorer:
         return scorer.score([completed(text, len(text), "7", row, "P") for text in texts])
 
 
@@ -162,13 +156,9 @@ def test_what_a_function_of_the_users_own_may_take(own):
 
 
 @pytest.mark.real
-def test_async_functions_run_at_the_same_time(own):
+def test_async_functions_run_at_the_same_time_and_one_that_hangs_spoils_no_other(own):
     found = scored(own, "waits", texts=["x"] * 60, deadline_s=5)  # 12 s one after the other
     assert found.rewards["waits"] == [1.0] * 60 and sum(found.seconds) < 6
-
-
-@pytest.mark.real
-def test_one_async_call_that_hangs_spoils_no_other(own):
     found = scored(own, "hangs_once", texts=["ab", "c", "d"], deadline_s=0.5)
     assert found.rewards["hangs_once"] == [0.0, 1.0, 1.0]
     assert [one.reason for one in found.failures] == ["took longer than 0.5 s"]
@@ -216,8 +206,7 @@ def test_memory_is_limited_but_for_functions_of_the_users_own(own):
 
 
 def test_weights_and_the_reported_score():
-    chosen = rewards.choose(("boxed=2", "format=0.5"))
-    with closing(Scorer(chosen)) as scorer:
+    with closing(Scorer(rewards.choose(("boxed=2", "format=0.5")))) as scorer:
         found = scorer.score([completed(r"\boxed{1/2}", 9, "0.5"), completed("x", 1, "0.5")])
     assert found.rewards == {"boxed": [2.0, 0.0], "format": [0.0, 0.0]}
     assert found.scores == [1.0, 0.0]  # without its weight

@@ -45,7 +45,6 @@ def batches(learner: Learner) -> list[Batch]:
     """Eight samples of five prompts, and one alone, with what the learner says of them."""
     plain = list(samples())
     plain[1:4] = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain[1:4]]
-    measured = learner.measure(plain, reference=True)
     known = [
         dataclasses.replace(
             sample,
@@ -53,7 +52,7 @@ def batches(learner: Learner) -> list[Batch]:
             sampler_logprobs=tuple(m["logprobs"] + 0.01),
             returns=np.linspace(0, 1, sample.tokens),
         )
-        for sample, m in zip(plain, measured, strict=True)
+        for sample, m in zip(plain, learner.measure(plain, reference=True), strict=True)
     ]
     return [Batch(tuple(known), len(LENGTHS), TOKENS), Batch(tuple(known[:1]), 4, 30)]
 
@@ -98,13 +97,12 @@ def close(found: np.ndarray, expected: np.ndarray) -> bool:
 def one_learner() -> tuple[list[Batch], dict[str, list[np.ndarray]]]:
     """-> (the batches, one learner's gradient of each by family)."""
     learner = learner_on_embedded()
-    known, found = batches(learner), {}
-    for family in FAMILIES:
-        found[family] = []
+    known, found = batches(learner), {family: [] for family in FAMILIES}
+    for family, gradients in found.items():
         for batch in known:
             begin(learner, family, batch)
-            found[family].append(gradient(learner))
-            assert np.abs(found[family][-1]).max() > 1e-2, family
+            gradients.append(gradient(learner))
+            assert np.abs(gradients[-1]).max() > 1e-2, family
     return known, found
 
 

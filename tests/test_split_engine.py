@@ -78,7 +78,6 @@ def step(backend) -> None:
 
 
 def wait_for_end(pids: list[int]) -> None:
-    """Fails unless these processes are gone in time."""
     end = time.monotonic() + END_S
     while left := [pid for pid in pids if is_alive(pid)]:
         assert time.monotonic() < end, f"{left} are left"
@@ -101,9 +100,7 @@ def test_it_has_the_learners_base(engine, backend):
 def test_it_draws_what_the_learner_would(engine, alone, backend):
     """The log-probabilities of what it draws are the learner's, and those of an engine of one
     worker, but for rounding: sums over two halves are added in another order."""
-    adapter = backend.publish(1)
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=24)
-    asked = requests(48, sampling=sampling)
+    adapter, asked = backend.publish(1), requests(48)
     gaps, drawn = {}, {}
     for name, each in (("split", engine), ("alone", alone)):
         each.load(adapter)
@@ -144,9 +141,6 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
 
         return add
 
-    def not_loaded(request):
-        return True
-
     def alpha(folder: Path) -> None:
         path = folder / CONFIG_FILE
         path.write_text(with_settings(path.read_text(), lora_alpha=15))
@@ -155,7 +149,7 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
         shutil.copytree(older, folder, dirs_exist_ok=True)
 
     for wrong, message in (
-        (not_loaded, r"on GPU 0 of 2, none of its 2 slots"),
+        (lambda request: True, r"on GPU 0 of 2, none of its 2 slots"),  # it is not loaded
         (in_folder(alpha), r"on GPU 0 of 2, in slot \d, .*lora_B differs"),
         (in_folder(version_before), r"what vLLM reads it from is not what was published"),
         (in_folder(in_files(SWAP_LAYERS)), r"what vLLM reads it from is not what was published"),
@@ -177,8 +171,7 @@ def spoil(change: str, id: int, model) -> None:
     if vllm_split.own_rank() == 0:
         return
     slot = model.lora_manager.lora_index_to_id.index(id)
-    modules = model.lora_manager.modules
-    down = [modules[f"model.layers.{layer}.mlp.down_proj"] for layer in (0, 1)]
+    down = [model.lora_manager.modules[f"model.layers.{i}.mlp.down_proj"] for i in (0, 1)]
     a, b = (each.lora_a_stacked[0][slot, 0] for each in down)
     if change == "layers":
         a[:], b[:] = b.clone(), a.clone()
@@ -238,7 +231,6 @@ def test_the_canary(engine, backend):
 
 
 def test_without_its_actor_no_worker_is_left(tmp_path):
-    """The actor is killed."""
     log = (tmp_path / "log").open("w")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     actor = subprocess.Popen(

@@ -110,8 +110,7 @@ def test_wandb_offline_has_both_parts_of_the_run_under_one_id(folder):
 def test_trackio_reads_the_resumed_run_as_one(folder):
     from trackio.sqlite_storage import SQLiteStorage
 
-    ids = json.loads((folder / "trackers.json").read_text())
-    name = f"tracked-{ids['trackio']}"
+    name = f"tracked-{json.loads((folder / 'trackers.json').read_text())['trackio']}"
     assert SQLiteStorage.get_runs("unslothrl") == [name]
     found: dict[int, dict[str, float]] = {}
     tables = []

@@ -33,12 +33,9 @@ def whole(sample: Sample) -> Sample:
 
 def others() -> list[Sample]:
     """Of the same prompt, and of another one; each wholly sampled, said in both ways."""
-    ids = ((60, 61, 62, 63), (70,))
-    plain = [
-        Sample(prompt, tokens, (-1.0,) * len(tokens), np.ones(len(tokens), np.float32), 0)
-        for prompt, tokens in zip((PROMPT, (9, 8)), ids, strict=True)
-    ]
-    return [plain[0], replace(plain[1], sampled=(True,))]
+    ones = np.ones(4, np.float32)
+    plain = Sample(PROMPT, (60, 61, 62, 63), (-1.0,) * 4, ones, 0)
+    return [plain, Sample((9, 8), (70,), (-1.0,), ones[:1], 0, sampled=(True,))]
 
 
 def gradients_of(backend, loss: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -49,8 +46,7 @@ def gradients_of(backend, loss: torch.Tensor) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("form", ["shared prompts", "packed", "padded"])
 def test_sampled_tokens_are_those_of_the_whole_sequence(form, bases, make_backend):
-    """Their log-probabilities and values as if all had been sampled, observation included in what
-    they attend to; and the gradient is that of these tokens alone."""
+    """As if all were sampled, which they attend to; the gradient is that of these tokens alone."""
     backend = make_backend(bases["plain"], dtype="float32", packs=form != "padded")
     backend.shares_prompts = form == "shared prompts"
     backend.add_critic(seed=0)

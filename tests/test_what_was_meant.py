@@ -71,10 +71,9 @@ def test_two_functions_of_one_name_are_not_one_given_twice(tmp_path):
     for name in "ab":
         (tmp_path / f"{name}.py").write_text("def reward(completion): return 1.0\n")
     one, other = (f"{tmp_path}/{name}.py:reward" for name in "ab")
-    with pytest.raises(UserError, match="rename one"):
-        choose((one, other))
-    with pytest.raises(UserError, match="given twice"):
-        choose((one, one))
+    for chosen, said in (((one, other), "rename one"), ((one, one), "given twice")):
+        with pytest.raises(UserError, match=said):
+            choose(chosen)
 
 
 def test_an_objective_imports_what_lies_beside_it(tmp_path):
@@ -84,14 +83,12 @@ def test_an_objective_imports_what_lies_beside_it(tmp_path):
     assert objectives.load(str(tmp_path / "mine.py")).advantage([[1.0, 0.0]]) == [[1.0, 0.0]]
 
 
-@pytest.mark.parametrize("status", ["finished", "interrupted"])
-def test_a_finished_run_without_checkpoints_is_not_begun_again(status, tmp_path):
+def test_a_finished_run_without_checkpoints_is_not_begun_again(tmp_path):
     folder = RunFolder.create(str(tmp_path), "a", "")
-    folder.write_summary({"status": status, "steps": 1, "seconds": 1.0})
     earlier = EarlierRun(folder, None, ("max_steps not set -> 9",), ())
-    if status == "finished":
-        with pytest.raises(UserError, match="start a new run with --adapter"):
-            earlier.has_finished()
-    else:  # it has done a few steps that can be done again
-        assert not earlier.has_finished()
+    folder.write_summary({"status": "interrupted", "steps": 1, "seconds": 1.0})
+    assert not earlier.has_finished()  # it has done a few steps that can be done again
+    folder.write_summary({"status": "finished", "steps": 1, "seconds": 1.0})
+    with pytest.raises(UserError, match="start a new run with --adapter"):
+        earlier.has_finished()
     folder.close()
