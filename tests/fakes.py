@@ -259,11 +259,10 @@ class FakeLearner(FakeGenerator):
         skipped = not np.isfinite(loss)
         self.steps += not skipped
         tokens = np.zeros(sum(sample.tokens for sample in batch.samples))
-        sources = [(s.generator, s.policy_version, s.tokens) for s in batch.samples]
         return Update(
             loss,
             difference=tokens,
-            sources=sources,
+            sources=[(s.generator, s.policy_version, s.tokens) for s in batch.samples],
             kl=np.zeros(1),
             grad_norm=1.0,
             skipped=skipped,

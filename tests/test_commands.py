@@ -47,7 +47,6 @@ NOT_RUN = {
     "--install_completion": "it writes into the home folder: tests/test_cli.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
-ROWS = 24
 WITH_A_MODEL = ("train", "eval", "ask", "chat", "export", "--resume")
 STAGES = ("sft", "dpo", "rm")  # which tests/test_offline_*.py run
 
@@ -65,7 +64,7 @@ def documented() -> list[str]:
 def folder(tmp_path_factory):
     """Where the commands are given: a data set, completions, a reward, a model, a run."""
     folder = tmp_path_factory.mktemp("newcomer")
-    rows = [*itertools.islice(arithmetic.problems("test", 0), ROWS)]
+    rows = [*itertools.islice(arithmetic.problems("test", 0), 24)]
     made = [{**row, "completion": f"<answer>{row['answer']}</answer>"} for row in rows]
     for name, each in (("problems", rows), ("math500", rows), ("made", made)):
         text = "".join(json.dumps(row) + "\n" for row in each)

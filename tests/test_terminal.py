@@ -24,8 +24,6 @@ from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trial import facts, header
 
-ROOT = Path(__file__).parents[1]
-
 
 def view(live: bool, width: int = 80):
     """-> (terminal, its clock, a function that returns what was written)"""
@@ -304,7 +302,7 @@ def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
     command = [sys.executable, "-m", "unslothrl", *FLAGS.split(), "--output_dir", str(tmp_path)]
     unset = ("COLUMNS", "JPY_PARENT_PID", "COLAB_RELEASE_TAG", "FORCE_COLOR")
     variables = {name: value for name, value in os.environ.items() if name not in unset}
-    variables |= {"TERM": "xterm", "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    variables |= {"TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[1]), "NO_COLOR": "1"}
     done = subprocess.run(
         ["script", "-qec", f"stty cols 40; {shlex.join(command)}", "/dev/null"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables,
