@@ -4,7 +4,7 @@ import asyncio
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from unslothrl.actors.episodes import Played, Rules, play
@@ -116,6 +116,11 @@ def written(folder: Path, source: str, name: str = "mine.py") -> str:
         ended()  # which has read the other
     path.write_text(source)
     return str(path)
+
+
+def rows_in(folder: Path, rows: Iterable[dict], name: str = "rows.jsonl") -> str:
+    """-> the path of a file with those rows."""
+    return written(folder, "".join(json.dumps(row) + "\n" for row in rows), name)
 
 
 def tool(signature: str, body: str) -> str:

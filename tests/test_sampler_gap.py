@@ -48,8 +48,7 @@ def test_a_sample_knows_its_generator_and_keeps_it_on_its_way():
 
 def test_metrics_of_several_generators_alone():
     watch = Watched()
-    alone = stats(("actor-0", 0, np.full(200, 0.01)))
-    assert watch.saw([alone], 0) == {}
+    assert watch.saw([stats(("actor-0", 0, np.full(200, 0.01)))], 0) == {}
     both = stats(("actor-0", 1, np.full(200, 0.01)), ("learner-0", 1, np.full(200, 0.002)))
     assert watch.saw([both], 1) == pytest.approx(
         {"train/sampler_gap/actor-0": 0.01, "train/sampler_gap/learner-0": 0.002}
