@@ -1,7 +1,6 @@
 """A run fetched from a mirror, whoever wrote what lies there."""
 
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
@@ -63,19 +62,17 @@ def test_links_and_code_are_left_out(there, tmp_path):
     assert not [name for name in found if name.lower().endswith(("link", ".py", ".so", ".pyc"))]
 
 
-class Named(LocalFileSystem):
-    """A folder with one more file than there is, of a name of its server's choice."""
-
-    cachable = False
-    more: ClassVar[dict] = {}
-
-    def find(self, path, **keywords):
-        return {**super().find(path, **keywords), self.more["name"]: self.more}
-
-
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\b", "x\n", ".hidden"])
 def test_names_that_lead_elsewhere_are_left_out(there, run, tmp_path, name, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(Named, "more", {"type": "file", "name": f"{there}/{name}", "size": 1})
+    """A folder with one more file than there is, of a name of its server's choice."""
+    more = {"type": "file", "name": f"{there}/{name}", "size": 1}
+
+    class Named(LocalFileSystem):
+        cachable = False
+
+        def find(self, path, **keywords):
+            return {**super().find(path, **keywords), more["name"]: more}
+
     target = Target(Named(), str(there), str(there))
     monkeypatch.setattr(Target, "opened", lambda option, url: target)
     assert tree(fetch(there, tmp_path / "new")) == tree(run.path)

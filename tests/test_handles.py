@@ -8,8 +8,7 @@ import pytest
 from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
-from unslothrl.cluster import handles as checks_module
-from unslothrl.cluster.handles import ActorHandle, Checks, LearnerHandle
+from unslothrl.cluster.handles import MOST_STARTS, ActorHandle, Checks, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner
@@ -91,8 +90,8 @@ class Dying:
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_one_that_dies_while_it_is_checked_is_started_again(name):
     notes: list[str] = []
-    cluster = Dying(name, checks_module.MOST_STARTS - 1)
+    cluster = Dying(name, MOST_STARTS - 1)
     Checks().check_started(cluster, notes.append)
     assert cluster.started == [name] * 2 and notes == [f"{name} died: started again"] * 2
     with pytest.raises(ProcessLost, match=f"{name} died"):
-        Checks().check_started(Dying(name, checks_module.MOST_STARTS), notes.append)
+        Checks().check_started(Dying(name, MOST_STARTS), notes.append)

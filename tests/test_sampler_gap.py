@@ -59,10 +59,8 @@ def test_one_that_stands_out_twice_is_named_once():
     watch = Watched()
     for version in range(5):
         means = enumerate((0.005, 0.006, 0.08))
-        watch.saw(
-            [stats(*((f"actor-{i}", version, noise(400, m, version + 100 * i)) for i, m in means))],
-            version,
-        )
+        gaps = ((f"actor-{i}", version, noise(400, m, version + 100 * i)) for i, m in means)
+        watch.saw([stats(*gaps)], version)
         assert len(watch.notes) == (version >= 1)
     assert watch.notes[0].startswith("actor-2: ") and watch.stops == []
 
