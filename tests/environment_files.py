@@ -88,11 +88,7 @@ def play_with(
     task = of or asked("hello")
     first = Request("0/1", task.prompt_ids, 77, sampling, follows_newest)
     dialogue = TemplateDialogue(tokenizer())
-
-    async def run() -> Played:
-        return await play(task, first, seed, host, script.draw, dialogue, rules or Rules())
-
-    return asyncio.run(run())
+    return asyncio.run(play(task, first, seed, host, script.draw, dialogue, rules or Rules()))
 
 
 def started(setup: Setup) -> Host:
