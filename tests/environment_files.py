@@ -4,7 +4,7 @@ import asyncio
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from unslothrl.actors.episodes import Played, Rules, play
@@ -88,11 +88,7 @@ def play_with(
     task = of or asked("hello")
     first = Request("0/1", task.prompt_ids, 77, sampling, follows_newest)
     dialogue = TemplateDialogue(tokenizer())
-
-    async def run() -> Played:
-        return await play(task, first, seed, host, script.draw, dialogue, rules or Rules())
-
-    return asyncio.run(run())
+    return asyncio.run(play(task, first, seed, host, script.draw, dialogue, rules or Rules()))
 
 
 def started(setup: Setup) -> Host:
@@ -116,6 +112,11 @@ def written(folder: Path, source: str, name: str = "mine.py") -> str:
         ended()  # which has read the other
     path.write_text(source)
     return str(path)
+
+
+def rows_in(folder: Path, rows: Iterable[dict], name: str = "rows.jsonl") -> str:
+    """-> the path of a file with those rows."""
+    return written(folder, "".join(json.dumps(row) + "\n" for row in rows), name)
 
 
 def tool(signature: str, body: str) -> str:

@@ -121,11 +121,8 @@ class Draws:
             request, drawn = turns.pop(0)
             end = at + len(drawn.token_ids)
             assert request.prompt_ids == prompt_ids + tuple(sequence.token_ids[:at])
-            for ours, theirs in (
-                (sequence.token_ids, drawn.token_ids), (sequence.logprobs, drawn.logprobs),
-                (sequence.sampled, drawn.sampled), (sequence.versions, drawn.versions),
-            ):  # fmt: skip
-                assert (ours[at:end] == theirs).all()
+            for name in ("token_ids", "logprobs", "sampled", "versions"):
+                assert (getattr(sequence, name)[at:end] == getattr(drawn, name)).all()
             at = end
         sample = Sample.of(prompt_ids, sequence)
         assert sample.tokens == len(sample.sampler_logprobs) == sum(sequence.sampled)

@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -23,10 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
-
-ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT / "tests")]
-
 from fake_processes import PATH, build_actor, build_learner, config_of
 from fakes import FakeTasks, FakeView
 from ray_nodes import RAY, RayNodes, kill_session
@@ -128,13 +123,12 @@ def main() -> None:
     given = parser.parse_args()
     os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112, else all others stall them for seconds
     os.environ["PYTHONPATH"] = PATH
-    with tempfile.TemporaryDirectory() as folder:
-        nodes = RayNodes("--num-cpus=2")
-        try:
-            os.environ |= nodes.environment(nodes.folder / "home0")
-            print(json.dumps(run(nodes, Path(folder), given), indent=1))
-        finally:
-            nodes.close()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(RayNodes("--num-cpus=2")) as nodes,
+    ):
+        os.environ |= nodes.environment(nodes.folder / "home0")
+        print(json.dumps(run(nodes, Path(folder), given), indent=1))
 
 
 def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
@@ -165,7 +159,8 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     variables.apply(machine.cpus, bool(machine.gpus))
     config = config_of({**flags, "max_steps": STEPS})
     run_folder = RunFolder.create(folder, "run", "")
-    view = Told(story.after)
+    view = FakeView()
+    view.step = lambda metrics, step, total: story.after(step)
     builders = Builders(functools.partial(marked, marks), build_learner)
     processes = cluster.start(config, embedded.BASE, machine, lambda line: None, builders)
     try:
@@ -194,17 +189,6 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
 def marked(marks: Path, config, base: Path, plan):
     (marks / f"{plan.name}.{os.getpid()}").touch()
     return build_actor(config, base, plan)
-
-
-class Told(FakeView):
-    """Calls `after` with the number of each step."""
-
-    def __init__(self, after: Callable[[int], None]):
-        super().__init__()
-        self.after = after
-
-    def step(self, metrics: dict, step: int, total: int) -> None:
-        self.after(step)
 
 
 def consumed(folder: RunFolder) -> Counter:

@@ -7,8 +7,9 @@ import struct
 import pytest
 from adapters import NOT_A_NUMBER, SETTINGS, packed, tensor_name, tensors, write
 
-from unslothrl import embedded
+from unslothrl import cluster, embedded
 from unslothrl.commands import cli
+from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.weights import adapter_check, adapter_use, base_model
 
@@ -66,8 +67,6 @@ def test_settings_and_weights_that_do_not_fit_are_refused(tmp_path, changed, wor
 
 
 def test_a_run_looks_at_the_weights_before_it_starts_anything(tmp_path, capsys, monkeypatch):
-    from unslothrl import cluster
-
     monkeypatch.setattr(cluster, "start", lambda *_: pytest.fail("started"))
     bad = packed({**tensors(), Q0: ("BF16", [4, 128], NOT_A_NUMBER * 512)})
     folder = write(tmp_path / "a", weights=bad)
@@ -111,12 +110,7 @@ def test_a_damaged_use_file_is_refused(tmp_path, field, value):
         adapter_use.read(tmp_path)
 
 
-@pytest.mark.real
-def test_what_a_run_says_of_itself_reads_back(tmp_path):
-    from unslothrl.config.options import Config
-    from unslothrl.weights.base_model import load_tokenizer
-
-    tokenizer = load_tokenizer(embedded.BASE)
+def test_what_a_run_says_of_itself_reads_back(tmp_path, tokenizer):
     config = Config(model="embedded", dataset="embedded", eval_top_p=0.5)
     made = adapter_use.of_run(config, "Be brief.", tokenizer)
     (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(made))

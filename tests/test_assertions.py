@@ -1,9 +1,11 @@
 """Tests in Python: programs that solve them pass, programs that forge do not."""
 
 import json
+from contextlib import closing
 
 import pytest
 from asserted import EQUAL, FORGED, FORGING, JUDGING, ROWS, SOLVES, checked, listed
+from environment_files import rows_in
 from fakes import completed
 from few_cases import few
 
@@ -21,9 +23,8 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="module")
 def scorer():
-    made = Scorer(rewards.choose(("code",)), deadline_s=1.5)
-    yield made
-    made.close()
+    with closing(Scorer(rewards.choose(("code",)), deadline_s=1.5)) as made:
+        yield made
 
 
 def block(text):
@@ -79,11 +80,9 @@ def test_an_object_of_a_programs_own_is_no_array(test):
         for length, value, result in ((0, "7.0", "Own()"), (1, "6.0", "Own()"), (0, "7.0", "Own"))
     ]
     solves = "import numpy as np\ndef double(x): return np.asarray([2.0 * x])"
-    patient = Scorer(rewards.choose(("code",)), deadline_s=10)  # it imports NumPy twice
-    try:
+    code_reward = rewards.choose(("code",))
+    with closing(Scorer(code_reward, deadline_s=10)) as patient:  # it imports NumPy twice
         assert scores(patient, row, [*forging, solves]) == [0.0, 0.0, 0.0, 1.0]
-    finally:
-        patient.close()
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -133,8 +132,7 @@ def test_tests_that_test_nothing_are_an_error_of_the_data(row, said):
 def test_a_program_cannot_end_what_the_tests_go_through(scorer):
     """map() takes a StopIteration of its function for its end."""
     row = checked("double(x)", "assert all(map(lambda x: candidate(x) == 2 * x, [1, 2]))")
-    forging = "def double(x): raise StopIteration"
-    assert scores(scorer, row, [forging, SOLVES]) == [0.0, 1.0]
+    assert scores(scorer, row, ["def double(x): raise StopIteration", SOLVES]) == [0.0, 1.0]
     attribute = (
         "class Stops:\n    @property\n    def value(self): raise StopIteration\n"
         "def double(x): return Stops()"
@@ -167,7 +165,6 @@ def test_the_model_is_asked_for_a_function_with_its_name():
 
 
 def test_files_of_both_data_sets_are_scored(tmp_path, capfd):
-    path = tmp_path / "made.jsonl"
     rows = [
         {**FORGED, "canonical_solution": "    return 2 * x\n", "completion": block(SOLVES)},
         {**FORGED, "completion": block("def double(x): return x")},
@@ -177,7 +174,6 @@ def test_files_of_both_data_sets_are_scored(tmp_path, capfd):
          "test_imports": ["import math"],
          "completion": block("def area(x): return math.pow(x, 2)")},
     ]  # fmt: skip
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert cli.main(["score", str(path), "--reward", "code"]) == 0
+    assert cli.main(["score", rows_in(tmp_path, rows), "--reward", "code"]) == 0
     out = capfd.readouterr().out
     assert [json.loads(line)["score"] for line in out.splitlines()] == [1.0, 0.0, 1.0, 1.0]

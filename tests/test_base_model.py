@@ -23,8 +23,6 @@ made = base_model.prepare(sys.argv[1])
 loaded = sorted({"transformers", "bitsandbytes"} & sys.modules.keys())
 print(json.dumps([str(made), loaded]))
 """
-
-
 COUNTS = """
 import os, sys
 if "unslothrl.weights.quantise" in sys.orig_argv:

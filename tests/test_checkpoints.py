@@ -14,15 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from unslothrl.checkpoints import store
-from unslothrl.checkpoints.store import (
-    UNKNOWN,
-    Ahead,
-    Checkpoints,
-    Damaged,
-    RunState,
-    from_jsonl,
-    to_jsonl,
-)
+from unslothrl.checkpoints.store import Ahead, Checkpoints, RunState
 from unslothrl.records import Call, Completion, Failure, Group, Transcript, Turn
 from unslothrl.training import saving
 from unslothrl.training.saving import Boundary, CheckpointSchedule
@@ -101,16 +93,16 @@ def test_a_damaged_one_is_said_and_the_one_before_it_used(checkpoints, name, dam
     if damage == "gone":
         path.unlink()
     notes: list[str] = []
-    found = checkpoints.newest(notes.append)
-    assert found.state.step == 5 and len(notes) == 1
-    assert "checkpoint step_000010 is damaged" in notes[0] and "\n" not in notes[0]
+    assert checkpoints.newest(notes.append).state.step == 5
+    (note,) = notes
+    assert "checkpoint step_000010 is damaged" in note and "\n" not in note
 
 
 def test_one_of_another_step_is_none_and_one_may_be_damaged_after_it_was_found(checkpoints):
     folder = checkpoints.write(RunState(step=10), b"ten")
     found, notes = checkpoints.newest(), []
     (folder / "learner.safetensors").write_bytes(b"new")
-    with pytest.raises(Damaged, match=r"learner\.safetensors is not as it was written"):
+    with pytest.raises(store.Damaged, match=r"learner\.safetensors is not as it was written"):
         found.learner()
     (folder / "learner.safetensors").write_bytes(b"ten")
     folder.rename(checkpoints.folder / "step_000011")
@@ -149,9 +141,8 @@ def test_metrics_of_numpy_come_back_as_json_has_them():
 @given(st.sampled_from([each.name for each in dataclasses.fields(RunState)]), VALUES)
 def test_what_is_no_state_is_refused(name, value):
     values = json.loads(store.to_json(RunState())) | {name: value}
-    text = json.dumps(values).encode()
     with contextlib.suppress(ValueError):
-        assert store.from_json(text) == RunState(**values)
+        assert store.from_json(json.dumps(values).encode()) == RunState(**values)
 
 
 def test_the_best_evaluation_is_the_first_of_the_highest():
@@ -173,8 +164,7 @@ def test_a_boundary_does_not_change_with_the_run():
 
 
 def test_as_often_as_the_user_says_and_after_the_last():
-    schedule = CheckpointSchedule(4)
-    assert [step for step in range(1, 11) if schedule.is_due(step, 10)] == [4, 8, 10]
+    assert [step for step in range(1, 11) if CheckpointSchedule(4).is_due(step, 10)] == [4, 8, 10]
 
 
 def test_as_often_as_costs_a_fiftieth_of_the_time(monkeypatch):
@@ -212,8 +202,6 @@ def test_what_a_process_writes_is_whole_whenever_it_is_killed(tmp_path):
         assert Checkpoints(tmp_path).newest(pytest.fail).learner() == bytes(100_000)
 
 
-# Groups that were drawn ahead
-
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 LOGPROBS = st.floats(width=32, allow_nan=False, allow_infinity=False)
 INDEX = st.integers(0, 2**31 - 1)
@@ -246,19 +234,20 @@ def groups(draw) -> Ahead:
     rewards = draw(st.dictionaries(TEXT, numbers, min_size=1, max_size=3))
     failure = st.builds(Failure, TEXT, TEXT, TEXT, st.integers(0, len(drawn) - 1), st.booleans())
     failures = tuple(draw(st.lists(failure, max_size=2)))
-    group = Group(UNKNOWN, drawn, rewards, draw(numbers), failures)
-    return Ahead(draw(INDEX), draw(INDEX), group)
+    return Ahead(
+        draw(INDEX), draw(INDEX), Group(store.UNKNOWN, drawn, rewards, draw(numbers), failures)
+    )
 
 
 @given(st.lists(groups(), max_size=3))
 def test_groups_come_back_as_they_were(drawn):
-    assert from_jsonl(to_jsonl(drawn)) == tuple(drawn)
+    assert store.from_jsonl(store.to_jsonl(drawn)) == tuple(drawn)
 
 
 COMPLETION = Completion((7, 8), (-0.5, -0.25), (True, True), (1, 2), "stop", "a", "b")
 FAILURES = (Failure("accuracy", "E: x", "a", 0),)
-DRAWN = Ahead(3, 0, Group(UNKNOWN, (COMPLETION,), {"accuracy": (1.0,)}, (1.0,), FAILURES))
-ROW = json.loads(to_jsonl([DRAWN]))
+DRAWN = Ahead(3, 0, Group(store.UNKNOWN, (COMPLETION,), {"accuracy": (1.0,)}, (1.0,), FAILURES))
+ROW = json.loads(store.to_jsonl([DRAWN]))
 ONE = ROW["group"]["completions"][0]
 
 
@@ -277,9 +266,9 @@ ONE = ROW["group"]["completions"][0]
     ],
 )  # fmt: skip
 def test_other_rows_are_refused(wrong):
-    assert from_jsonl(json.dumps(ROW).encode()) == (DRAWN,)
+    assert store.from_jsonl(json.dumps(ROW).encode()) == (DRAWN,)
     with pytest.raises((ValueError, TypeError)):
-        from_jsonl(json.dumps(wrong).encode())
+        store.from_jsonl(json.dumps(wrong).encode())
 
 
 def test_a_checkpoint_without_them_or_with_others_is_damaged(tmp_path):

@@ -6,28 +6,18 @@ import re
 import tomllib
 
 import pytest
+from layouts import card, machine_of
 from stopped_run import MACHINE as CPU
 
-from unslothrl.config import names
+from unslothrl.config import names, parts
 from unslothrl.config.options import OPTIONS, Config
-from unslothrl.config.parts import (
-    dtype_on,
-    follows_newest,
-    versions_in_flight,
-    vllm_rank,
-)
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
 from unslothrl.config.values import RUN, read_value
 from unslothrl.errors import UserError
 from unslothrl.records import Sampling
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import resolve
-from unslothrl.system.machine import Gpu, Machine
-
-H100 = Gpu("H100", 81_559, 81_000, (9, 0))
-BIG = Machine(
-    cpus=32, gpus=(H100,) * 4, packages=frozenset({"vllm", "unsloth", "ray"}), online=True
-)
+from unslothrl.system.machine import Machine
 
 
 def test_every_default_is_inside_its_own_limits():
@@ -47,7 +37,8 @@ def test_without_a_gpu_the_embedded_recipe_lies_under_the_flags():
 
 def test_flags_lie_over_the_recipe_and_the_recipe_over_the_defaults(tmp_path):
     (tmp_path / "mine.toml").write_text("lr = 1e-4\nbatch_size = 12\n")
-    resolved = resolve({"recipe": str(tmp_path / "mine.toml"), "batch_size": "16"}, BIG)
+    flags = {"recipe": str(tmp_path / "mine.toml"), "batch_size": "16"}
+    resolved = resolve(flags, machine_of((card(80),)))
     assert (resolved.config.lr, resolved.config.batch_size, resolved.config.topk) == (1e-4, 16, 16)
     assert resolved.given == {"lr", "batch_size"}
 
@@ -103,8 +94,8 @@ def test_a_resume_names_every_option_that_changes(tmp_path):
     assert changed() == changed(lr="7e-4", reward=["boxed"]) == []
     found = changed(lr="1e-5", reward=["boxed", "format=0.5"])
     assert found == ["lr 0.0007 -> 1e-05", "reward boxed -> boxed format=0.5"]
-    dapo = changed(learner="dapo")
-    assert {"learner grpo -> dapo", "aggregation sequence -> token"} <= set(dapo)
+    said = {"learner grpo -> dapo", "aggregation sequence -> token"}
+    assert said <= set(changed(learner="dapo"))
 
 
 def test_rewards_that_are_not_set_are_written_with_their_weights():
@@ -161,13 +152,13 @@ def test_derived_values():
 
 def test_what_the_models_compute_in_and_hold():
     for capability, used in ((None, "bfloat16"), ((7, 5), "float16"), ((8, 0), "bfloat16")):
-        assert dtype_on(Config(), capability) == used
-    assert dtype_on(Config(dtype="float32"), (7, 5)) == "float32"
-    assert [vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
+        assert parts.dtype_on(Config(), capability) == used
+    assert parts.dtype_on(Config(dtype="float32"), (7, 5)) == "float32"
+    assert [parts.vllm_rank(rank) for rank in (1, 8, 9, 257, 512)] == [8, 8, 16, 320, 512]
     for staleness, partial, versions in ((0, False, 1), (0, True, 1), (2, False, 3), (2, True, 1)):
         config = Config(max_staleness=staleness, partial_rollouts=partial)
-        assert versions_in_flight(config) == versions
-        assert follows_newest(config) == (partial and staleness > 0)
+        assert parts.versions_in_flight(config) == versions
+        assert parts.follows_newest(config) == (partial and staleness > 0)
 
 
 def test_how_completions_are_drawn():

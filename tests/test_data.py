@@ -37,10 +37,9 @@ ROOT = Path(__file__).parents[1]
 def load(tmp_path, tokenizer):
     """-> load(rows, **options): the data of a run over a.jsonl."""
 
-    def load(rows, **changes):
-        return tasks.load(options(write(tmp_path / "a.jsonl", rows), **changes), tokenizer)
-
-    return load
+    return lambda rows, **changes: tasks.load(
+        options(write(tmp_path / "a.jsonl", rows), **changes), tokenizer
+    )
 
 
 def options(dataset, reward=(), **changes):
@@ -147,10 +146,9 @@ def test_countdown_games_need_no_prompt():
     """Whichever reward is asked for."""
     record = options("x", reward=("format",)).reader.record({"nums": [4, 19, 35], "target": 58})
     assert "[4, 19, 35]" in record.problem and "58" in record.problem
-    read = countdown.read({"nums": [4, 19.0], "target": "58"})
-    assert read == {"numbers": [4, 19], "target": 58}
-    nested = {"prompt": "p", "extra_info": {"numbers": [1], "target": 1}}
-    assert countdown.read(nested) == {"numbers": [1], "target": 1}
+    nested = {"prompt": "p", "extra_info": {"numbers": [4, 19], "target": 58}}
+    for row in ({"nums": [4, 19.0], "target": "58"}, nested):
+        assert countdown.read(row) == {"numbers": [4, 19], "target": 58}
     for row in ({"answer": "7"}, {"nums": [], "target": 1}, {"nums": ["x"], "target": 1}):
         with pytest.raises(UnusableRow, match="numbers"):
             countdown.read(row)
@@ -313,8 +311,7 @@ def test_what_looks_like_dates_numbers_and_nulls_stays_as_it_is(tmp_path):
 
 def test_mixed_types_and_missing_columns_are_left_out_and_told(tmp_path, load):
     odd = [{"problem": "a"}, {"problem": "b", "answer": {"x": 1}}, {"problem": ["c"], "answer": 1}]
-    itself = (str(tmp_path / "a.jsonl"),)
-    data = load([*ROWS[:14], *odd, *ROWS[14:]], eval_dataset=itself)
+    data = load([*ROWS[:14], *odd, *ROWS[14:]], eval_dataset=(str(tmp_path / "a.jsonl"),))
     assert len(data.train.tasks) == 20
     said = "\n".join(data.notes)
     assert "a.jsonl: of 23 rows not used: 1 no column answer" in said
@@ -440,12 +437,10 @@ def test_a_template_that_drops_what_the_user_asks_is_told(template, tmp_path):
     forgetful.chat_template = template
     rows = [{"problem": "", "answer": "1"}, {"problem": "What is\n1 + 1?", "answer": "2"}]
     rows += [{"problem": "what is 1 + 1? ", "answer": "2"}, *ROWS[2:]]
-    path = write(tmp_path / "a.jsonl", rows)
     with pytest.raises(UserError, match=r"a.jsonl rows \d+ and \d+: different problems .* drops"):
-        tasks.load(options(path), forgetful)
-    held_out = options("embedded", eval_dataset=("embedded",))
+        tasks.load(options(write(tmp_path / "a.jsonl", rows)), forgetful)
     with pytest.raises(UserError, match=r"rows 1 and \d+: different problems have the same prompt"):
-        tasks.load(held_out, forgetful)
+        tasks.load(options("embedded", eval_dataset=("embedded",)), forgetful)
 
 
 @pytest.mark.real
@@ -510,8 +505,7 @@ def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
         (tmp_path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
         assert asked(other) == prompt
         assert asked(replace(other, system_prompt="mine")) == "mine"
-    tags = ("<think>", "</think>", "<answer>", "</answer>")
-    assert all(tag in THINK_AND_ANSWER for tag in tags)
+    assert all(tag in THINK_AND_ANSWER for tag in ("<think>", "</think>", "<answer>", "</answer>"))
 
 
 def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
@@ -583,7 +577,8 @@ def test_a_large_file_is_streamed(tmp_path):
     path = tmp_path / "large.jsonl"
     rows = (f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n' for i in range(count))
     path.write_text("".join(rows))
-    rows, memory_mb = map(int, python("-c", GIGABYTE, path, cwd=ROOT).stdout.split())
+    said = python("-c", GIGABYTE, path, cwd=Path(__file__).parents[1]).stdout
+    rows, memory_mb = map(int, said.split())
     assert rows == count - 15_000 and memory_mb < 150
 
 

@@ -87,8 +87,7 @@ def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_doe
     replied(conversation, "<think>\nSo.\n</think>\n\nIt is 5.<|im_end|>")
     extension = conversation.add([{"role": "user", "content": "Thanks"}])
     assert not extension.is_continuation and conversation.prompt_ids == extension.ids
-    written = text_of(tokenizer, extension.ids).partition("What is 2 + 3?")[2]
-    assert written == (
+    assert text_of(tokenizer, extension.ids).partition("What is 2 + 3?")[2] == (
         f"<|im_end|>\n<|im_start|>assistant\n{call}<|im_end|>\n{answered}"
         "<|im_start|>assistant\nIt is 5.<|im_end|>\n"
         "<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n"
@@ -250,8 +249,7 @@ def test_a_tokenizer_that_adds_a_space_does_not_add_it_between_turns():
     """A cut-off reply is followed by the template's end of the turn, and by nothing else."""
     plain_end = CHATML.replace("<|im_end|>\n", "\n<|im_end|>")
     for template, goes_on in ((CHATML, True), (plain_end, False)):
-        tokenizer = Spaced(("<|im_start|>", "<|im_end|>"), "<|im_end|>", template)
-        conversation = talk(tokenizer)
+        conversation = talk(Spaced(("<|im_start|>", "<|im_end|>"), "<|im_end|>", template))
         replied(conversation, "5")
         assert conversation.add(ASKED).is_continuation is goes_on
 

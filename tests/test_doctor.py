@@ -53,10 +53,7 @@ def test_gpus():
 
 def test_memory_disks_and_shared_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "usable_ram_mb", lambda: 16_000)
-    states = zip(
-        ("problem", "warning", "ok"), (1_000, 4_000, 9_000), (100, 900, 5_000), strict=True
-    )
-    for status, ram, free in states:
+    for status, ram, free in (("problem", 1000, 100), ("warning", 4000, 900), ("ok", 9000, 5000)):
         monkeypatch.setattr(doctor, "available_ram_mb", lambda ram=ram: ram)
         assert doctor.memory().status == status
         monkeypatch.setattr(doctor, "free_mb", lambda folder, free=free: free)

@@ -1,6 +1,5 @@
 """One contract, every engine: vLLM and transformers over the same 4-bit base."""
 
-import dataclasses
 import json
 import random
 from dataclasses import replace
@@ -67,8 +66,7 @@ def gap(engine, backend, temperature: float) -> float:
     batch = [Sample.of(r.prompt_ids, one) for r, one in zip(asked, drawn, strict=True)]
     with torch.no_grad():
         learner, _ = backend.token_logprobs(batch, temperature)
-    sampler = np.concatenate([one.logprobs for one in drawn])
-    return np.abs(learner.numpy() - sampler).mean()
+    return np.abs(learner.numpy() - np.concatenate([one.logprobs for one in drawn])).mean()
 
 
 def test_logprobs_are_the_learners(engine, backend):
@@ -96,9 +94,19 @@ def test_top_k_and_top_p_are_in_the_logprobs(engine):
 
 @pytest.fixture(scope="module")
 def published(bases, make_backend):
-    """-> a function: a version's adapter, biased or not."""
-    plain = make_backend(bases["biases"], trained=False)
-    biased = bias_towards(TOKEN, make_backend(bases["biases"], trained=False))
+    """-> a function: a version's adapter, biased towards `TOKEN` or not."""
+    plain, biased = (make_backend(bases["biases"], trained=False) for _ in range(2))
+    optimizer = torch.optim.Adam(biased.parameters().values(), lr=1e-2)
+    draw = random.Random(0)
+    for _ in range(60):
+        prompts = [tuple(draw.choices(range(3, 250), k=6)) for _ in range(16)]
+        batch = [Sample(prompt, (TOKEN,) * 8, (), np.zeros(8), 0) for prompt in prompts]
+        loss = -biased.token_logprobs(batch, 1.0)[0].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.item() < 0.02:
+            break
     return lambda version, is_biased: (biased if is_biased else plain).publish(version)
 
 
@@ -132,8 +140,7 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        folder = engine.loaded[engine.newest].files
-        assert [*engine.files.folder.iterdir()] == [folder]
+        assert [*engine.files.folder.iterdir()] == [engine.loaded[engine.newest].files]
 
 
 def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, backend):
@@ -150,21 +157,6 @@ def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, bac
 
 def test_a_damaged_adapter_is_refused(engine, backend):
     contract.check_a_damaged_adapter_is_refused(engine, backend.publish(3))
-
-
-def bias_towards(token: int, backend):
-    optimizer = torch.optim.Adam(backend.parameters().values(), lr=1e-2)
-    draw = random.Random(0)
-    for _ in range(60):
-        prompts = [tuple(draw.choices(range(3, 250), k=6)) for _ in range(16)]
-        batch = [Sample(prompt, (token,) * 8, (), np.zeros(8), 0) for prompt in prompts]
-        loss = -backend.token_logprobs(batch, 1.0)[0].mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        if loss.item() < 0.02:
-            break
-    return backend
 
 
 def test_engines_and_learner_hold_the_same_base(vllm_engine, backend, bases, make_backend):
@@ -305,7 +297,7 @@ def test_an_engine_that_takes_turns_sleeps_but_while_it_generates(
     vllm_engine.load(backend.publish(902))
     vllm_engine.load(backend.publish(903))
     with pytest.raises(AdapterDamaged, match="arrived damaged"):
-        vllm_engine.load(dataclasses.replace(backend.publish(904), weights=b"x"))
+        vllm_engine.load(replace(backend.publish(904), weights=b"x"))
     drawn = generate(vllm_engine, requests())
     vllm_engine.wake()
     assert events == ["sleep", "wake", "v000901", "sleep", "wake", "v000903", "sleep", "wake"]

@@ -15,7 +15,6 @@ from unslothrl.rewards.scorer import Scored
 
 pytestmark = pytest.mark.real
 
-
 STEP = """
 from unslothrl.environments.base import Step
 
@@ -348,8 +347,6 @@ def test_reset_takes_the_seed_as_it_likes(parameters, said, tmp_path):
     assert not of.lost
     assert of.completion.transcript.question == f"seed {0 if said == '0' else 5}"
 
-
-# The arguments of a call, as the schema of its tool has them
 
 TYPES = "from typing import Any, Literal\n\n" + tool(
     """def takes(

@@ -37,13 +37,11 @@ def check_merged(base, adapter):
     return with_adapter
 
 
-@pytest.mark.real
 def test_a_merged_model_computes_the_same_in_float32(trained):
     check_merged(*trained)
 
 
 @pytest.mark.slow
-@pytest.mark.real
 def test_layers_that_the_base_keeps_in_16_bit_are_merged_too(
     sixteen_bit_bases, make_backend, tmp_path
 ):
@@ -64,7 +62,6 @@ def test_layers_that_the_base_keeps_in_16_bit_are_merged_too(
     assert type(wrapped.base_layer) is torch.nn.Linear
 
 
-@pytest.mark.real
 def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -82,7 +79,6 @@ def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     assert cli.main(["export", *arguments]) == 2  # it is there
 
 
-@pytest.mark.real
 def test_an_exported_adapter_has_all_that_it_needs(trained, tmp_path):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -99,16 +95,15 @@ def test_an_exported_adapter_has_all_that_it_needs(trained, tmp_path):
     assert cli.main(["export", *wrong]) == 2 and not (tmp_path / "no").exists()
 
 
-RUN = (
-    "train --learner grpo --cluster local --engine transformers --number_of_actors 0 --max_steps 1 "
-    "--batch_size 4 --num_candidates 4 --topk 4 --eval_every 0 --max_new_tokens 16 --run_name run"
-)
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made")
-    assert cli.main([*RUN.split(), "--output_dir", str(folder)]) == 0
+    flags = (
+        "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
+        "--max_steps 1 --batch_size 4 --num_candidates 4 --topk 4 --eval_every 0 "
+        "--max_new_tokens 16 --run_name run"
+    )
+    assert cli.main([*flags.split(), "--output_dir", str(folder)]) == 0
     return folder / "run"
 
 

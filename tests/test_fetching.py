@@ -1,11 +1,10 @@
 """A run fetched from a mirror, whoever wrote what lies there."""
 
 from pathlib import Path
-from typing import ClassVar
-from unittest import mock
 
 import pytest
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.implementations.memory import MemoryFileSystem
 from stopped_run import MACHINE as CPU
 from test_mirror import add_step, made, make_run, run, tree, watched  # noqa: F401
 
@@ -42,8 +41,6 @@ def test_what_is_fetched_is_what_was_sent(run, there, tmp_path):  # noqa: F811
 
 
 def test_memory_too(run, tmp_path):  # noqa: F811
-    from fsspec.implementations.memory import MemoryFileSystem
-
     fs = MemoryFileSystem()
     Sender(run.path, Target(fs, "/test-fetching/one", "memory://test-fetching/one")).send()
     assert tree(fetch("memory://test-fetching/one", tmp_path)) == tree(run.path)
@@ -65,23 +62,20 @@ def test_links_and_code_are_left_out(there, tmp_path):
     assert not [name for name in found if name.lower().endswith(("link", ".py", ".so", ".pyc"))]
 
 
-class Named(LocalFileSystem):
-    """A folder with one more file than there is, of a name of its server's choice."""
-
-    cachable = False
-    more: ClassVar[dict] = {}
-
-    def find(self, path, **keywords):
-        return {**super().find(path, **keywords), self.more["name"]: self.more}
-
-
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "a\\b", "x\n", ".hidden"])
 def test_names_that_lead_elsewhere_are_left_out(there, run, tmp_path, name, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(Named, "more", {"type": "file", "name": f"{there}/{name}", "size": 1})
+    """A folder with one more file than there is, of a name of its server's choice."""
+    more = {"type": "file", "name": f"{there}/{name}", "size": 1}
+
+    class Named(LocalFileSystem):
+        cachable = False
+
+        def find(self, path, **keywords):
+            return {**super().find(path, **keywords), more["name"]: more}
+
     target = Target(Named(), str(there), str(there))
     monkeypatch.setattr(Target, "opened", lambda option, url: target)
-    folder = fetch(there, tmp_path / "new")
-    assert tree(folder) == tree(run.path)
+    assert tree(fetch(there, tmp_path / "new")) == tree(run.path)
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["one"]
 
 
@@ -118,19 +112,17 @@ def away(tmp_path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["", "file://"])
-def test_auto_looks_into_the_mirror_where_no_run_is_here(away, tmp_path, kind):
+def test_auto_looks_into_the_mirror_where_no_run_is_here(away, tmp_path, kind, monkeypatch):
     mirror, output = f"{kind}{away}", str(tmp_path / "here")
     options = embedded(seed=1, mirror=mirror, output_dir=output, resume="auto")
     resolved = resolve(options, CPU, fetches=True)
     assert resolved.config.resume == f"{output}/new" and resolved.config.mirror == mirror
     assert f"resume auto: {mirror}/new" in resolved.notes
-    with mock.patch.object(fetching, "fetch", pytest.fail):
-        again = resolve(options, CPU, fetches=True)  # it is here now
-    assert again.config.resume == f"{output}/new"
     named = {**options, "run_name": "old"}
     assert resolve(named, CPU, fetches=True).config.resume == f"{output}/old"
-    with mock.patch.object(fetching, "fetch", pytest.fail):
-        none = resolve({**options, "seed": 3}, CPU, fetches=True)
+    monkeypatch.setattr(fetching, "fetch", pytest.fail)
+    assert resolve(options, CPU, fetches=True).config.resume == f"{output}/new"  # it is here now
+    none = resolve({**options, "seed": 3}, CPU, fetches=True)
     assert none.config.resume is None and none.config.mirror == mirror
 
 

@@ -2,13 +2,13 @@
 every process of a run must show before it works."""
 
 import inspect
+from types import SimpleNamespace
 
 import pytest
 from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
-from unslothrl.cluster import handles as checks_module
-from unslothrl.cluster.handles import ActorHandle, Checks, LearnerHandle
+from unslothrl.cluster.handles import MOST_STARTS, ActorHandle, Checks, LearnerHandle
 from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner
@@ -30,40 +30,33 @@ def test_a_handle_passes_what_the_method_takes(handle):
             assert inspect.Parameter.empty not in dict(taken[len(passed) :]).values()
 
 
-class Echo:
-    def load(self, adapter, fetch_s):
-        return f"loaded {adapter}"
-
-    def publish(self, version):
-        return f"v{version}"
-
-
 def test_a_call_may_be_an_argument_and_runs_once():
-    cluster = LocalCluster.of({"actor-0": Echo()}, {"learner-0": Echo()})
+    actor = SimpleNamespace(load=lambda adapter, fetch_s: f"loaded {adapter}")
+    learner = SimpleNamespace(publish=lambda version: f"v{version}")
+    cluster = LocalCluster.of({"actor-0": actor}, {"learner-0": learner})
     published = cluster.learners[0].publish(3)
     assert cluster.gather([cluster.actors[0].load(published)]) == ["loaded v3"]
     assert cluster.gather([published, published]) == ["v3", "v3"]
 
 
-# Checks
+def started() -> tuple[LocalCluster, list[FakeGenerator]]:
+    """-> (two actors and a learner, what they stand for)"""
+    actors = {name: FakeGenerator(name, lambda *_: True) for name in ("actor-0", "actor-1")}
+    learner = FakeLearner("learner-0", lambda *_: True)
+    return LocalCluster.of(actors, {"learner-0": learner}), [*actors.values(), learner]
 
 
 def test_who_has_a_canary():
-    def cluster() -> tuple[LocalCluster, list[FakeGenerator]]:
-        actors = {name: FakeGenerator(name, lambda *_: True) for name in ("actor-0", "actor-1")}
-        learner = FakeLearner("learner-0", lambda *_: True)
-        return LocalCluster.of(actors, {"learner-0": learner}), [*actors.values(), learner]
-
     for learners_generate, expected in ((False, [1, 1, 0]), (True, [1, 1, 1])):
         checks = Checks(learners_generate=learners_generate)
-        processes, everyone = cluster()
+        processes, everyone = started()
         checks.check_all(processes)
         assert [each.calls.count("canary") for each in everyone] == [0, 0, 0]
         checks.ask_shape(processes)
         checks.check_all(processes)
         assert [each.calls.count("canary") for each in everyone] == expected
         checks.check_all(processes, processes.actors[1:])  # that was started again
-        assert [each.calls.count("canary") for each in everyone][1] == 2
+        assert everyone[1].calls.count("canary") == 2
 
 
 def test_another_base_and_another_sandbox_are_named():
@@ -80,9 +73,7 @@ class Dying:
     """A cluster in which the named process dies at each of its first calls."""
 
     def __init__(self, name: str, deaths: int):
-        actors = {n: FakeGenerator(n, lambda *_: True) for n in ("actor-0", "actor-1")}
-        learner = FakeLearner("learner-0", lambda *_: True)
-        self.inner = LocalCluster.of(actors, {"learner-0": learner})
+        self.inner, _ = started()
         self.actors, self.learners = self.inner.actors, self.inner.learners
         self.name, self.deaths, self.started = name, deaths, []
 
@@ -99,8 +90,8 @@ class Dying:
 @pytest.mark.parametrize("name", ["actor-1", "learner-0"])
 def test_one_that_dies_while_it_is_checked_is_started_again(name):
     notes: list[str] = []
-    cluster = Dying(name, checks_module.MOST_STARTS - 1)
+    cluster = Dying(name, MOST_STARTS - 1)
     Checks().check_started(cluster, notes.append)
     assert cluster.started == [name] * 2 and notes == [f"{name} died: started again"] * 2
     with pytest.raises(ProcessLost, match=f"{name} died"):
-        Checks().check_started(Dying(name, checks_module.MOST_STARTS), notes.append)
+        Checks().check_started(Dying(name, MOST_STARTS), notes.append)

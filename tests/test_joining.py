@@ -2,12 +2,14 @@
 
 import json
 import socket
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from python_process import python
 from ray_nodes import VARIABLES, RayNodes
+from stopped_run import as_flags
 from test_docs import documented_example
 
 from unslothrl.cluster import joining
@@ -15,19 +17,14 @@ from unslothrl.errors import HeadLost, UserError
 
 pytestmark = pytest.mark.real
 
-ROOT = Path(__file__).parents[1]
-
 
 @pytest.fixture(scope="module")
 def cluster():
     """With its token in `folder`, the home folder of the user whose cluster it is."""
-    started = RayNodes()
-    try:
+    with closing(RayNodes()) as started:
         (started.folder / ".ray").mkdir()
         (started.folder / ".ray" / "auth_token").write_text(started.token)
         yield started
-    finally:
-        started.close()
 
 
 @pytest.fixture
@@ -61,9 +58,9 @@ def test_a_run_joins_the_cluster_of_ray_start_head(cluster, as_user, tmp_path):
         "batch_size": 2, "num_candidates": 2, "topk": 2, "learner_chunk_size": 0,
         "max_new_tokens": 8, "eval_every": 0, "run_name": "joined", "ray_address": "auto",
     }  # fmt: skip
-    flags = [text for name, value in options.items() for text in (f"--{name}", str(value))]
     as_user(cluster.folder)
-    done = python(ROOT / "train_distributed.py", *flags, cwd=tmp_path, timeout=200)
+    program = Path(__file__).parents[1] / "train_distributed.py"
+    done = python(program, *as_flags(options), cwd=tmp_path, timeout=200)
     summary = json.loads((tmp_path / "runs" / "joined" / "summary.json").read_text())
     assert (summary["status"], summary["steps"]) == ("finished", 1)
     assert "INFO" not in done.stderr

@@ -8,6 +8,7 @@ from few_cases import few
 from test_backend import LRS, learner_of
 from test_learner import batch, measured
 
+from unslothrl.backends import peft
 from unslothrl.checkpoints import learner_state
 
 SHAPES = [(64, 128), (65, 65), (3, 5), (7,)]  # over 4,096 elements, and not full blocks; under it
@@ -125,7 +126,6 @@ def test_another_optimisers_state_is_refused(kind, other):
 @pytest.mark.parametrize("kind", few([None, "PagedAdamW8bit", "AdamW8bit"], 2))
 def test_a_learner_with_a_critic_goes_on_exactly(kind, bases):
     """With the backend's own optimiser, and with those that cards have."""
-    from unslothrl.backends import peft
 
     def learner(seed, objective="ppo"):
         options = {"rank": 64, "alpha": 64, "dropout": 0.0, "dtype": torch.bfloat16}

@@ -9,18 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from python_process import python
 from test_gguf import MODELS, small_model, write
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM
 
-from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.export import gguf
-from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.slow
 
 PEER = Path(sys.prefix) / "peers" / "llama-cpp"
-ASK = Path(__file__).parent / "ask_llama_cpp.py"
+MOST = {"f16": 0.005, "q8_0": 0.1}  # difference of two logits, by how far the logits spread
 IDS = [random.Random(5).randrange(3, 259) for _ in range(200)]
 ODD = [
     "", " ", "\n", "a", "  two  spaces ", "tabs\tand\r\nlines\n\n\n", "What is 347 + 285?",
@@ -40,57 +41,46 @@ def ask(file: Path, *, texts=(), ids=()) -> dict:
     given = json.dumps({"texts": list(texts), "ids": list(ids)})
     environ = {**os.environ, "PYTHONPATH": str(PEER)}
     options = {"encoding": "utf-8", "errors": "replace"}  # of its log
-    return json.loads(python(ASK, file, input=given, env=environ, timeout=300, **options).stdout)
+    program = Path(__file__).with_name("ask_llama_cpp.py")
+    done = python(program, file, input=given, env=environ, timeout=300, **options)
+    return json.loads(done.stdout)
 
 
-def largest_difference(model, file: Path) -> tuple[float, float]:
-    """-> (of two logits over `IDS`; how far the logits spread)"""
-    import torch
-
+def check_logits(model, file: Path, stored: str) -> None:
+    """Over `IDS`, of a model whose weights are rounded as they are stored."""
+    gguf.round_as_stored(model, stored)
     found = torch.tensor(ask(file, ids=IDS)["logits"])
     with torch.no_grad():
         expected = model.float()(torch.tensor([IDS])).logits[0]
     assert found.shape == expected.shape
-    return float((found - expected).abs().max()), float(expected.std())
+    largest, spread = float((found - expected).abs().max()), float(expected.std())
+    print(f"{file} {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
+    assert largest < MOST[stored] * spread
 
 
 @pytest.mark.parametrize("kind", MODELS)
-def test_logits_of_each_family_agree(tmp_path, kind, record_property):
-    for stored, most in (("f16", 0.005), ("q8_0", 0.1)):
-        model = small_model(kind)
-        write(model, tmp_path / f"{stored}.gguf", stored)
-        gguf.round_as_stored(model, stored)
-        largest, spread = largest_difference(model, tmp_path / f"{stored}.gguf")
-        record_property(stored, largest)
-        print(f"{kind} {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
-        assert largest < most * spread
+def test_logits_of_each_family_agree(tmp_path, kind):
+    for stored in MOST:
+        model, file = small_model(kind), tmp_path / f"{kind}-{stored}.gguf"
+        write(model, file, stored)
+        check_logits(model, file, stored)
 
 
-def trained(folder: Path) -> Path:
+def test_the_embedded_run_as_gguf(tmp_path, tokenizer):
     flags = (
         "train --learner grpo --cluster local --engine transformers --number_of_actors 0 "
         "--max_steps 2 --batch_size 8 --num_candidates 4 --eval_every 0 --lr 3e-3 --run_name run"
     )
-    assert cli.main([*flags.split(), "--output_dir", str(folder)]) == 0
-    return folder / "run"
-
-
-def test_the_embedded_run_as_gguf(tmp_path):
-    from transformers import AutoModelForCausalLM
-
-    run = trained(tmp_path)
+    assert cli.main([*flags.split(), "--output_dir", str(tmp_path)]) == 0
+    run = tmp_path / "run"
     assert cli.main(["export", "--adapter", str(run), "--output", str(tmp_path / "merged")]) == 0
-    tokenizer = base_model.load_tokenizer(embedded.BASE)
-    for stored, most in (("f16", 0.005), ("q8_0", 0.1)):
+    for stored in MOST:
         output = tmp_path / stored
         arguments = ["--adapter", str(run), "--to", "gguf", "--gguf_type", stored]
         assert cli.main(["export", *arguments, "--output", str(output)]) == 0
         (file,) = output.glob("*.gguf")
         model = AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
-        gguf.round_as_stored(model.half(), stored)
-        largest, spread = largest_difference(model, file)
-        print(f"embedded {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
-        assert largest < most * spread
+        check_logits(model.half(), file, stored)
         said = ask(file, texts=ODD)
         assert said["tokens"] == [tokenizer(t, add_special_tokens=False)["input_ids"] for t in ODD]
         assert said["eos"] == tokenizer.eos_token_id
@@ -99,8 +89,6 @@ def test_the_embedded_run_as_gguf(tmp_path):
 @pytest.mark.parametrize("split", gguf.SPLITS)
 def test_tokens_agree_where_there_are_merges(tmp_path, split):
     """Tokenizers trained on this project's texts, which split as each of the known ones does."""
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-
     (patterns, by_words), name = split, gguf.SPLITS[split]
     parts = [
         pre_tokenizers.Digits(individual_digits=True)
@@ -127,7 +115,6 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
     read = gguf.read_tokenizer(tmp_path, 2048)
     assert read.pre == name and len(read.merges) > 1000
     gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
-    expected = [tokenizer.encode(text, add_special_tokens=False).ids for text in [*ODD, *texts]]
     said = ask(tmp_path / "x.gguf", texts=[*ODD, *texts])["tokens"]
-    pairs = zip([*ODD, *texts], expected, said, strict=True)
-    assert [text[:80] for text, one, other in pairs if one != other] == []
+    for text, ids in zip([*ODD, *texts], said, strict=True):
+        assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text[:80]

@@ -54,19 +54,14 @@ def run(tmp_path, command):
     return done.stdout + done.stderr, attempts.read_text().splitlines()
 
 
-def with_name_of_the_hub(folder):
-    """An adapter that calls its base by a name of the hub, as those of others do."""
-    file = folder / "adapter_config.json"
-    config = json.loads(file.read_text())
-    file.write_text(json.dumps({**config, "base_model_name_or_path": "nobody/no-such-base"}))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", [RL, STAGE])
 def test_a_run_and_one_that_starts_from_its_adapter(command, tmp_path):
     out, attempts = run(tmp_path, f"{command} --run_name first")
     assert attempts == [] and "huggingface" not in out.lower()
     adapter = max((tmp_path / "runs" / "first" / "adapters").iterdir())
-    with_name_of_the_hub(adapter)
+    file = adapter / "adapter_config.json"  # which names a base of the hub, as those of others do
+    config = json.loads(file.read_text())
+    file.write_text(json.dumps({**config, "base_model_name_or_path": "nobody/no-such-base"}))
     out, attempts = run(tmp_path, f"{command} --adapter {adapter} --run_name second")
     assert attempts == [] and "huggingface" not in out.lower()

@@ -1,11 +1,10 @@
 """What docs/contributing.md says of a reward: one new file is all that a new `--reward` takes."""
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
-from environment_files import tokenizer
+from environment_files import rows_in, tokenizer
 
 from unslothrl.cluster.build import data_options, scorer_of
 from unslothrl.data import tasks
@@ -14,26 +13,20 @@ from unslothrl.records import Completion
 from unslothrl.rewards import builtin
 from unslothrl.runs.resolve import resolve
 
-ROOT = Path(__file__).parents[1]
-
-
-def written(path: Path, rows: list[dict]) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
-
 
 @pytest.mark.real
 def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(tmp_path, monkeypatch):
     """Of the package, which has a second folder here."""
-    text = (ROOT / "docs" / "contributing.md").read_text().split("## A reward in one file\n")[1]
+    page = Path(__file__).parents[1] / "docs" / "contributing.md"
+    text = page.read_text().split("## A reward in one file\n")[1]
     (tmp_path / "length.py").write_text(text.split("```python\n")[1].split("```")[0])
     monkeypatch.setattr(builtin, "__path__", [*builtin.__path__, str(tmp_path)])
     monkeypatch.delitem(sys.modules, "unslothrl.rewards.builtin.length", raising=False)
     builtin.names.cache_clear()
     try:
         rows = [{"problem": f"Say {i} words.", "words": i} for i in range(1, 9)]
-        path = written(tmp_path / "rows.jsonl", rows)
-        lacking = written(tmp_path / "lacking.jsonl", [{"problem": "Say 3 words."}] * 8)
+        path = rows_in(tmp_path, rows)
+        lacking = rows_in(tmp_path, [{"problem": "Say 3 words."}] * 8, "lacking.jsonl")
         flags = {"model": "embedded", "reward": ("length=2",), "eval_dataset": (path,)}
         config = resolve({**flags, "dataset": path}).config
         drawn, _ = tasks.load(data_options(config), tokenizer()).train.draw(0, 8)

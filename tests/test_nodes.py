@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,12 +35,9 @@ REWARD = "from beside import VALUE\n\ndef reward(completion, answer):\n    retur
 @pytest.fixture(scope="module")
 def cluster():
     """A head and a second node, neither with a GPU."""
-    started = RayNodes("--num-cpus=1", "--num-gpus=0")
-    try:
+    with closing(RayNodes("--num-cpus=1", "--num-gpus=0")) as started:
         started.add("--num-cpus=1", "--num-gpus=0", PYTHONPATH=str(started.folder / "other"))
         yield started
-    finally:
-        started.close()
 
 
 def trained(cluster: RayNodes, folder: Path) -> subprocess.CompletedProcess:

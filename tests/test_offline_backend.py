@@ -16,7 +16,6 @@ from unslothrl.system.machine import Gpu, Machine
 pytestmark = pytest.mark.real
 
 CARD = Gpu("NVIDIA RTX 4090", 24 * GB, 24 * GB, (8, 9), "GPU-0")
-NO_CARD = Machine()
 WITH = Machine(gpus=(CARD,), packages=frozenset({"unsloth"}))
 
 
@@ -30,17 +29,10 @@ def chosen(machine, command="sft", **flags):
     return backend.with_backend(resolve(command, flags), machine)
 
 
-def base_of(folder, **config):
-    (folder / "base").mkdir()
-    (folder / "base" / "config.json").write_text(json.dumps(config))
-    (folder / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
-    return {"model": str(folder / "base"), "dataset": str(folder / "rows.jsonl")}
-
-
 @pytest.mark.parametrize("command", ["sft", "dpo", "rm"])
 def test_auto_is_unsloth_where_it_can_train(command):
     assert chosen(WITH, command).options.backend == "unsloth"
-    assert chosen(NO_CARD, command).options.backend == "peft"
+    assert chosen(Machine(), command).options.backend == "peft"
     stage = chosen(WITH, command, backend="peft")
     assert (stage.options.backend, stage.notes) == ("peft", ())
 
@@ -61,7 +53,10 @@ QWEN = {"model_type": "qwen2", "sliding_window": 4096, "use_sliding_window": Fal
     ],
 )
 def test_what_unsloth_cannot_train_is_said_with_what_to_do(config, flags, obstacle, here):
-    given = {**base_of(here, **config), **flags}
+    (here / "base").mkdir()
+    (here / "base" / "config.json").write_text(json.dumps(config))
+    (here / "rows.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    given = {"model": str(here / "base"), "dataset": str(here / "rows.jsonl"), **flags}
     stage = chosen(WITH, **given)
     assert stage.options.backend == ("peft" if obstacle else "unsloth")
     if obstacle:

@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 import torch.nn.functional as F
+from environment_files import rows_in
 from few_cases import few
 from unsloth_stages_on_cpu import capture
 
@@ -48,10 +49,9 @@ def captured(monkeypatch):
 
     def one_step(command, folder, *, rows=ROWS, **flags):
         kept["batches"].clear()
-        data = folder / "rows.jsonl"
-        data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        data = rows_in(folder, rows)
         given = {
-            "model": "embedded", "dataset": str(data), "eval_dataset": (str(data),),
+            "model": "embedded", "dataset": data, "eval_dataset": (data,),
             "output_dir": str(folder / "runs"), "run_name": command, "max_steps": "1",
             "batch_size": "4", "dtype": "float32", "max_grad_norm": "0", "eval_every": "0",
             "max_lora_rank": "8", **flags,
@@ -84,8 +84,7 @@ def base():
 
 
 @pytest.fixture
-def tokens(base):
-    tokenizer = base_model.load_tokenizer(base)
+def tokens(tokenizer):
     return lambda text: tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
@@ -115,8 +114,7 @@ def test_sft(captured, tmp_path, base, tokens, packing):
         assert len(rows) == len(found) >= 2
     trained = {tuple(i[i != 0].tolist()): tuple(labels[i != 0].tolist()) for i, labels in found}
     # the first token of a row in a pack follows another row: it is no label
-    expected = {tuple(p + r): (*[-100] * len(p), *r) for p, r in rows}
-    assert trained == expected
+    assert trained == {tuple(p + r): (*[-100] * len(p), *r) for p, r in rows}
     model = models.policy(base, shape(seed=SftOptions().seed))
     every = torch.cat([log_probs(model, p, r) for p, r in rows])
     by_hand(model, -every.sum() / len(every), gradients)

@@ -108,9 +108,6 @@ def test_a_bad_option_is_refused_with_what_to_set(command, flags, said):
         resolve(command, flags)
 
 
-# TRL's own
-
-
 def config_of(options, *given):
     from unslothrl.offline import training
 
@@ -150,8 +147,7 @@ def test_what_may_be_set_are_fields_of_trls():
     from unslothrl.offline import training
 
     for kind, config in training.CONFIGS.items():
-        names = {each.name for each in fields(config) if each.init}
-        assert names >= training.ALLOWED[kind]
+        assert {each.name for each in fields(config) if each.init} >= training.ALLOWED[kind]
 
 
 @pytest.fixture
@@ -173,8 +169,7 @@ def test_an_adapter_keeps_its_shape(command, adapter):
     found = stage.options
     assert (found.max_lora_rank, found.lora_alpha, found.lora_dropout) == (rank, 24, 0.05)
     assert len([note for note in stage.notes if "as adapter" in note]) == 3
-    given = {"adapter": str(folder), "lora_alpha": "16", "lora_dropout": "0.2"}
-    other = resolve(command, given)
+    other = resolve(command, {"adapter": str(folder), "lora_alpha": "16", "lora_dropout": "0.2"})
     assert other.options.lora_alpha == 24 and "lora_alpha 16 -> 24" in str(other.notes)
     assert other.options.lora_dropout == (0.2 if command == "rm" else 0.05)
 
@@ -262,10 +257,9 @@ def resolved(command, given):
     is_run = command == "train"
     found = resolve_run(given, MACHINE) if is_run else resolve(command, given)
     options = found.config if is_run else found.options
-    toml = to_toml(replace(options, resume=None))
     names = ("adapter", "resume", "run_name", "reward", "max_lora_rank", "lora_alpha")
     said = {name: getattr(options, name, None) for name in names}
-    return {"recipe": found.recipe, "toml": toml, **said}
+    return {"recipe": found.recipe, "toml": to_toml(replace(options, resume=None)), **said}
 
 
 CHANGED = [("rm", {"recipe": "mine.toml"}), ("train", {"max_lora_rank": "64"}),

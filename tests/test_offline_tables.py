@@ -1,10 +1,9 @@
 """Rows of a file as the tables that a trainer reads: what is left out, what is held out."""
 
-import json
-
 import numpy as np
 import pytest
 from byte_tokenizers import ByteTokenizer
+from environment_files import rows_in
 from test_offline_examples import assistant, system, user
 from test_offline_sequences import AGAIN, ASKED, BOT, CHATML, END, NO_SYSTEM, START, asked
 
@@ -20,16 +19,10 @@ TOKENIZER = ByteTokenizer((START, END), END, CHATML)
 
 def options(dataset, **changed):
     given = {
-        "dataset": str(dataset), "eval_dataset": (), "holdout": 0.1, "eval_problems": 0,
+        "dataset": dataset, "eval_dataset": (), "holdout": 0.1, "eval_problems": 0,
         "max_length": 1000, "seed": 0,
     }  # fmt: skip
     return SftOptions(**given | changed)
-
-
-def file_of(folder, rows):
-    path = folder / "rows.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def load(given, form=SFT, tokenizer=TOKENIZER):
@@ -38,7 +31,7 @@ def load(given, form=SFT, tokenizer=TOKENIZER):
 
 def loaded(folder, rows, form=SFT, tokenizer=TOKENIZER, **changed):
     """Of rows that are those to evaluate on as well."""
-    data = file_of(folder, rows)
+    data = rows_in(folder, rows)
     return load(options(data, **{"eval_dataset": (str(data),), **changed}), form, tokenizer)
 
 
@@ -61,9 +54,8 @@ def test_a_row_of_each_kind(tmp_path):
     found = [texts([dpo], name)[0] for name in ("prompt_ids", "chosen_ids", "rejected_ids")]
     assert found == [ASKED, "a" + END, "b" + END]
     (rm,) = loaded(tmp_path, rows, RM).train
-    assert sorted(rm) == ["chosen_ids", "rejected_ids"]
-    assert texts([rm], "chosen_ids") == [f"{ASKED}a{END}"]
-    assert texts([rm], "rejected_ids") == [f"{ASKED}b{END}"]
+    replies = {name: TOKENIZER.decode(ids.tolist()) for name, ids in rm.items()}
+    assert replies == {"chosen_ids": f"{ASKED}a{END}", "rejected_ids": f"{ASKED}b{END}"}
 
 
 def test_what_is_learnt_of_a_pair_stands_beside_answers_of_several_turns(tmp_path):
@@ -82,7 +74,7 @@ def test_rows_that_cannot_be_used_are_counted_by_reason(tmp_path):
     pairs = [{"prompt": f"{n}?", "chosen": "a", "rejected": "b"} for n in range(6)]
     pairs[1]["rejected"] = pairs[3]["rejected"] = "a"
     pairs[4]["chosen"] = ""
-    data = file_of(tmp_path, pairs)
+    data = rows_in(tmp_path, pairs)
     found = load(options(data, eval_dataset=(f"mine={data}",)), DPO)
     assert len(found.train) == len(found.evaluation) == 3
     assert found.evaluation_name == "mine"
@@ -130,7 +122,7 @@ def test_the_length_of_a_pair_is_that_of_its_longer_row(form, tmp_path):
 
 def test_what_is_held_out_is_not_trained_on(tmp_path):
     """Not even where a problem is repeated with another reply."""
-    data = file_of(tmp_path, [example(n % 20, f"reply {n}") for n in range(60)])
+    data = rows_in(tmp_path, [example(n % 20, f"reply {n}") for n in range(60)])
     found = load(options(data, holdout=0.2))
     train, held_out = (
         {text.partition(BOT)[0] for text in texts(part)} for part in (found.train, found.evaluation)
@@ -138,15 +130,14 @@ def test_what_is_held_out_is_not_trained_on(tmp_path):
     assert len(held_out) == 4 and len(train) == 16 and not train & held_out
     assert len(found.train) == 48 and len(found.evaluation) == 12
     assert texts(load(options(data, holdout=0.2)).evaluation) == texts(found.evaluation)
-    other = load(options(data, holdout=0.2, seed=1))
-    assert texts(other.evaluation) != texts(found.evaluation)
+    other = load(options(data, holdout=0.2, seed=1)).evaluation
+    assert texts(other) != texts(found.evaluation)
 
 
 def test_at_most_so_many_rows_are_evaluated(tmp_path):
     rows = [example(number) for number in range(30)]
     some = texts(loaded(tmp_path, rows, eval_problems=5).evaluation)
-    everything = texts(loaded(tmp_path, rows).evaluation)
-    assert len(set(some)) == 5 and set(some) < set(everything)
+    assert len(set(some)) == 5 and set(some) < set(texts(loaded(tmp_path, rows).evaluation))
     assert texts(loaded(tmp_path, rows, eval_problems=5, seed=9).evaluation) == some
 
 

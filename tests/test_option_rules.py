@@ -103,14 +103,11 @@ WITH_EFFECT = (
 )
 
 
-@pytest.mark.parametrize(("line", "named"), WITHOUT_EFFECT)
-def test_a_given_option_without_effect_is_named(line, named):
+@pytest.mark.parametrize(
+    ("line", "named"), [*WITHOUT_EFFECT, *((line, "") for line in WITH_EFFECT)]
+)
+def test_a_given_option_without_effect_is_named_and_one_that_counts_is_not(line, named):
     assert sorted(without_effect(**flags_of(line))) == sorted(named.split())
-
-
-@pytest.mark.parametrize("line", WITH_EFFECT)
-def test_an_option_that_counts_is_not(line):
-    assert without_effect(**flags_of(line)) == []
 
 
 def test_every_rule_is_tried_above():
@@ -157,9 +154,8 @@ def test_a_resumed_run_keeps_its_folder(tmp_path):
     ],
 )
 def test_overlap_that_cannot_be_is_refused_with_the_reason(flags, message):
-    given = dict(pair.split() for pair in flags.split(", "))
     with pytest.raises(UserError, match=message):
-        resolve(given, CPU)
+        resolve(dict(pair.split() for pair in flags.split(", ")), CPU)
 
 
 @pytest.mark.parametrize("actors", [None, 0, 1])

@@ -1,12 +1,12 @@
 """What SFT, DPO and a reward model take: against TRL's trainers, by hand, and what fits."""
 
-import json
 import os
 import shlex
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from environment_files import rows_in
 from few_cases import few
 from test_plan import MAIN, as_json, cards, config_of, said, saved_bytes
 
@@ -33,8 +33,6 @@ def options_of(kind=SftOptions, **changed):
     return replace(kind(model=MODEL, dataset="a/b"), **changed)
 
 
-# Against the real objects
-
 WORDS = (40, 35, 40, 31)  # characters of the replies: some rows of a micro-batch are padded
 CASES = [
     ("sft", {}, "biases"),
@@ -54,18 +52,16 @@ def weights_of(model):
             yield from (state.absmax, state.code, state.state2.absmax, state.state2.code)
 
 
-@pytest.mark.real
 @pytest.mark.parametrize(("command", "flags", "kind"), few(CASES))
 def test_a_stage_holds_what_is_planned(command, flags, kind, monkeypatch, bases, tmp_path):
     """After a step: its trainer, the micro-batch, and what autograd has saved of a forward pass."""
     from unslothrl.offline import training
     from unslothrl.offline.run import run
 
-    data = tmp_path / "rows.jsonl"
     rows = [{"prompt": "What is it?", "chosen": "x" * n, "rejected": "y" * 40} for n in WORDS]
-    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = rows_in(tmp_path, rows)
     given = {
-        "model": str(bases[kind]), "dataset": str(data), "eval_dataset": (str(data),),
+        "model": str(bases[kind]), "dataset": data, "eval_dataset": (data,),
         "output_dir": str(tmp_path / "runs"), "run_name": "r", "max_steps": "1",
         "batch_size": "4", "train_batch_size": "2", "max_lora_rank": "8", "eval_every": "0",
         "max_length": "160", "dtype": "bfloat16", **flags,
@@ -126,10 +122,9 @@ def check_trained(trainer, planned):
     assert sum(bytes_of.values()) - of_head == planned["adapter and optimiser"]
     if of_head:
         model = trainer.model.get_base_model()
-        loaded = model.score.original_module.weight.nbytes
         small = replace(SEVEN, hidden=model.config.hidden_size)
         head_mb = needs(RmOptions(max_length=0), small, None).card["score head"]
-        assert of_head + loaded == round(head_mb * MB)
+        assert of_head + model.score.original_module.weight.nbytes == round(head_mb * MB)
 
 
 def check_reference(kind, trainer, planned):
@@ -142,7 +137,6 @@ def check_reference(kind, trainer, planned):
         assert sum(c.nbytes for c in columns) / MB == Reference(0, len(WORDS)).cached_mb
 
 
-@pytest.mark.real
 def test_the_run_and_the_plan_say_the_same_of_the_reference(make_backend, bases):
     """Though the one counts the model's weights and the other computes them."""
     from unslothrl.offline import training
@@ -169,9 +163,6 @@ def test_a_run_that_ends_before_it_has_read_half_of_its_pairs_keeps_a_copy():
     assert evaluated.read == 1630 and evaluated.is_cached  # before, and after 50 and 100
     assert Reference.of(options, 10**8, 1600, 10).is_cached  # all are read
     assert Reference.of(DpoOptions(), 10**8, 9999, 1).is_cached
-
-
-# By hand
 
 
 def test_a_plan_by_hand():
@@ -205,9 +196,6 @@ def test_pairs_are_two_rows_and_a_reward_model_has_no_logits():
     tied = KNOWN["qwen2.5-3b"]
     assert needs(options_of(RmOptions), tied, GPU).card["weights"] * MB == tied.weight_bytes()
     assert rm["score head"] * MB == 3584 * 18 + 8 * 1024 * 3584 * 4
-
-
-# What fits
 
 
 @pytest.mark.parametrize("kind", [SftOptions, DpoOptions, RmOptions])
@@ -246,9 +234,6 @@ def test_rows_fit_the_models_context():
     assert "size is not known" in stages.fit(unknown, frozenset(), cards(8)).notes[0]
 
 
-# The commands
-
-
 @pytest.mark.parametrize("command", list(TABLES))
 def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     flags = [command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5", "--card"]
@@ -258,8 +243,8 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     found = as_json([*flags, "12"], capsys)
     assert found["fits"] and found["would_fit_with"] is None
     (card,) = found["cards"]
-    parts = card["processes"][0]["training"]
-    assert sum(parts.values()) == pytest.approx(card["needed_mb"], abs=1)
+    (parts,) = (process["training"].values() for process in card["processes"])
+    assert sum(parts) == pytest.approx(card["needed_mb"], abs=1)
     for best in found["settings"].values():
         words = shlex.split(best["command"])
         assert command in words[:4] and "1e-05" in words
@@ -271,8 +256,7 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
 
 
 def test_what_cannot_be_planned_is_refused_and_the_embedded_run_needs_no_card(capsys):
-    flags = ["--model", "google/gemma-3-4b-it", "--dataset", "a/b"]
-    assert cli.main(["plan", "dpo", *flags]) == 2
+    assert cli.main(["plan", "dpo", "--model", "google/gemma-3-4b-it", "--dataset", "a/b"]) == 2
     assert "sizes are not known" in capsys.readouterr().err
     assert cli.main(["plan", "dpo", "--max_length", "5000"]) == 2
     assert "over the context of embedded (4096 tokens)" in capsys.readouterr().err

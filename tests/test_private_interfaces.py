@@ -13,8 +13,6 @@ import pytest
 
 pytestmark = pytest.mark.real  # reads six libraries: 10 s
 
-OF_OUR_CODE = (interface_uses.known, interface_uses.trees, private_interfaces.found_uses)
-OF_LIBRARIES = (library_source.definitions, library_source.lazy, library_source.resolve)
 UTILS = "vllm.model_executor.models.utils"
 MAPPER = f"{UTILS}.WeightsMapper"
 ENGINE = "vllm.v1.engine.llm_engine.LLMEngine"
@@ -26,12 +24,7 @@ IN_OUR_CODE = [  # file, what is there, what is planted, what is said of it
     ("engines/vllm.py", "llm.wake_up()", "llm.wake()", "vllm.LLM.wake_up: nothing uses it"),
     ("engines/vllm.py", "follows_newest", "bnb_state", "whose is request.bnb_state?"),
     ("engines/vllm_internals.py", '"max_loras"', '"max_adapters"', "max_adapters=, max_lora_rank="),
-    (
-        "engines/vllm_internals.py",
-        '"head_dtype"',
-        '"head_type"',
-        "vllm.config.model:head_dtype: no",
-    ),
+    ("engines/vllm_internals.py", '"head_dtype"', '"head_type"', "config.model:head_dtype: no"),
     ("system/variables.py", "VLLM_NO_USAGE_STATS", "VLLM_NO_STATS", "$VLLM_NO_STATS: system/var"),
     ("offline/trainers.py", "def _get_grad_norm", "def _norm", "_get_grad_norm: it is {"),
     ("backends/unsloth.py", "use_exact_model_name=", "exact=", "dtype=, exact=, "),
@@ -81,10 +74,9 @@ def test_what_is_planted_in_a_library_is_seen(monkeypatch):
 
     monkeypatch.setattr(library_source, "text_of", planted)
     monkeypatch.setattr(private_interfaces, "found_uses", lambda: uses)
-    monkeypatch.setattr(
-        private_interfaces, "listed", lambda: {path: listed[path] for path, *_ in IN_A_LIBRARY}
-    )
-    with forgotten(*OF_LIBRARIES):
+    asked = {path: listed[path] for path, *_ in IN_A_LIBRARY}
+    monkeypatch.setattr(private_interfaces, "listed", lambda: asked)
+    with forgotten(library_source.definitions, library_source.lazy, library_source.resolve):
         said = private_interfaces.problems()
     for path, _, _, _, reason in IN_A_LIBRARY:
         (line,) = (line for line in said if line.startswith(f"{path}: "))
@@ -98,7 +90,7 @@ def test_what_is_planted_in_our_code_is_seen(monkeypatch):
         assert before in texts[file]
         texts[file] = texts[file].replace(before, after, 1)
     monkeypatch.setattr(interface_uses, "texts", lambda: texts)
-    with forgotten(*OF_OUR_CODE):
+    with forgotten(interface_uses.known, interface_uses.trees, private_interfaces.found_uses):
         said = "\n".join(private_interfaces.unlisted())
     for _, _, after, expected in IN_OUR_CODE:
         assert expected in said, after

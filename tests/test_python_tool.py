@@ -4,7 +4,7 @@ import re
 
 import psutil
 import pytest
-from environment_files import Script, asked, call, play_with
+from environment_files import call, observed
 
 from unslothrl import environments
 from unslothrl.errors import UserError
@@ -68,13 +68,10 @@ def test_nothing_is_left(level):
 
 def test_an_episode_with_python():
     setup = environments.setup_of("single_turn", ("python",), allow_unsandboxed=True)
-    calls = (call("python", code=code) + "$" for code in ("x = 6 * 7", "x", "y"))
-    script = Script(*calls, "42$")
-    played = play_with(setup, script, most=4000, turn=400, of=asked("6 * 7?"))
-    turns = played.completion.transcript.turns
-    observed = [turn.observation for turn in turns]
-    assert observed[:2] == ["(no output)", "42\n"] and "NameError" in observed[2]
-    assert [turn.failed_calls for turn in turns] == [0, 0, 1, 0] and not played.lost
+    calls = [call("python", code=code) for code in ("x = 6 * 7", "x", "y")]
+    first, second, (said, failed) = observed(setup, *calls)
+    assert (first, second) == (("(no output)", 0), ("42\n", 0))
+    assert "NameError" in said and failed == 1
 
 
 def test_tools_by_name():

@@ -27,8 +27,7 @@ def test_a_recipe_is_short_and_says_what_it_is_for(name):
 def test_the_command_lists_those_that_fit_first(capsys):
     assert cli.main(["recipes"]) == 0
     text = capsys.readouterr().out
-    fitting = text.partition("does not fit")[0]
-    assert re.search("^tiny-cpu: fits here$", fitting, re.MULTILINE)
+    assert re.search("^tiny-cpu: fits here$", text.partition("does not fit")[0], re.MULTILINE)
     for name, command in (("tiny-cpu", "train"), ("sft-cpu", "sft"), ("rm-24", "rm")):
         assert re.search(f"unslothrl {command} --recipe {name}$", text, re.MULTILINE)
     assert cli.main(["recipes", "--card", "12"]) == 0
@@ -36,9 +35,6 @@ def test_the_command_lists_those_that_fit_first(capsys):
     assert "gsm8k-12: fits 12\n" in text and "two-cards-24: does not fit 12: " in text
     assert cli.main(["recipes", "--card", "x"]) == 2
     assert "card x is not a known GPU" in capsys.readouterr().err
-
-
-# The planner
 
 
 def card_of(name: str) -> str | None:
@@ -49,8 +45,7 @@ def card_of(name: str) -> str | None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if card_of(name)])
 def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
-    card = card_of(name)
-    command = f"unslothrl plan --recipe {name} --card {card}"
+    command = f"unslothrl plan --recipe {name} --card {card_of(name)}"
     (line,) = [row for row in RECIPES[name].read_text().splitlines() if row.startswith("# Memory")]
     assert line.endswith(f"({command})")
     assert cli.main([*command.split()[1:], "--json"]) == 0
@@ -64,12 +59,7 @@ def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
     assert usable - needed < 0.5 * usable, "a smaller card would do: name that one"
 
 
-# Two steps of each
-
-
 SUM = "What is 347 + 285?"
-
-
 QUESTION = {"role": "user", "content": SUM}
 RIGHT, WRONG = ([QUESTION, {"role": "assistant", "content": text}] for text in ("632", "No."))
 PAIR = {"chosen": RIGHT, "rejected": WRONG, "score_chosen": 8.0, "score_rejected": 3.0}
@@ -124,8 +114,7 @@ def file_of(source: str, folder: Path) -> str:
     for number, row in enumerate(rows):  # no two alike, or none could be held out
         for column in ("question", "problem", "prompt", "messages", "chosen", "rejected"):
             if column in row:
-                other = json.dumps(row[column]).replace("347", str(300 + number))
-                row[column] = json.loads(other)
+                row[column] = json.loads(json.dumps(row[column]).replace("347", f"{300 + number}"))
         if "nums" in row:
             row["nums"] = [3, 4, 5 + number]
     path.write_text("\n".join(map(json.dumps, rows)))
@@ -135,8 +124,8 @@ def file_of(source: str, folder: Path) -> str:
 def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
     """The options that a test's run has instead of the recipe's own: the model, the data, the
     steps and the sizes, and one process for what has no actors."""
-    changes: dict[str, object] = {"model": EMBEDDED, "max_steps": 2}
-    changes["dataset"] = file_of(recipe["dataset"], folder)
+    dataset = file_of(recipe["dataset"], folder)
+    changes: dict[str, object] = {"model": EMBEDDED, "max_steps": 2, "dataset": dataset}
     if "eval_dataset" in recipe:
         parts = [text.rpartition("=") for text in recipe["eval_dataset"]]
         changes["eval_dataset"] = [f"{of}{sign}{file_of(text, folder)}" for of, sign, text in parts]
@@ -160,10 +149,9 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     for option, value in changes.items():
         print(f"{name}: {option} = {recipe.get(option, '(not set)')} replaced by {value}")
     flags = [
-        word
+        f"--{option}={each}"
         for option, value in changes.items()
         for each in (value if isinstance(value, list) else [value])
-        for word in (f"--{option}", str(each))
     ]
     assert cli.main([command, "--recipe", name, "--run_name", "two", *flags]) == 0
     rows = read(Path("runs/two/metrics.jsonl"))
@@ -172,12 +160,8 @@ def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
     if not {"boxed", "code"} & set(recipe.get("reward", ())):  # which the base never earns
         assert any("train/loss" in row for row in rows)
     resolved = read_recipe("runs/two/config.toml", table)
-    assert {k: resolved[k] for k in recipe.keys() - changes.keys()} == {
-        k: v for k, v in recipe.items() if k not in changes
-    }
-
-
-# Recipes of SFT, DPO and reward models
+    for option in recipe.keys() - changes.keys():
+        assert resolved[option] == recipe[option], option
 
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if command_of(name) in TABLES])

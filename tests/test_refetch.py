@@ -27,25 +27,18 @@ class Ready(LocalCall):
         self.value, self.is_done = value, True
 
 
-class Again(FakeLearner):
-    """A learner that has published `GOOD`; `sends` is what arrives of it."""
+class Learner(FakeProcess):
+    """Has published `GOOD`; `sends` is what arrives of it, at once."""
 
-    def __init__(self, sends: Adapter = GOOD):
-        super().__init__("learner-0", lambda assignment, candidate: True)
-        self.sends = sends
-
-    def publish_again(self) -> Published:
-        self.calls.append("publish again")
-        return Published(self.sends)
-
-
-class Process(FakeProcess):
-    """What its learner publishes is there at once."""
+    def __init__(self, sends: Adapter):
+        super().__init__("learner-0", FakeLearner("learner-0", lambda assignment, candidate: True))
+        self.sends, self.published_again = sends, 0
 
     def call(self, method: str, *arguments):
-        if method == "publish_again":
-            return self.target.publish_again()
-        return super().call(method, *arguments)
+        if method != "publish_again":
+            return super().call(method, *arguments)
+        self.published_again += 1
+        return Published(self.sends)
 
 
 class Stream(RolloutStream):
@@ -53,23 +46,16 @@ class Stream(RolloutStream):
 
     def __init__(self, sends: Adapter = GOOD, overlaps: bool = True):
         self.notes: list[str] = []
-        process = Process("learner-0", Again(sends))
-        cluster = FakeCluster(2)
-        cluster.processes["learner-0"] = process
-        cluster.learners = (LearnerHandle("learner-0", process),)
-        checks = Checks(None, "base")
+        self.learner, cluster, checks = Learner(sends), FakeCluster(2), Checks(None, "base")
+        cluster.processes["learner-0"] = self.learner
+        cluster.learners = (LearnerHandle("learner-0", self.learner),)
         super().__init__(cluster, 0, note=self.notes.append, checks=checks, overlaps=overlaps)
-        self.learner = process.target
         self.publish(Published(DAMAGED), 3)
 
     @property
     def versions(self) -> set[int]:
         """That the actors hold."""
         return {self.cluster.processes[each.name].target.version for each in self.cluster.actors}
-
-    @property
-    def published_again(self) -> int:
-        return self.learner.calls.count("publish again")
 
 
 @pytest.mark.parametrize("overlaps", [False, True])
@@ -78,7 +64,7 @@ def test_what_is_damaged_on_its_way_is_published_once_more_for_all(overlaps):
     groups = stream.wait(send(stream, 6))
     assert names_of(groups) == [str(i) for i in range(6)] and stream.cluster.started == []
     assert {group.policy_version for group in groups} == {3} or overlaps
-    assert (stream.versions, stream.published_again) == ({3}, 1)
+    assert (stream.versions, stream.learner.published_again) == ({3}, 1)
     (note,) = stream.notes
     assert "actor-0: adapter v3 arrived damaged" in note and note.endswith("it is fetched again")
 
@@ -89,7 +75,7 @@ def test_who_gets_it_damaged_again_and_again_is_given_up():
         if stream.cluster.started:
             break
         stream.pump()
-    assert MOST_DAMAGED <= stream.published_again <= 2 * MOST_DAMAGED  # of two actors
+    assert MOST_DAMAGED <= stream.learner.published_again <= 2 * MOST_DAMAGED  # of two actors
     assert f"as {MOST_DAMAGED} before it: started again" in "\n".join(stream.notes)
 
 
@@ -97,7 +83,7 @@ def test_a_version_that_is_superseded_is_not_asked_for():
     stream = Stream()
     stream.publish(Published(Adapter.of(4, b"newer", "{}")), 4)
     stream.wait(send(stream, 2))
-    assert (stream.versions, stream.published_again) == ({4}, 0)
+    assert (stream.versions, stream.learner.published_again) == ({4}, 0)
 
 
 def test_a_damaged_version_is_not_what_is_saved(tmp_path):

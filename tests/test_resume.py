@@ -36,14 +36,6 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def problems(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("data") / "problems.jsonl"
-    rows = [{"problem": f"What is {i} + {2 * i}?", "answer": str(3 * i)} for i in range(101, 131)]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """The folder of a run that nobody stops."""
     runs = tmp_path_factory.mktemp("whole")
@@ -57,8 +49,7 @@ def stop_in(
     """Runs until a call of a method. -> its folder and exit code"""
     with patch.context() as inner:
         signal_in(inner, owner, name, call, signal.SIGTERM, after)
-        code = cli.main([*FLAGS, "--output_dir", str(runs), "--run_name", "x", *more])
-    return runs / "x", code
+        return runs / "x", cli.main([*FLAGS, "--output_dir", f"{runs}", "--run_name", "x", *more])
 
 
 @pytest.fixture
@@ -162,11 +153,14 @@ def test_what_changes_is_said_recorded_and_shown(half, capfd):
 
 
 @pytest.mark.slow
-def test_other_problems_are_refused_and_moved_ones_are_not(stopped, problems, tmp_path, capfd):
+def test_other_problems_are_refused_and_moved_ones_are_not(stopped, tmp_path, capfd):
+    known = [{"problem": f"What is {i} + {2 * i}?", "answer": str(3 * i)} for i in range(101, 131)]
+    lines = [json.dumps(row) + "\n" for row in known]
+    problems = tmp_path / "problems.jsonl"
+    problems.write_text("".join(lines))
     own = ("--dataset", str(problems), "--system_prompt", "")
     half, _ = stopped(Trainer, "assign_credit", 3, False, *own)
     capfd.readouterr()
-    lines = problems.read_text().splitlines(keepends=True)
     for number, changed in enumerate([lines[:20], [*lines[:-1], lines[-1].replace("130", "131")]]):
         folder = tmp_path / f"changed{number}"
         folder.mkdir()

@@ -48,8 +48,7 @@ def test_a_sample_knows_its_generator_and_keeps_it_on_its_way():
 
 def test_metrics_of_several_generators_alone():
     watch = Watched()
-    alone = stats(("actor-0", 0, np.full(200, 0.01)))
-    assert watch.saw([alone], 0) == {}
+    assert watch.saw([stats(("actor-0", 0, np.full(200, 0.01)))], 0) == {}
     both = stats(("actor-0", 1, np.full(200, 0.01)), ("learner-0", 1, np.full(200, 0.002)))
     assert watch.saw([both], 1) == pytest.approx(
         {"train/sampler_gap/actor-0": 0.01, "train/sampler_gap/learner-0": 0.002}
@@ -60,10 +59,8 @@ def test_one_that_stands_out_twice_is_named_once():
     watch = Watched()
     for version in range(5):
         means = enumerate((0.005, 0.006, 0.08))
-        watch.saw(
-            [stats(*((f"actor-{i}", version, noise(400, m, version + 100 * i)) for i, m in means))],
-            version,
-        )
+        gaps = ((f"actor-{i}", version, noise(400, m, version + 100 * i)) for i, m in means)
+        watch.saw([stats(*gaps)], version)
         assert len(watch.notes) == (version >= 1)
     assert watch.notes[0].startswith("actor-2: ") and watch.stops == []
 

@@ -1,13 +1,12 @@
 """The tool `search`: its ranking worked out by hand, what it looks in, and what is refused."""
 
-import json
 import os
 from dataclasses import replace
 from math import log
 from pathlib import Path
 
 import pytest
-from environment_files import call, observed, started, written
+from environment_files import call, observed, rows_in, started, written
 
 from unslothrl import environments
 from unslothrl.cluster import on_node
@@ -20,10 +19,6 @@ from unslothrl.errors import UserError
 
 CATS, DOGS, FISH = "The cat sat on the mat", "A dog and a cat, a cat", "Fish swim"
 ROWS = [{"title": "Cats", "text": CATS}, {"id": 7, "text": DOGS}, {"text": FISH, "url": "x"}]
-
-
-def rows_in(folder: Path, rows: list[dict], name: str = "corpus.jsonl") -> str:
-    return written(folder, "".join(json.dumps(row) + "\n" for row in rows), name)
 
 
 def setup_of(path: str, **limits) -> Setup:
@@ -45,7 +40,7 @@ def test_scores_are_those_worked_out_by_hand(tmp_path):
     for asked, most, names in (
         ("cat", 3, ["7", "Cats"]),
         ("the CAT, the mat?", 3, ["Cats", "7"]),
-        ("swim cat", 1, ["corpus.jsonl 3"]),
+        ("swim cat", 1, ["rows.jsonl 3"]),
     ):
         assert [each.name for each in index.best(asked, most)] == names
 
@@ -66,7 +61,7 @@ def test_an_episode_reads_what_it_has_searched_for(tmp_path):
     )
     assert said == [
         (f"[1] 7\n{DOGS}\n\n[2] Cats\n{CATS}", 0),
-        (f"[1] corpus.jsonl 3\n{FISH}", 0),
+        (f"[1] rows.jsonl 3\n{FISH}", 0),
         ("nothing found: no passage has any of these words", 0),
         ("error: search: the query must be a text of a few words", 1),
         ('error: search: query must be of type string, got ["cat"]', 1),
@@ -179,7 +174,7 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
     written(tmp_path, CATS, "docs/more/cats.md")
     written(tmp_path, DOGS, "docs/dogs.txt")
     written(tmp_path, "x = 1", "docs/code.py")
-    file = rows_in(tmp_path / "docs", ROWS, "rows.jsonl")
+    file = rows_in(tmp_path / "docs", ROWS)
     for path, names in (
         (file, {"rows.jsonl"}),
         (str(tmp_path / "docs"), {"dogs.txt", "more/cats.md", "rows.jsonl"}),

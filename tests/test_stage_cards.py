@@ -17,18 +17,16 @@ OF_RL = ("trained by reinforcement", "reinforcement-learning", "reward by", "tem
 @pytest.mark.parametrize("command", TABLES)
 def test_a_card_is_of_its_stage(command, tmp_path):
     folder = make_stage(tmp_path / "mine", command, model="me/base", dataset="me/data", lr=0.5)
-    run = card.history(folder.path)
     stages = ("SFT on me/examples, run first", f"{command} on me/data, run mine")
     use = Use("me/base", "Be brief.", chat_template="{{ messages }}", stages=stages)
-    text = card.card("mine v000002", use, "me/base", run)
+    text = card.card("mine v000002", use, "me/base", card.history(folder.path))
     head, _, body = text.removeprefix("---\n").partition("\n---\n")
-    kind = "reward-trainer" if command == "rm" else command
     assert yaml.safe_load(head) == {
         "library_name": "peft",
         "pipeline_tag": "text-classification" if command == "rm" else "text-generation",
         "base_model": "me/base",
         "datasets": ["me/data"],
-        "tags": ["trl", kind, "lora", "unslothrl"],
+        "tags": ["trl", "reward-trainer" if command == "rm" else command, "lora", "unslothrl"],
     }
     assert origin.METHODS[command].name in body and not any(word in body for word in OF_RL)
     assert "1. SFT on me/examples, run first\n2. " in body and "Be brief." in body

@@ -18,51 +18,43 @@ pytestmark = pytest.mark.real
 
 
 @pytest.fixture
-def start(monkeypatch, tmp_path):
-    """-> a function that starts two actors and a learner, each of which is killed as
-    often as `kills` says, by (name, where); it returns the cluster and what was said meanwhile."""
+def started(monkeypatch, tmp_path):
+    """-> (two actors and a learner, what was said while they started): the first actor is killed
+    while it is built, the learner while it is checked."""
     monkeypatch.setenv("PYTHONPATH", fake_processes.PATH)
-    clusters = []
 
-    def start(kills):
-        def perhaps_die(name, where):
-            for number in range(kills.get((name, where), 0)):
-                mark = tmp_path / f"{name}.{where}.{number}"
-                if not mark.exists():
-                    mark.touch()
-                    os.kill(os.getpid(), signal.SIGKILL)
+    def perhaps_die(name, where):
+        mark = tmp_path / f"{name}.{where}"
+        if (name, where) in (("actor-0", "build"), ("learner-0", "check")) and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        def build(builder, config, base, plan):
-            perhaps_die(plan.name, "build")
-            built = builder(config, base, plan)
-            check = built.check
+    def build(builder, config, base, plan):
+        perhaps_die(plan.name, "build")
+        built = builder(config, base, plan)
+        check = built.check
 
-            def dying_check(*arguments):
-                perhaps_die(plan.name, "check")
-                return check(*arguments)
+        def dying_check(*arguments):
+            perhaps_die(plan.name, "check")
+            return check(*arguments)
 
-            built.check = dying_check
-            return built
+        built.check = dying_check
+        return built
 
-        said: list[str] = []
-        builders = Builders(
-            lambda *arguments: build(fake_processes.build_actor, *arguments),
-            lambda *arguments: build(fake_processes.build_learner, *arguments),
-        )
-        config = fake_processes.config_of({"number_of_actors": 2})
-        clusters.append(
-            cluster.start(config, embedded.BASE, Machine.detect(), said.append, builders)
-        )
-        return clusters[-1], said
-
-    yield start
-    for each in clusters:
-        each.close()
+    said: list[str] = []
+    builders = Builders(
+        lambda *arguments: build(fake_processes.build_actor, *arguments),
+        lambda *arguments: build(fake_processes.build_learner, *arguments),
+    )
+    config = fake_processes.config_of({"number_of_actors": 2})
+    processes = cluster.start(config, embedded.BASE, Machine.detect(), said.append, builders)
+    yield processes, said
+    processes.close()
 
 
 @pytest.mark.slow
-def test_what_is_killed_before_the_first_step_is_started_again(start):
-    processes, said = start({("actor-0", "build"): 1, ("learner-0", "check"): 1})
+def test_what_is_killed_before_the_first_step_is_started_again(started):
+    processes, said = started
     assert [line.split()[0] for line in said if line.endswith("started again")] == ["actor-0"]
     notes: list[str] = []
     Checks().check_started(processes, notes.append)

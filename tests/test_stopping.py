@@ -36,8 +36,6 @@ HELD = """
         sys.stderr.write('whole\\n')
     time.sleep(60)
 """
-
-
 READS = "out.write('ready\\n'); out.flush(); sys.stdin.readline()"
 INT, TERM, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 

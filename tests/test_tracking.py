@@ -1,7 +1,6 @@
 """The run folder, with real files, and numbers as text."""
 
 import errno
-import io
 import itertools
 import json
 import math
@@ -13,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -57,31 +57,27 @@ def test_create_writes_the_config_and_refuses_where_it_cannot(folder, tmp_path):
     ],
 )
 def test_the_name_of_a_run_that_was_refused_is_free_again(folder, error, options, stays):
-    ended(folder, io.StringIO(), Config(**options)).close("failed", error)
+    ended(folder, Config(**options)).close("failed", error)
     assert folder.path.exists() == stays == ("status" in folder.read_summary())
 
 
-def ended(folder, printed, config, trainer=None, clock=time.monotonic) -> RlRun:
+def ended(folder, config, trainer=None, clock=time.monotonic) -> RlRun:
     """A run that is about to end."""
     run = RlRun(Resolved(config, frozenset(), ()))
     run.folder, run.trainer = folder, trainer
-    run.view = Terminal(console=Console(file=printed, width=200), live=False, clock=clock)
+    run.view = Terminal(console=Console(width=200), live=False, clock=clock)
     run.earlier = SimpleNamespace(checkpoint=None, step=0) if config.resume else None
     return run
 
 
-class Ended:
-    """A trainer after some steps, without an adapter, or one whose learner does not answer."""
-
-    def __init__(self, step: int, error: BaseException | None = None):
-        self.state, self.error = RunState(step=step), error
-        self.published = None if error is None else "a version"
-
-    def save_boundary(self):
-        return False
-
-    def save_last_adapter(self):
-        raise self.error
+def trainer_after(step: int, error: BaseException | None = None) -> SimpleNamespace:
+    """Without an adapter, or one whose learner does not answer."""
+    return SimpleNamespace(
+        state=RunState(step=step),
+        published=error and "a version",
+        save_boundary=lambda: False,
+        save_last_adapter=mock.Mock(side_effect=error),
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,12 +87,13 @@ class Ended:
         (KeyboardInterrupt(), "interrupted again"),
     ],
 )
-def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder, error, why):
-    printed = io.StringIO()
-    run = ended(folder, printed, Config(), Ended(3, error))
+def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(
+    folder, error, why, capsys
+):
+    run = ended(folder, Config(), trainer_after(3, error))
     run.close("interrupted")
     assert folder.read_summary()["status"] == "interrupted"
-    assert f"the last adapter is not saved: {why}" in printed.getvalue()
+    assert f"the last adapter is not saved: {why}" in capsys.readouterr().out
     with pytest.raises(type(error)):
         run.close("finished")
 
@@ -110,14 +107,14 @@ def test_a_run_is_interrupted_in_order_although_its_adapter_cannot_be_had(folder
         (0, None, None, "continues: from its start\n"),
     ],
 )
-def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said, folder):
+def test_a_run_that_ends_early_says_how_it_goes_on(step, checkpoint, error, said, folder, capsys):
     if checkpoint is not None:
         folder.checkpoints.write(RunState(step=checkpoint), b"")
-    printed, times = io.StringIO(), itertools.chain([0.0] * 2, itertools.repeat(75.0))
-    run = ended(folder, printed, Config(), Ended(step), lambda: next(times))
+    times = itertools.chain([0.0] * 2, itertools.repeat(75.0))
+    run = ended(folder, Config(), trainer_after(step), lambda: next(times))
     run.close("failed" if error else "interrupted", error)
     assert folder.read_summary()["wall_seconds"] == 75
-    written = printed.getvalue()
+    written = capsys.readouterr().out
     assert said in written and f"--resume {folder.path}\n" in written
     assert error or f"interrupted: {step} steps in 0 s; 1:15 with start and end\n" in written
 

@@ -51,13 +51,11 @@ def make_case(learner: str) -> dict:
         return [[make() for _ in range(width)] for _ in LENGTHS]
 
     logprobs = rows(lambda: draw.uniform(-3, -0.1))
-    spread = SPREAD.get(learner, 0.4)
-    old = [[p + draw.gauss(0, spread) for p in row] for row in logprobs]
+    old = [[p + draw.gauss(0, SPREAD.get(learner, 0.4)) for p in row] for row in logprobs]
     reference = [[p + draw.gauss(0, 0.3) for p in row] for row in logprobs]
-    mask = [[int(t < length) for t in range(width)] for length in LENGTHS]
     trainer = "rloo" if learner == "rloo" else "grpo"
     inputs = {
-        "completion_mask": mask,
+        "completion_mask": [[int(t < length) for t in range(width)] for length in LENGTHS],
         "advantages": [1.3, -0.7, -1.1, 0.4],
         "num_items_in_batch": sum(LENGTHS),
     }

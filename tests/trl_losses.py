@@ -13,6 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import numpy as np
 import torch
 import trl
 from datasets import Dataset
@@ -21,7 +22,6 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **options):
     trainer, config = (getattr(trl, f"{kind.upper()}{part}") for part in ("Trainer", "Config"))
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(base)
     options = {"max_completion_length": 4, "num_generations": candidates, **options}
     options |= {"per_device_train_batch_size": len(rewards), "gradient_accumulation_steps": 1}
     options |= {"output_dir": tempfile.mkdtemp(), "use_cpu": True, "bf16": False, "report_to": []}
@@ -30,7 +30,7 @@ def make_trainer(kind: str, base: str, rewards: list[float], candidates: int, **
         reward_funcs=lambda completions, **rest: rewards[: len(completions)],
         args=config(**options),
         train_dataset=Dataset.from_list([{"prompt": f"{i} + 1 ="} for i in range(64)]),
-        processing_class=tokenizer,
+        processing_class=PreTrainedTokenizerFast.from_pretrained(base),
     )
 
 
@@ -38,10 +38,7 @@ def loss(case: dict, base: str) -> dict:
     """-> {"loss", "gradient" [completions][tokens]}"""
     trainer = make_trainer(case["trainer"], base, [0.0, 1.0], 2, **case["options"])
     logprobs = torch.tensor(case["logprobs"], dtype=torch.float64, requires_grad=True)
-    inputs = {
-        name: torch.tensor(value, dtype=torch.float64 if is_real(value) else torch.long)
-        for name, value in case["inputs"].items()
-    }
+    inputs = {name: torch.from_numpy(np.array(given)) for name, given in case["inputs"].items()}
     width = logprobs.shape[1]
     for name, tokens in (("prompt_ids", 1), ("prompt_mask", 1), ("completion_ids", width)):
         inputs[name] = torch.ones(len(logprobs), tokens, dtype=torch.long)
@@ -52,12 +49,6 @@ def loss(case: dict, base: str) -> dict:
     value = trainer._compute_loss(trainer.model, inputs)
     value.backward()
     return {"loss": value.item(), "gradient": logprobs.grad.tolist()}
-
-
-def is_real(value) -> bool:
-    while isinstance(value, list):
-        value = value[0]
-    return isinstance(value, float)
 
 
 def advantages(case: dict, base: str) -> list[float]:
