@@ -47,16 +47,12 @@ def packing_where_it_can(request):
         yield
         return
     import torch
+    import torch.nn.functional as F
 
-    attention = torch.nn.functional.scaled_dot_product_attention
-
-    def unpacked(*arguments, **keywords):
-        with torch.backends.mkldnn.flags(enabled=False):
-            return attention(*arguments, **keywords)
-
-    torch.nn.functional.scaled_dot_product_attention = unpacked
-    yield
-    torch.nn.functional.scaled_dot_product_attention = attention
+    with pytest.MonkeyPatch.context() as patch:
+        unpacked = torch.backends.mkldnn.flags(enabled=False)(F.scaled_dot_product_attention)
+        patch.setattr(F, "scaled_dot_product_attention", unpacked)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

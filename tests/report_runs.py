@@ -56,13 +56,10 @@ def made_group(
         pieces = len(text.split(" "))
         logprobs = tuple(-abs(draw.gauss(0, 0.6)) for _ in range(pieces))
         end = "length" if draw.random() < 0.05 else "stop"
-        ids = tuple(range(pieces))
-        completions.append(
-            Completion(ids, logprobs, (True,) * pieces, (0,) * pieces, end, text, "actor-0")
-        )
+        drawn = Completion.drawn(tuple(range(pieces)), logprobs, end, 0)
+        completions.append(replace(drawn, text=text, generator="actor-0"))
         scores.append(float(draw.random() < right))
-    tidy = tuple(draw.choice((0.5, 1.0)) for _ in scores)
-    rewards = {"accuracy": tuple(scores), "format": tidy}
+    rewards = {"accuracy": tuple(scores), "format": tuple(draw.choice((0.5, 1.0)) for _ in scores)}
     return Group(task(name), tuple(completions), rewards, tuple(scores))
 
 
@@ -205,8 +202,7 @@ def make_stage(
     """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
     draw = random.Random(path.name)
     given = {"model": "embedded", "run_name": path.name, "lr": 2e-4, **given}
-    options = TABLES[command].config(**given)
-    folder = RunFolder.create(path.parent, path.name, to_toml(options))
+    folder = RunFolder.create(path.parent, path.name, to_toml(TABLES[command].config(**given)))
     folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
     for step in range(1, number_of_steps + 1):
         done = step / number_of_steps

@@ -124,8 +124,7 @@ def test_a_changed_base_is_refused_by_every_command_in_one_line(
         ):
             capsys.readouterr()
             assert cli.main([words[0], "--adapter", str(adapter), *model, *words[1:]]) == 2
-            captured = capsys.readouterr()
-            (line,) = captured.err.splitlines()
+            (line,) = capsys.readouterr().err.splitlines()
             assert f"model {named} is not the base that adapter {adapter} was trained on" in line
             assert f"by its {part}" in line and line.endswith("set --model to a copy of that")
     assert not (tmp_path / "cache").exists()  # before quantising

@@ -21,8 +21,7 @@ def shown(name: str) -> str:
 def test_the_calculator_answers_in_a_second_turn(tmp_path):
     setup = Setup(written(tmp_path, shown("calculator.py"), "calculator.py"), "Calculator")
     played = play_with(setup, Script("What is 2 + 3?$", "5$"), of=asked("2 + 3?"))
-    turns = played.completion.transcript.turns
-    assert [(turn.reply, turn.observation) for turn in turns] == [
+    assert [(turn.reply, turn.observation) for turn in played.completion.transcript.turns] == [
         ("What is 2 + 3?", "= 5"), ("5", ""),
     ]  # fmt: skip
     assert played.reward == 0.5 and not played.lost

@@ -1,7 +1,7 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
-import importlib
 import json
+import pkgutil
 import random
 import re
 import shutil
@@ -99,12 +99,8 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 )
 def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
-    parts = place.split(".")
-    depth = -2 if parts[-2][0].isupper() else -1
-    owner = importlib.import_module(".".join(parts[:depth]))
-    for name in parts[depth:-1]:
-        owner = getattr(owner, name)
-    signal_in(monkeypatch, owner, parts[-1], number, sent)
+    owner, _, name = place.rpartition(".")
+    signal_in(monkeypatch, pkgutil.resolve_name(owner), name, number, sent)
     assert cli.main(arguments(command, "stopped")) == 128 + sent
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err

@@ -86,8 +86,7 @@ def test_a_shim_that_fails_is_passed_over_for_a_python_that_runs(tmp_path):
     ],
 )
 def test_a_wrong_python_is_one_line_with_the_remedy(says, compiles, remedy, tmp_path):
-    old = program(tmp_path, "python3", f"echo {says}")
-    python, fault = machine.find_python([], old, compiles)
+    python, fault = machine.find_python([], program(tmp_path, "python3", f"echo {says}"), compiles)
     line = machine.fault_line(fault)
     assert python is None and "\n" not in line and remedy in line
 
