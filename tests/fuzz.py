@@ -84,14 +84,13 @@ def data(draw: random.Random, folder: Path) -> list:
     path.write_bytes(encoded(ending, rows))
     for _ in times(draw):
         damage(draw, path)
-    return draw.choice(
-        (
-            train(folder, dataset=path),
-            train(folder, eval_dataset=path),
-            ["data", path, "--model=embedded"],
-            ["score", path, "--reward=accuracy"],
-        )
+    commands = (
+        train(folder, dataset=path),
+        train(folder, eval_dataset=path),
+        ["data", path, "--model=embedded"],
+        ["score", path, "--reward=accuracy"],
     )
+    return draw.choice(commands)
 
 
 def encoded(ending: str, rows: list) -> bytes:
@@ -116,13 +115,12 @@ def adapter(draw: random.Random, folder: Path) -> list:
     (path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
     for _ in times(draw):
         damage(draw, draw.choice(sorted(path.iterdir())))
-    return draw.choice(
-        (
-            train(folder, adapter=path),
-            ["ask", f"--adapter={path}", "What is 1 + 1?"],
-            ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
-        )
+    commands = (
+        train(folder, adapter=path),
+        ["ask", f"--adapter={path}", "What is 1 + 1?"],
+        ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
     )
+    return draw.choice(commands)
 
 
 def run(draw: random.Random, folder: Path) -> list:
@@ -131,15 +129,14 @@ def run(draw: random.Random, folder: Path) -> list:
     files += sorted((path / "adapters" / "v000004").iterdir())
     for _ in times(draw):
         damage(draw, draw.choice(files))
-    return draw.choice(
-        (
-            [f"--resume={path}"],
-            [f"--resume={path}", "--max_steps=8"],
-            ["report", path],
-            ["report", folder],
-            ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
-        )
+    commands = (
+        [f"--resume={path}"],
+        [f"--resume={path}", "--max_steps=8"],
+        ["report", path],
+        ["report", folder],
+        ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
     )
+    return draw.choice(commands)
 
 
 def damaged_checkpoint(number: int, folder: Path) -> Path:

@@ -91,9 +91,8 @@ def tokens_of(draw: random.Random, group: Group) -> list[dict[str, Any]]:
         words = completion.text.split(" ")
         pieces = [f"{word} " for word in words[:-1]] + words[-1:]
         gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
-        logprobs = completion.logprobs.tolist()
-        found.append({"pieces": pieces, "logprobs": logprobs, "gaps": gaps, "advantages": None,
-                      "left_out": 0})  # fmt: skip
+        found.append({"pieces": pieces, "logprobs": completion.logprobs.tolist(), "gaps": gaps,
+                      "advantages": None, "left_out": 0})  # fmt: skip
     return found
 
 
@@ -105,7 +104,6 @@ def make_run(
     length: int = 30,
     write: Write = written,
     lr: float = 2e-5,
-    traced_every: int = 1,
     eval_every: int = 5,
     has_turns: bool = False,
 ) -> RunFolder:
@@ -130,7 +128,7 @@ def make_run(
             for g in groups
         ]
         folder.write_rows("rollouts", step, list(rollout_rows(assigned)))
-        if (step % traced_every == 0 or step == 1) and not has_turns:
+        if not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             write_tokens(folder, step, dict(enumerate(of_rows)))
         metrics = metrics_of(draw, step, number_of_steps, groups)
@@ -146,10 +144,9 @@ def evaluate(
 ) -> dict[str, float]:
     groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
     folder.write_rows("evals", step, evaluation_rows({"held_out": groups}))
-    scores = [score for group in groups for score in group.scores]
     return {
-        "eval/held_out/pass@1": sum(scores) / len(scores),
-        "eval/held_out/best_of_n": sum(max(g.scores) for g in groups) / len(groups),
+        "eval/held_out/pass@1": fmean(score for group in groups for score in group.scores),
+        "eval/held_out/best_of_n": fmean(max(group.scores) for group in groups),
         "eval/held_out/mean_length": 20.0,
         "timing/eval_s": 4.0,
     }

@@ -49,11 +49,9 @@ def acting(folder: Path, how: str, **limits):
     """An actor whose every turn is its end."""
     setup = Setup(written(folder, BROKEN), "Broken", {"folder": str(folder), "how": how}, **limits)
     actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
-    actor.load(Adapter.of(1, str(END).encode(), "{}"))
-    try:
+    with contextlib.closing(actor):
+        actor.load(Adapter.of(1, str(END).encode(), "{}"))
         yield actor
-    finally:
-        actor.close()
 
 
 def drawn(folder: Path, how: str) -> Group:

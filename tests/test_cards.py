@@ -214,11 +214,7 @@ def test_the_limit_is_a_share_of_the_real_card(
     limited = own_card(total)
     memory.limit_card_memory(unmapped)
     assert limited == [pytest.approx(fraction)]
-
-
-def test_the_limit_reaches_every_worker(monkeypatch):
-    monkeypatch.setenv(CARD_LIMIT, "16384")
-    assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
+    assert variables.of_workers(2, True)[CARD_LIMIT] == limit  # it reaches every worker
 
 
 def test_the_drivers_figure_is_this_processes(own_card):

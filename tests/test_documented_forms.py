@@ -221,8 +221,7 @@ def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, sho
     (task,) = renderer.tasks("rows", [(1, row)], Skipped())
     shown = f"[prompt, {shown}]" if "prompt, " in parameters else shown
     if "**row" in parameters:
-        others = "{k: v for k, v in row.items() if k not in ('prompt', 'answers')}"
-        shown = shown.replace("row", others)
+        shown = shown.replace("row", "{k: row[k] for k in row if k not in ('prompt', 'answers')}")
     file = written(tmp_path, SHOWS_ROW.format(parameters=parameters, shown=shown))
     played = play_with(Setup(file, "Shows"), Script("x$"), of=task, most=2000)
     assert not played.lost

@@ -25,9 +25,7 @@ def test_parts_are_the_whole(tokens, entropy_gradient, monkeypatch):
         monkeypatch.setattr(logprobs, "CHUNK", chunk)
         hidden = states.clone().requires_grad_()
         values, entropies = logprobs.token_logprobs(head, hidden, targets, 1.3, entropy_gradient)
-        loss = (values * upstream[0]).sum()
-        if entropy_gradient:
-            loss = loss + (entropies * upstream[1]).sum()
+        loss = (values * upstream[0] + entropy_gradient * entropies * upstream[1]).sum()
         (gradient,) = torch.autograd.grad(loss, hidden)
         found[chunk] = (values, entropies, gradient)
         with torch.no_grad():

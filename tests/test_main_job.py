@@ -278,9 +278,8 @@ def test_real_problems_run_through_the_main_job(name, file, started, output):
     assert len(rows) == 2 * 3 * 2
     assert all("<|im_start|>system" not in row["prompt"] for row in rows)  # as the base knows it
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
-    real = (DATA / file).read_text()
     problem = rows[0]["prompt"].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
-    assert json.dumps(problem)[1:-1] in real
+    assert json.dumps(problem)[1:-1] in (DATA / file).read_text()
 
 
 def scratch(pid: int) -> list[Path]:

@@ -75,9 +75,8 @@ def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
     micro_steps = 2 * STEPS  # of 4 rows each, but for packed ones
     killed_in("stage's step", draw.randint(3, micro_steps - 2), arguments(kind, "killed"))
     phases = ("stage's checkpoint", "rename", "latest", "stage's log", "stage's adapter")
-    phase = draw.choice(phases)
     again = KINDS[kind].split()[0]
-    killed_in(phase, 2, [again, "--resume", "runs/killed"])
+    killed_in(draw.choice(phases), 2, [again, "--resume", "runs/killed"])
     assert cli.main([again, "--resume", "runs/killed"]) == 0
     same(Path("runs/killed"), Path("runs/whole"))
 

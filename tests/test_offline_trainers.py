@@ -29,13 +29,12 @@ TIMES = ("timing/", "memory/")
 
 
 def trained(command, folder, train, held, **more):
-    files = [folder / "train.jsonl", folder / "held.jsonl"]
-    for file, rows in zip(files, (train, held), strict=True):
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, rows in (("train.jsonl", train), ("held.jsonl", held)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {
-        "model": "embedded", "dataset": str(files[0]), "eval_dataset": (str(files[1]),),
-        "output_dir": str(folder), "run_name": "run", "dtype": "float32", "max_lora_rank": "4",
-        **more,
+        "model": "embedded", "dataset": f"{folder}/train.jsonl", "dtype": "float32",
+        "eval_dataset": (f"{folder}/held.jsonl",), "output_dir": str(folder), "run_name": "run",
+        "max_lora_rank": "4", **more,
     }  # fmt: skip
     return run(resolve(command, given))
 

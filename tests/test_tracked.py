@@ -5,10 +5,9 @@ import importlib.util
 import json
 import re
 import threading
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 from fakes import group
@@ -43,16 +42,13 @@ class Started:
         self.trackers = Trackers(tuple(kinds), folder, {"lr": 0.1}, self.notes.append)
 
     def start(self, resumed_at: int | None = None) -> "Started":
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                trackers, "load", lambda name: SimpleNamespace(start=partial(self.make, name))
-            )
+        with patch.object(trackers, "load", self.load):
             self.trackers.start(resumed_at)
         return self
 
-    def make(self, name, run):
-        self.made[name] = self.kinds[name](run)
-        return self.made[name]
+    def load(self, name: str) -> SimpleNamespace:
+        kind = self.kinds[name]
+        return SimpleNamespace(start=lambda run: self.made.setdefault(name, kind(run)))
 
 
 @pytest.fixture

@@ -198,8 +198,7 @@ def by_us(file, names, is_conversational):
         read = {"prompt": prompt_of(row, is_conversational), "answer": row["answer"]}
         rendered = f"<user>{row['prompt']}"
         task = Task("0", row["prompt"], row["answer"], rendered, (1,), extra, turns, read)
-        drawn = replace(completion(len(ids), 3, text), token_ids=ids)
-        completed.append((task, drawn))
+        completed.append((task, replace(completion(len(ids), 3, text), token_ids=ids)))
     with contextlib.closing(Scorer(chosen, deadline_s=30, steps=4)) as scorer:
         found = scorer.score(completed)
     assert found.failures == []
