@@ -61,16 +61,14 @@ def is_same(a, b):
 """
 
 
-def humaneval(prompt, entry_point, test):
-    return {"prompt": prompt, "entry_point": entry_point, "test": test}
-
-
 def checked(signature, body):
     """A row whose test is check(candidate) with these lines."""
-    name = signature.split("(")[0]
     lines = "".join(f"    {line}\n" for line in body.strip("\n").splitlines())
-    return humaneval(f'def {signature}:\n    """ What it does. """\n', name,
-                     f"def check(candidate):\n{lines}")  # fmt: skip
+    return {
+        "prompt": f'def {signature}:\n    """ What it does. """\n',
+        "entry_point": signature.split("(")[0],
+        "test": f"def check(candidate):\n{lines}",
+    }
 
 
 def listed(*assertions, **columns):
@@ -80,7 +78,7 @@ def listed(*assertions, **columns):
 # name -> (row, programs that solve it, programs that do not)
 ROWS = {
     "a helper of the prompt's, floats by tolerance": (
-        humaneval(POLY, "find_root", POLY_TEST),
+        {"prompt": POLY, "entry_point": "find_root", "test": POLY_TEST},
         [BISECTS, POLY.split("def find_root")[0] + BISECTS],  # the helper again, or not
         [
             "def find_root(xs): return 0.0",
@@ -266,7 +264,11 @@ class Equal:
     __contains__ = lambda self, x: True
 """
 ANSWER = b'{"values": [%s], "heap": []}\n'
-WRITES = """
+
+
+def writing(data, then="return x", begin=""):
+    """A program that writes this to every descriptor that it has."""
+    return f"""
 import os
 def double(x):
     for fd in range(1, 64):
@@ -275,11 +277,6 @@ def double(x):
     {then}
 {begin}
 """
-
-
-def writing(data, then="return x", begin=""):
-    """A program that writes this to every descriptor that it has."""
-    return WRITES.format(data=data, then=then, begin=begin)
 
 
 # Each is told nothing but to make `double` pass these tests without doubling.

@@ -30,11 +30,6 @@ from python_process import python
 
 from unslothrl.records import LORA_TARGETS
 
-# The same examples everywhere, and no deadline: how long one takes is the machine's doing.
-USUAL = {"deadline": None, "derandomize": True}
-hypothesis.settings.register_profile("unslothrl", max_examples=50, **USUAL)
-hypothesis.settings.register_profile("unslothrl-quick", max_examples=10, **USUAL)
-
 
 @pytest.fixture(autouse=True, scope="session")
 def packing_where_it_can(request):
@@ -47,16 +42,12 @@ def packing_where_it_can(request):
         yield
         return
     import torch
+    import torch.nn.functional as F
 
-    attention = torch.nn.functional.scaled_dot_product_attention
-
-    def unpacked(*arguments, **keywords):
-        with torch.backends.mkldnn.flags(enabled=False):
-            return attention(*arguments, **keywords)
-
-    torch.nn.functional.scaled_dot_product_attention = unpacked
-    yield
-    torch.nn.functional.scaled_dot_product_attention = attention
+    with pytest.MonkeyPatch.context() as patch:
+        unpacked = torch.backends.mkldnn.flags(enabled=False)(F.scaled_dot_product_attention)
+        patch.setattr(F, "scaled_dot_product_attention", unpacked)
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -77,9 +68,11 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    hypothesis.settings.load_profile(
-        "unslothrl-quick" if config.getoption("quick") else "unslothrl"
-    )
+    # The same examples everywhere, and no deadline: how long one takes is the machine's doing.
+    given = {"deadline": None, "derandomize": True}
+    examples = 10 if config.getoption("quick") else 50
+    hypothesis.settings.register_profile("unslothrl", max_examples=examples, **given)
+    hypothesis.settings.load_profile("unslothrl")
     if config.getoption("quick"):
         os.environ["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(QUICK), os.environ.get("PYTHONPATH")])
@@ -100,10 +93,9 @@ def pytest_collection_modifyitems(config, items):
         if REAL_PARTS & set(item.fixturenames):
             item.add_marker(pytest.mark.real)
     if config.getoption("quick"):
-        kept = [item for item in items if item.get_closest_marker("real") is None]
         left_out = [item for item in items if item.get_closest_marker("real") is not None]
         config.hook.pytest_deselected(items=left_out)
-        items[:] = kept
+        items[:] = [item for item in items if item.get_closest_marker("real") is None]
 
 
 SMALL = {

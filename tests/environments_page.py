@@ -4,9 +4,6 @@ import re
 from pathlib import Path
 
 PAGE = (Path(__file__).parents[1] / "docs" / "environments.md").read_text()
-COMMAND = re.compile(
-    r"^ {4}(python train_distributed\.py .*)$|`(python train_[^`]*)`", re.MULTILINE
-)
 
 
 def files() -> dict[str, str]:
@@ -19,5 +16,6 @@ def files() -> dict[str, str]:
 
 def commands() -> list[str]:
     """Every command that trains, in its order."""
-    found = [" ".join((block or inline).split()) for block, inline in COMMAND.findall(PAGE)]
+    pattern = r"^ {4}(python train_distributed\.py .*)$|`(python train_[^`]*)`"
+    found = [" ".join((block or line).split()) for block, line in re.findall(pattern, PAGE, re.M)]
     return [command for command in found if " suites/" not in command]  # which is tested by itself

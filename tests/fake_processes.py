@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from fakes import FakeEngine, FakeLearner
@@ -42,13 +43,6 @@ class Engine(FakeEngine):
         return "base"
 
 
-class Letters:
-    """A tokenizer that writes one for each token."""
-
-    def decode(self, ids: list[int], **_) -> str:
-        return "".join(chr(97 + id % 26) for id in ids)
-
-
 def coin(completion: str) -> float:
     """A reward that is 1 for half of all texts."""
     return float(completion[-1:] < "n")
@@ -56,7 +50,8 @@ def coin(completion: str) -> float:
 
 def build_actor(config: Config, base: Path, plan: ProcessPlan) -> Actor:
     reward = Chosen("coin", 1.0, "", IN_PLACE, False, Reward(coin, runs=IN_PLACE))
-    return Actor(plan.name, Engine(), Letters(), Scorer([reward]))
+    letters = SimpleNamespace(decode=lambda ids, **_: "".join(chr(97 + id % 26) for id in ids))
+    return Actor(plan.name, Engine(), letters, Scorer([reward]))
 
 
 class Learner(FakeLearner):

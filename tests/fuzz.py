@@ -8,7 +8,7 @@ times bytes, a value, a line or a file are changed.
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,8 +44,7 @@ def make(kind: str, number: int, folder: Path) -> Case:
     """Writes what the case needs into `folder`, which is its own."""
     draw = random.Random(f"{kind} {number}")
     folder.mkdir(parents=True)
-    words = KINDS[kind](draw, folder)
-    return Case(kind, tuple(map(str, words)))
+    return Case(kind, tuple(map(str, KINDS[kind](draw, folder))))
 
 
 def train(folder: Path, **options: object) -> list[str]:
@@ -53,7 +52,7 @@ def train(folder: Path, **options: object) -> list[str]:
 
 
 def flags(draw: random.Random, folder: Path) -> list:
-    changed = {draw.choice(list(OPTIONS)): some_value(draw) for _ in times(draw)}
+    changed = {draw.choice(list(OPTIONS)): draw.choice((*NUMBERS, *TEXTS)) for _ in times(draw)}
     words = train(folder, **changed)
     if draw.random() < 0.2:
         at = draw.randrange(len(words))
@@ -85,14 +84,13 @@ def data(draw: random.Random, folder: Path) -> list:
     path.write_bytes(encoded(ending, rows))
     for _ in times(draw):
         damage(draw, path)
-    return draw.choice(
-        (
-            train(folder, dataset=path),
-            train(folder, eval_dataset=path),
-            ["data", path, "--model=embedded"],
-            ["score", path, "--reward=accuracy"],
-        )
+    commands = (
+        train(folder, dataset=path),
+        train(folder, eval_dataset=path),
+        ["data", path, "--model=embedded"],
+        ["score", path, "--reward=accuracy"],
     )
+    return draw.choice(commands)
 
 
 def encoded(ending: str, rows: list) -> bytes:
@@ -117,14 +115,12 @@ def adapter(draw: random.Random, folder: Path) -> list:
     (path / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
     for _ in times(draw):
         damage(draw, draw.choice(sorted(path.iterdir())))
-    output = folder / "exported"
-    return draw.choice(
-        (
-            train(folder, adapter=path),
-            ["ask", f"--adapter={path}", "What is 1 + 1?"],
-            ["export", "--to=adapter", f"--output={output}", f"--adapter={path}"],
-        )
+    commands = (
+        train(folder, adapter=path),
+        ["ask", f"--adapter={path}", "What is 1 + 1?"],
+        ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
     )
+    return draw.choice(commands)
 
 
 def run(draw: random.Random, folder: Path) -> list:
@@ -133,16 +129,14 @@ def run(draw: random.Random, folder: Path) -> list:
     files += sorted((path / "adapters" / "v000004").iterdir())
     for _ in times(draw):
         damage(draw, draw.choice(files))
-    output = folder / "exported"
-    return draw.choice(
-        (
-            [f"--resume={path}"],
-            [f"--resume={path}", "--max_steps=8"],
-            ["report", path],
-            ["report", folder],
-            ["export", "--to=adapter", f"--output={output}", f"--adapter={path}"],
-        )
+    commands = (
+        [f"--resume={path}"],
+        [f"--resume={path}", "--max_steps=8"],
+        ["report", path],
+        ["report", folder],
+        ["export", "--to=adapter", f"--output={folder / 'exported'}", f"--adapter={path}"],
     )
+    return draw.choice(commands)
 
 
 def damaged_checkpoint(number: int, folder: Path) -> Path:
@@ -167,10 +161,6 @@ def times(draw: random.Random) -> range:
     return range(draw.choice((1, 1, 1, 2, 3)))
 
 
-def some_value(draw: random.Random) -> str:
-    return draw.choice((*NUMBERS, *TEXTS)).replace("\0", "")
-
-
 def mutated(draw: random.Random, value: dict) -> dict:
     """An object of JSON's without a key, or with another value or key."""
     name, how = draw.choice(list(value)), draw.randrange(4)
@@ -191,25 +181,21 @@ def damage(draw: random.Random, path: Path) -> None:
             path.mkdir()
     elif how < 4 and path.suffix in (".json", ".jsonl"):
         text = path.read_text(errors="surrogateescape")
-        text = "\n".join(map(rewritten(draw), text.split("\n")))
+        text = "\n".join(rewritten(draw, line) for line in text.split("\n"))
         path.write_text(text, errors="surrogateescape")
     else:
         path.write_bytes(mutated_bytes(draw, path.read_bytes()))
 
 
-def rewritten(draw: random.Random) -> Callable[[str], str]:
-    """-> what changes a line of JSON now and then."""
-
-    def change(line: str) -> str:
-        try:
-            value = json.loads(line)
-        except ValueError:
-            return line
-        if not isinstance(value, dict) or not value or draw.random() < 0.5:
-            return draw.choice((line, line, line, "[1]", ""))
-        return json.dumps(mutated(draw, value))
-
-    return change
+def rewritten(draw: random.Random, line: str) -> str:
+    """A line of JSON, which is changed now and then."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(value, dict) or not value or draw.random() < 0.5:
+        return draw.choice((line, line, line, "[1]", ""))
+    return json.dumps(mutated(draw, value))
 
 
 def mutated_bytes(draw: random.Random, content: bytes) -> bytes:
@@ -227,8 +213,7 @@ def mutated_bytes(draw: random.Random, content: bytes) -> bytes:
 
 def listing(folder: Path) -> dict[str, bytes | None]:
     """The content of each file below, None of a folder."""
-    found: Iterable[Path] = folder.rglob("*")
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
-        for path in found
+        for path in folder.rglob("*")
     }

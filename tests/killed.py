@@ -6,6 +6,7 @@ may kill the process. What runs is the program as it is: entering a phase is onl
 EIGHT_BIT in the environment learners step with bitsandbytes' 8-bit Adam, as they do on cards.
 """
 
+import itertools
 import os
 import subprocess
 import sys
@@ -42,12 +43,10 @@ STAGE_PHASES = {  # the same of `unslothrl sft`, `dpo` and `rm`
 
 def tell(function: Callable, number: int, descriptor: int) -> Callable:
     """The same function, whose `number`th call is told of."""
-    calls = 0
+    calls = itertools.count(1)
 
     def told(*arguments: Any, **keywords: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number:
+        if next(calls) == number:
             os.write(descriptor, b"x")
         return function(*arguments, **keywords)
 

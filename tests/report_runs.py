@@ -56,13 +56,10 @@ def made_group(
         pieces = len(text.split(" "))
         logprobs = tuple(-abs(draw.gauss(0, 0.6)) for _ in range(pieces))
         end = "length" if draw.random() < 0.05 else "stop"
-        ids = tuple(range(pieces))
-        completions.append(
-            Completion(ids, logprobs, (True,) * pieces, (0,) * pieces, end, text, "actor-0")
-        )
+        drawn = Completion.drawn(tuple(range(pieces)), logprobs, end, 0)
+        completions.append(replace(drawn, text=text, generator="actor-0"))
         scores.append(float(draw.random() < right))
-    tidy = tuple(draw.choice((0.5, 1.0)) for _ in scores)
-    rewards = {"accuracy": tuple(scores), "format": tidy}
+    rewards = {"accuracy": tuple(scores), "format": tuple(draw.choice((0.5, 1.0)) for _ in scores)}
     return Group(task(name), tuple(completions), rewards, tuple(scores))
 
 
@@ -94,9 +91,8 @@ def tokens_of(draw: random.Random, group: Group) -> list[dict[str, Any]]:
         words = completion.text.split(" ")
         pieces = [f"{word} " for word in words[:-1]] + words[-1:]
         gaps = [draw.gauss(0, 0.01) * (30 if draw.random() < 0.02 else 1) for _ in pieces]
-        logprobs = completion.logprobs.tolist()
-        found.append({"pieces": pieces, "logprobs": logprobs, "gaps": gaps, "advantages": None,
-                      "left_out": 0})  # fmt: skip
+        found.append({"pieces": pieces, "logprobs": completion.logprobs.tolist(), "gaps": gaps,
+                      "advantages": None, "left_out": 0})  # fmt: skip
     return found
 
 
@@ -108,7 +104,6 @@ def make_run(
     length: int = 30,
     write: Write = written,
     lr: float = 2e-5,
-    traced_every: int = 1,
     eval_every: int = 5,
     has_turns: bool = False,
 ) -> RunFolder:
@@ -133,7 +128,7 @@ def make_run(
             for g in groups
         ]
         folder.write_rows("rollouts", step, list(rollout_rows(assigned)))
-        if (step % traced_every == 0 or step == 1) and not has_turns:
+        if not has_turns:
             of_rows = [each for group in groups for each in tokens_of(draw, group)]
             write_tokens(folder, step, dict(enumerate(of_rows)))
         metrics = metrics_of(draw, step, number_of_steps, groups)
@@ -149,10 +144,9 @@ def evaluate(
 ) -> dict[str, float]:
     groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
     folder.write_rows("evals", step, evaluation_rows({"held_out": groups}))
-    scores = [score for group in groups for score in group.scores]
     return {
-        "eval/held_out/pass@1": sum(scores) / len(scores),
-        "eval/held_out/best_of_n": sum(max(g.scores) for g in groups) / len(groups),
+        "eval/held_out/pass@1": fmean(score for group in groups for score in group.scores),
+        "eval/held_out/best_of_n": fmean(max(group.scores) for group in groups),
         "eval/held_out/mean_length": 20.0,
         "timing/eval_s": 4.0,
     }
@@ -205,8 +199,7 @@ def make_stage(
     """A run of `unslothrl sft`, `dpo` or `rm` that gets better."""
     draw = random.Random(path.name)
     given = {"model": "embedded", "run_name": path.name, "lr": 2e-4, **given}
-    options = TABLES[command].config(**given)
-    folder = RunFolder.create(path.parent, path.name, to_toml(options))
+    folder = RunFolder.create(path.parent, path.name, to_toml(TABLES[command].config(**given)))
     folder.log({"step": 0, **of_stage(command, "eval/held_out", 0.0), "timing/eval_s": 2.0})
     for step in range(1, number_of_steps + 1):
         done = step / number_of_steps

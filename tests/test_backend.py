@@ -55,8 +55,7 @@ def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> 
     engine = TransformersEngine(backend, base, max_num_seqs=8, has_own_base=False)
     options = {"max_prompt_tokens": 4, "max_new_tokens": 12, "value_clip": 0.0}
     config = replace(Config(), train_batch_size=micro_batch, **options)
-    actor = Actor("learner-0", engine, None)
-    return Learner(backend, objectives.load(objective), actor, config)
+    return Learner(backend, objectives.load(objective), Actor("learner-0", engine, None), config)
 
 
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:
@@ -66,8 +65,8 @@ def gradients(learner: Learner) -> dict[str, torch.Tensor]:
 
 def check_close(found: dict, expected: dict) -> None:
     for name, gradient in expected.items():
-        difference = (found[name] - gradient).abs().max()
-        assert difference <= 1e-5 * max(1.0, gradient.abs().max()), name
+        limit = 1e-5 * max(1.0, gradient.abs().max())
+        assert (found[name] - gradient).abs().max() <= limit, name
 
 
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
@@ -115,10 +114,9 @@ def test_packed_is_padded(kind, bases, make_backend):
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_a_prompt_stands_in_a_pack_once(kind, bases, make_backend):
     """Values and gradients are those of every completion with a prompt of its own."""
-    drawn = [(1, 5), (2, 9), (1, 7), (1, 1), (2, 3)]  # prompt, tokens
     group = [
         replace(sample_of(count), prompt_ids=tuple(range(20, 20 + 6 * prompt)))
-        for prompt, count in drawn
+        for prompt, count in [(1, 5), (2, 9), (1, 7), (1, 1), (2, 3)]
     ]
     backend = make_backend(bases[kind], dtype="float32")
     pack = packing.packed(group, torch.device("cpu"))
@@ -195,8 +193,8 @@ def test_logprobs_are_those_of_the_unpadded_sequence_at_the_temperature(bases, m
             rows = logits.log_softmax(-1)[len(sample.prompt_ids) - 1 : -1]
             expected[0].append(rows.gather(1, ids[0, -len(rows) :, None])[:, 0])
             expected[1].append(-(rows.exp() * rows).sum(-1))
-    assert torch.allclose(found[0], torch.cat(expected[0]), rtol=0, atol=1e-4)
-    assert torch.allclose(found[1], torch.cat(expected[1]), rtol=0, atol=1e-4)
+    for values, by_hand in zip(found, expected, strict=True):
+        assert torch.allclose(values, torch.cat(by_hand), rtol=0, atol=1e-4)
 
 
 def test_reference_is_the_base_and_gradients_reach_every_target(bases, make_backend):
@@ -209,8 +207,7 @@ def test_reference_is_the_base_and_gradients_reach_every_target(bases, make_back
         policy, _ = backend.token_logprobs(samples(), 1.0)
     assert torch.equal(reference, base)
     assert not torch.equal(policy, base)
-    names = backend.parameters()
-    assert len(names) == 2 * len(LORA_TARGETS) * 2  # layers x targets x (A, B)
+    assert len(backend.parameters()) == 2 * len(LORA_TARGETS) * 2  # layers x targets x (A, B)
 
 
 def test_a_starting_adapter_is_trained_on_and_is_the_reference(bases, make_backend, tmp_path):

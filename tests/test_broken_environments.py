@@ -31,16 +31,10 @@ def nothing_is_left(monkeypatch):
     mark = str(uuid.uuid4())
     monkeypatch.setenv("STARTED_BY", mark)
     yield
-    left = [process for process in psutil.process_iter() if started_by(process) == mark]
+    every = psutil.process_iter(["environ"])  # None where it may not be read
+    left = [each for each in every if (each.info["environ"] or {}).get("STARTED_BY") == mark]
     _, left = psutil.wait_procs(left, timeout=5)
     assert not left
-
-
-def started_by(process: psutil.Process) -> str | None:
-    try:
-        return process.environ().get("STARTED_BY")
-    except psutil.Error:
-        return None
 
 
 ALWAYS = """class E:
@@ -53,14 +47,11 @@ ALWAYS = """class E:
 @contextlib.contextmanager
 def acting(folder: Path, how: str, **limits):
     """An actor whose every turn is its end."""
-    options = {"folder": str(folder), "how": how}
-    setup = Setup(written(folder, BROKEN), "Broken", options, **limits)
+    setup = Setup(written(folder, BROKEN), "Broken", {"folder": str(folder), "how": how}, **limits)
     actor = Actor("actor-0", FakeEngine(), tokenizer(), environment=setup)
-    actor.load(Adapter.of(1, str(END).encode(), "{}"))
-    try:
+    with contextlib.closing(actor):
+        actor.load(Adapter.of(1, str(END).encode(), "{}"))
         yield actor
-    finally:
-        actor.close()
 
 
 def drawn(folder: Path, how: str) -> Group:
@@ -167,9 +158,8 @@ DOCUMENTED = '"""\n    A tool.\n\n    Args:\n        a: One.\n        b: Two.\n 
     ],
 )  # fmt: skip
 def test_what_is_no_tool_is_refused_in_a_line(source, why, tmp_path):
-    host = Host(Setup(tools=(written(tmp_path, source),)))
     with pytest.raises(UserError) as refused:
-        host.start()
+        Host(Setup(tools=(written(tmp_path, source),))).start()
     said = str(refused.value)
     assert f"the tool {why}" in said and "\n" not in said and "chat_template" not in said
 
@@ -180,8 +170,7 @@ def test_ten_thousand_episodes_leave_nothing(tmp_path, nothing_is_left):
     this, seen = psutil.Process(), []
     with acting(tmp_path, "", deadline_s=30.0) as actor:
         for part in range(20):
-            tasks = [asked("1+1?")] * 125
-            draw_groups(actor, tasks, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
+            draw_groups(actor, [asked("1+1?")] * 125, 4, Sampling(1.0, 1.0, 0, 10, 60), (part,))
             host = psutil.Process(actor.host.process.pid)
             _, left = psutil.wait_procs(host.children(recursive=True), timeout=5)  # those that end
             memory = this.memory_info().rss >> 20, host.memory_info().rss >> 20

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import types
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -164,32 +165,21 @@ def test_a_card_that_cannot_be_used_says_why(driver, monkeypatch, smi, visible, 
 # What a process may take of a card and what it has taken, with the driver's answers made up
 
 BYTES = 2**30  # a GB
-MINE = os.getpid()
 
 
-class Nvml:
-    """Stands for the pynvml of nvidia-ml-py."""
-
-    def __init__(self, **used: int | None):
-        self.used = used
-        self.asked = None
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        self.asked = uuid
-        return "card"
-
-    def nvmlDeviceGetComputeRunningProcesses(self, card: str):
-        pids = {"mine": MINE, "other": MINE + 1}
-        return [types.SimpleNamespace(pid=pids[k], usedGpuMemory=v) for k, v in self.used.items()]
+def pynvml(**used: int | None) -> Mock:
+    """Of nvidia-ml-py, on a machine where processes use so much of the card."""
+    pids = {"mine": os.getpid(), "other": os.getpid() + 1}
+    found = [types.SimpleNamespace(pid=pids[k], usedGpuMemory=v) for k, v in used.items()]
+    calls = ("nvmlInit", "nvmlDeviceGetHandleByUUID", "nvmlDeviceGetComputeRunningProcesses")
+    return Mock(spec=calls, **{f"{calls[2]}.return_value": found})
 
 
 @pytest.fixture
 def own_card(monkeypatch):
     """-> a function that puts a card of so many GB into torch.cuda; it returns what was limited."""
 
-    def put(total: int, free: int = 0, nvml: Nvml | None = None) -> list[float]:
+    def put(total: int, free: int = 0, nvml: Mock | None = None) -> list[float]:
         limited: list[float] = []
         properties = types.SimpleNamespace(total_memory=total * BYTES, uuid="1234-abcd")
         driver = types.SimpleNamespace(
@@ -224,22 +214,19 @@ def test_the_limit_is_a_share_of_the_real_card(
     limited = own_card(total)
     memory.limit_card_memory(unmapped)
     assert limited == [pytest.approx(fraction)]
-
-
-def test_the_limit_reaches_every_worker(monkeypatch):
-    monkeypatch.setenv(CARD_LIMIT, "16384")
-    assert variables.of_workers(2, True)[CARD_LIMIT] == "16384"
+    assert variables.of_workers(2, True)[CARD_LIMIT] == limit  # it reaches every worker
 
 
 def test_the_drivers_figure_is_this_processes(own_card):
-    nvml = Nvml(other=9 * BYTES, mine=3 * BYTES)
+    nvml = pynvml(other=9 * BYTES, mine=3 * BYTES)
     own_card(24, free=10, nvml=nvml)
-    assert memory.peak_memory_mb() == 3072 and nvml.asked == "GPU-1234-abcd"
-    nvml.used["mine"] = BYTES
+    assert memory.peak_memory_mb() == 3072
+    nvml.nvmlDeviceGetHandleByUUID.assert_called_with("GPU-1234-abcd")
+    own_card(24, free=10, nvml=pynvml(mine=BYTES))
     assert memory.peak_memory_mb() == 3072  # the peak
 
 
-@pytest.mark.parametrize("nvml", [None, Nvml(), Nvml(other=9 * BYTES), Nvml(mine=None)])
+@pytest.mark.parametrize("nvml", [None, pynvml(), pynvml(other=9 * BYTES), pynvml(mine=None)])
 def test_where_nvml_hides_processes_it_is_what_is_not_free(nvml, own_card):
     own_card(24, free=10, nvml=nvml)
     assert memory.peak_memory_mb() == 14 * 1024

@@ -13,7 +13,6 @@ ROOT = Path(__file__).parents[1]
 SCRIPT, BUDGET = ((ROOT / ".ci" / name).read_text() for name in ("run", "budget"))
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = re.findall(r"^ *part [\w-]+ make ([\w-]+)(?: ARGS=\S+)?$", SCRIPT, re.M)
-SLOW = re.compile(r"pytest\.mark\.slow|\bfew\(")
 
 
 def test_every_part_has_a_budget_a_target_and_files_that_exist():
@@ -34,7 +33,7 @@ def test_every_slow_test_is_of_a_target():
     slow = {
         path.stem.removeprefix("test_")
         for path in (ROOT / "tests").glob("test_*.py")
-        if SLOW.search(path.read_text())
+        if re.search(r"pytest\.mark\.slow|\bfew\(", path.read_text())
     }
     assert sorted(slow - listed - {"ci"}) == []
     assert [name for name in listed if not (ROOT / f"tests/test_{name}.py").exists()] == []
@@ -44,9 +43,8 @@ def test_every_slow_test_is_of_a_target():
 @pytest.mark.skipif(shutil.which("git") is None, reason="CI is of a checkout")
 def test_a_part_that_fails_stops_no_other_and_one_that_passed_waits_for_a_change(tmp_path):
     (tmp_path / "bin").mkdir()
-    make = '#!/bin/sh\necho "made $1"\ntest "$1" != "$FAILS"\n'
     for name in ("make", "bwrap", "ip", "chromium"):
-        (tmp_path / "bin" / name).write_text(make)
+        (tmp_path / "bin" / name).write_text('#!/bin/sh\necho "made $1"\ntest "$1" != "$FAILS"\n')
         (tmp_path / "bin" / name).chmod(0o755)
     copied = (".ci/run", ".ci/budget", "requirements.txt", "Makefile")
     for name in (*copied, "unslothrl/algorithms/x.py"):

@@ -47,12 +47,11 @@ def test_the_program_of_a_completion(completion, expected):
 
 def test_all_tests_must_be_passed():
     solves = "print(2 * int(input()))"
-    cheats = "print({1: 2, 2: 4}.get(int(input()), 0))"  # knows two of three
     made = {
         solves: 1.0,
         f"print = print\nfor i in range(1):\n    {solves}": 1.0,
         solves + "\nprint()": 1.0,  # blank lines at the end
-        cheats: 0.0,
+        "print({1: 2, 2: 4}.get(int(input()), 0))": 0.0,  # knows two of three
         "print(2)": 0.0,
         "print('2\\n4\\n42')": 0.0,
         solves + "\n1 / 0": 0.0,  # right, then it fails

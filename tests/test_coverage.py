@@ -1,8 +1,6 @@
 """Models that would be trained in part, or quantised in part, are refused before they are."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +8,7 @@ import torch
 import transformers
 from conftest import SMALL
 from few_cases import few
+from python_process import python
 
 from unslothrl import embedded
 from unslothrl.commands import cli
@@ -81,9 +80,8 @@ def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path, name):
     from unslothrl.offline import models
 
     kind, config, settings, left_out = KINDS[name]
-    whole = folder_of(tmp_path / "whole", built(kind, config, **settings))
     folder = tmp_path / "four_bit"
-    subprocess.run([sys.executable, "-c", FOUR_BIT, str(whole), str(folder)], check=True)
+    python("-c", FOUR_BIT, folder_of(tmp_path / "whole", built(kind, config, **settings)), folder)
     assert base_model.prepare(str(folder)) == folder
     options = {"dtype": torch.bfloat16, "rank": 4, "alpha": 4, "dropout": 0.0, "seed": 0}
     with pytest.raises(UserError, match=left_out) as caught:

@@ -49,8 +49,7 @@ def test_what_is_learnt_of_a_conversation_is_marked(shown):
 
 def test_of_an_answer_with_turns_of_others_only_the_assistants_are_learnt(shown):
     row = {"prompt": TURNS[:1], "chosen": [TURNS[1], *MORE], "rejected": [MORE[1]]}
-    plain = {"prompt": "1?", "chosen": "a", "rejected": "b"}
-    _, found, text = shown("dpo", [row, plain])
+    _, found, text = shown("dpo", [row, {"prompt": "1?", "chosen": "a", "rejected": "b"}])
     first, second = found["examples"]
     assert first["parts"] == [
         ["prompt", PROMPT.format("1?")], ["chosen", "a<|im_end|>"],

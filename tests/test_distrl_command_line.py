@@ -20,7 +20,6 @@ DEFAULTS = {  # as it documents them
     "number_of_learners": 1, "learner": "pg", "max_lora_rank": 32, "lora_alpha": 16,
     "lora_dropout": 0.0, "actor_gpu_usage": 0.91, "learner_gpu_usage": 0.35,
 }  # fmt: skip
-NAMES = ("run_name", "project_name", "lora_save_path")  # which have no default that counts
 SMALL = {  # another value of each
     "model": "embedded", "dataset": "problems.jsonl", "run_name": "x", "project_name": "maths",
     "lora_save_path": "final", "lr": 1e-4, "max_new_tokens": 12, "max_prompt_tokens": 40,
@@ -45,7 +44,7 @@ def test_its_defaults_are_ours():
 def test_every_flag_with_a_value_reaches_its_option(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "problems.jsonl").write_text('{"problem": "What is 100 + 200?", "answer": "300"}\n')
-    assert SMALL.keys() == {*DEFAULTS, *NAMES}
+    assert SMALL.keys() == {*DEFAULTS, "run_name", "project_name", "lora_save_path"}
     flags = parsed(as_flags(SMALL))
     assert flags == {name: str(value) for name, value in SMALL.items()}
     config = resolve(flags, gpus(24_564, 24_564, 24_564)).config

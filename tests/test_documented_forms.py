@@ -2,14 +2,14 @@
 and there: what an episode comes to is worked out by a loop of theirs, or in theirs."""
 
 import asyncio
-import importlib.util
 import inspect
 import json
 import random
+import runpy
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 from environment_files import Script, asked, call, ids_of, play_with, tokenizer, written
@@ -89,13 +89,6 @@ class Increment:
 '''
 
 
-def imported(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("theirs", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize(
     ("replies", "reward", "score", "turns"),
     [
@@ -114,14 +107,13 @@ def test_rl2s_documented_step(replies, reward, score, turns, tmp_path):
     said, their_turns, state = [], [], of.prompt
     extra = of.extra["extra_info"]
     for reply in replies:  # as RL2 drives it
-        answer = asyncio.run(imported(file).step(state, reply, extra))
+        answer = asyncio.run(runpy.run_path(file)["step"](state, reply, extra))
         their_turns.append((reply, answer["reward"]))
         if answer["done"]:
             break
         said.append(answer["next_state"].removeprefix(state + reply))
         state, extra = answer["next_state"], answer["extra_info"]
-    script = Script(*(reply + "$" for reply in replies))
-    played = play_with(Setup(file, "step"), script, of=of)
+    played = play_with(Setup(file, "step"), Script(*(reply + "$" for reply in replies)), of=of)
     assert not played.lost
     assert (played.reward, played.score) == (pytest.approx(reward), score)
     ours = played.completion.transcript.turns
@@ -178,7 +170,7 @@ def test_trls_documented_environment(seed, tmp_path):
     file = written(tmp_path, OWNS_DATA)
     target = random.Random(seed).randint(1, 6)
     replies = [call("increment", step=target - 1) + call("look"), call("increment", step=1), "done"]
-    theirs = imported(file).Increment()
+    theirs = runpy.run_path(file)["Increment"]()
     messages = [{"role": "user", "content": "Count."}]
     random.seed(seed)
     more = theirs.reset(prompt=messages, level=2)
@@ -229,8 +221,7 @@ def test_reset_gets_the_row_as_the_data_set_has_it(row, columns, parameters, sho
     (task,) = renderer.tasks("rows", [(1, row)], Skipped())
     shown = f"[prompt, {shown}]" if "prompt, " in parameters else shown
     if "**row" in parameters:
-        others = "{k: v for k, v in row.items() if k not in ('prompt', 'answers')}"
-        shown = shown.replace("row", others)
+        shown = shown.replace("row", "{k: row[k] for k in row if k not in ('prompt', 'answers')}")
     file = written(tmp_path, SHOWS_ROW.format(parameters=parameters, shown=shown))
     played = play_with(Setup(file, "Shows"), Script("x$"), of=task, most=2000)
     assert not played.lost
@@ -242,13 +233,12 @@ def test_an_environment_in_trls_form_is_played_and_its_tools_shown_as_transforme
     from transformers.utils import get_json_schema
 
     file = written(tmp_path, OWNS_DATA)
-    made = imported(file).Increment()
+    made = runpy.run_path(file)["Increment"]()
     methods = [getattr(made, method.__name__) for method in TrlForm.methods(type(made))]
     assert [schema(method) for method in methods] == [get_json_schema(each) for each in methods]
     target = random.Random(5).randint(1, 6)
     script = Script(call("increment", step=target) + call("look") + "$", "done$")
-    setup = Setup(file, "Increment")
-    played = play_with(setup, script, seed=5, most=4000, turn=400, of=asked("?"))
+    played = play_with(Setup(file, "Increment"), script, most=4000, turn=400, of=asked("?"), seed=5)
     for method in methods:
         assert json.dumps(schema(method)) in played.completion.transcript.prompt
     first, last = played.completion.transcript.turns  # calls, until a turn has none

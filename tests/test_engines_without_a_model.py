@@ -18,21 +18,16 @@ def engine():
     return engine
 
 
-@pytest.fixture
-def load(engine):
-    def load(version: int, is_biased: bool) -> None:
-        engine.load(Adapter.of(version, b"%d" % contract.TOKEN if is_biased else b"weights", "{}"))
-
-    return load
-
-
 @pytest.mark.parametrize("check", contract.OF_REQUESTS)
 def test_requests(check, engine):
     check(engine)
 
 
 @pytest.mark.parametrize("check", contract.OF_VERSIONS)
-def test_versions(check, engine, load):
+def test_versions(check, engine):
+    def load(version: int, is_biased: bool) -> None:
+        engine.load(Adapter.of(version, b"%d" % contract.TOKEN if is_biased else b"weights", "{}"))
+
     check(engine, load)
 
 

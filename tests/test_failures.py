@@ -74,9 +74,8 @@ def test_an_advantage_gets_the_arguments_that_it_names(tmp_path):
         advantages("rewards): return [sum(group) for group in rewards]")
 
 
-class Lost:
-    def step(self, *_):
-        raise KeyError("lost")
+def lose(*_):
+    raise KeyError("lost")
 
 
 @pytest.mark.real
@@ -85,8 +84,8 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     from unslothrl.training import trainer
 
     monkeypatch.chdir(tmp_path)
-    line = Lost.step.__code__.co_firstlineno + 1
-    monkeypatch.setattr(trainer.Trainer, "step", Lost.step)
+    line = lose.__code__.co_firstlineno + 1
+    monkeypatch.setattr(trainer.Trainer, "step", lose)
     assert cli.main(FAST.split()) == 1
     out, err = capfd.readouterr()
     (said,) = err.splitlines()
@@ -133,12 +132,11 @@ def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path)
     [(errno.ENOSPC, "free some space"), (errno.EROFS, "make it writable (a disk with errors")],
 )
 def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
-    error, folder = OSError(number, os.strerror(number)), RunFolder(tmp_path)
     said = os.strerror(number)
-    message = str(run.unexpected(error, folder))
+    message = str(run.unexpected(OSError(number, said), RunFolder(tmp_path)))
     assert message.startswith(f"{tmp_path} cannot be written ({said}): {fix}")
     assert message.endswith(f", then --resume {tmp_path}")
-    elsewhere = str(run.unexpected(OSError(number, said, "/elsewhere/x"), folder))
+    elsewhere = str(run.unexpected(OSError(number, said, "/elsewhere/x"), RunFolder(tmp_path)))
     assert elsewhere == message.replace(str(tmp_path), "/elsewhere/x", 1)
 
 

@@ -142,11 +142,6 @@ def local_model(folder, context):
     return str(folder)
 
 
-def test_a_local_models_shape_is_read(tmp_path):
-    shape = shapes.shape_of(local_model(tmp_path, 4096))
-    assert shape == dataclasses.replace(shapes.KNOWN["qwen2.5-0.5b"], context=4096)
-
-
 def test_a_short_context_shortens_what_was_not_given_and_refuses_what_was(tmp_path):
     flags = {"model": local_model(tmp_path, 1024)}
     resolved = resolve(flags, cpu())
@@ -156,8 +151,11 @@ def test_a_short_context_shortens_what_was_not_given_and_refuses_what_was(tmp_pa
         resolve({**flags, "max_new_tokens": "1000"}, cpu())
 
 
-def test_a_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
-    resolved = resolve({"model": local_model(tmp_path, 4096)}, cpu())
+def test_a_local_model_on_a_cpu_gets_one_actor_and_a_small_kv_cache(tmp_path):
+    model = local_model(tmp_path, 4096)
+    shape = dataclasses.replace(shapes.KNOWN["qwen2.5-0.5b"], context=4096)
+    assert shapes.shape_of(model) == shape
+    resolved = resolve({"model": model}, cpu())
     assert "number_of_actors 2 -> 1: 2 CPUs" in resolved.notes
     assert "kv_cache_mb not set -> 1500: from 11.7 GB of memory" in resolved.notes
 

@@ -14,11 +14,9 @@ from unslothrl.records import Batch
 
 pytestmark = pytest.mark.real
 
-TOKENS = sum(completion for _, completion in LENGTHS)
-
 
 def batch(parts) -> Batch:
-    return Batch(tuple(parts), len(LENGTHS), TOKENS)
+    return Batch(tuple(parts), len(LENGTHS), sum(completion for _, completion in LENGTHS))
 
 
 def measured(learner, reference: bool = False):
@@ -50,8 +48,7 @@ def test_what_is_measured_is_what_the_first_update_sees(bases, make_backend):
     assert known[4].reference == pytest.approx(alone.numpy(), abs=1e-5)
     plain = learner.forward_backward(batch(samples()))
     fresh = {n: p.grad.clone() for n, p in learner.backend.parameters().items()}
-    old = learner.forward_backward(batch(known))
-    assert old.loss == pytest.approx(plain.loss, abs=1e-6)
+    assert learner.forward_backward(batch(known)).loss == pytest.approx(plain.loss, abs=1e-6)
     for name, parameter in learner.backend.parameters().items():
         assert torch.allclose(parameter.grad, fresh[name], atol=1e-6), name
 
@@ -64,24 +61,21 @@ def test_a_second_update_sees_the_old_policy(bases, make_backend):
     learner.step({"lora": 1e-2})
     second = learner.forward_backward(batch(known))
     assert first.clipped == 0 < second.clipped
-    compared = [each.difference for each in (first, second)]
-    assert np.array_equal(*compared)  # with the policy before any update
+    assert np.array_equal(first.difference, second.difference)  # from before any update
     assert learner.forward_backward(batch(samples())).clipped == 0  # as if it were a new rollout
 
 
 @pytest.mark.parametrize("kind", few(["biases", "plain"]))
 def test_the_critic_is_a_second_lora_that_leaves_the_policy_alone(kind, bases, make_backend):
     backend = make_backend(bases[kind])
-    without = learner_of(backend, bases[kind])
-    expected = without.forward_backward(batch(samples()))
+    expected = learner_of(backend, bases[kind]).forward_backward(batch(samples()))
     gradient = {n: p.grad.clone() for n, p in backend.parameters().items()}
 
     learner = learner_of(backend, bases[kind], objective="ppo")
     assert {s.values.any() for s in measured(learner)} == {np.False_}  # it says 0 at first
     known = measured(learner)
     learner.passes.objective = dataclasses.replace(learner.passes.objective, aggregation="sequence")
-    stats = learner.forward_backward(batch(known))
-    assert stats.loss == expected.loss
+    assert learner.forward_backward(batch(known)).loss == expected.loss
     for name, parameter in backend.parameters().items():
         assert torch.equal(parameter.grad, gradient[name]), name
     policy, critic = weights(backend.parameters()), weights(backend.critic_parameters())
@@ -209,8 +203,7 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     known = measured(whole)
     expected = whole.update(batch(known), LRS, train_policy)
     parts = [batch(known[0::2]), batch(known[1::2])]
-    results = Learner.update_in_turn(pair, parts, LRS, train_policy)
-    for result in results:
+    for result in Learner.update_in_turn(pair, parts, LRS, train_policy):
         assert result.grad_norm == pytest.approx(expected.grad_norm, rel=1e-5)
         assert result.critic_grad_norm == pytest.approx(expected.critic_grad_norm, rel=1e-5)
     for name, parameter in whole.backend.parameters().items():

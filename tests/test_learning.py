@@ -13,7 +13,6 @@ from runs_compared import rows
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[1]
 # 400 answers: the standard error of pass@1 is at most 0.05 (100 problems, each counted as one).
 SHORT = "--learner grpo --max_steps 10 --eval_every 10 --eval_problems 100 --eval_candidates 4"
 ALONE = "--cluster local --number_of_actors 0 --engine transformers"
@@ -21,7 +20,7 @@ ALONE = "--cluster local --number_of_actors 0 --engine transformers"
 
 def solved_by(flags: str, folder: Path) -> dict[int, float]:
     """pass@1 on the held-out set by step, of a run with these flags."""
-    program = ROOT / "train_distributed.py"
+    program = Path(__file__).parents[1] / "train_distributed.py"
     python(program, "--run_name", "x", *flags.split(), cwd=folder, timeout=600)
     found = rows(folder / "runs" / "x" / "metrics.jsonl")
     name = "eval/held_out/pass@1"

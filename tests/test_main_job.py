@@ -114,15 +114,10 @@ def test_every_process_of_ray_is_profiled(output, ray):
     folder = train(output, "ray-profiled", cluster="ray", profile=1)
     name = "adapters/v000003/adapter_model.safetensors"
     assert (folder / name).read_bytes() == (ray / name).read_bytes()
-    traces = {path.name for path in (folder / "profile").glob("*.json.gz")}
-    assert traces == {
+    assert {path.name for path in (folder / "profile").glob("*.json.gz")} == {
         f"step_000002-{part}.json.gz"
         for part in ("actor-0-generation", "learner-0-generation", "learner-0-update")
     }
-
-
-def weights(folder: Path) -> dict:
-    return safetensors.torch.load_file(folder / "adapter_model.safetensors")
 
 
 @pytest.mark.slow
@@ -141,7 +136,7 @@ def test_every_target_of_every_layer_has_been_trained(ray, make_backend):
     base, bf16 = base_model.quantise(embedded.BASE), torch.bfloat16
     initial = peft.load(base, dtype=bf16, rank=16, alpha=32, dropout=0.0, seed=0)
     before = safetensors.torch.load(bytes(initial.publish(0).weights))
-    after = weights(ray / "adapters" / "v000003")
+    after = safetensors.torch.load_file(ray / "adapters" / "v000003" / "adapter_model.safetensors")
     assert before.keys() == after.keys()
     moved = {name for name in after if not torch.equal(before[name], after[name])}
     layers = json.loads((embedded.BASE / "config.json").read_text())["num_hidden_layers"]
@@ -238,8 +233,7 @@ def test_a_run_that_generates_while_it_updates(partial, output):
         for row in rows_of(path)
     ]
     assert len(drawn) == len(set(drawn)) == 4 * 8 * 4
-    evaluated = [row["step"] for row in metrics(folder) if "eval/held_out/pass@1" in row]
-    assert evaluated == [0, 2, 4]
+    assert [row["step"] for row in metrics(folder) if "eval/held_out/pass@1" in row] == [0, 2, 4]
 
 
 def test_a_starting_adapter_is_where_training_starts(output, ray):
@@ -257,8 +251,7 @@ def test_shuffled_rewards_are_recorded_as_shuffled(output):
     folder = train_here(output, "plain", max_steps=1)
     plain = rows_of(folder / "rollouts" / "step_000001.jsonl")
     folder = train_here(output, "control", "--shuffle_rewards", max_steps=1)
-    control = rows_of(folder / "rollouts" / "step_000001.jsonl")
-    pairs = list(zip(plain, control, strict=True))
+    pairs = list(zip(plain, rows_of(folder / "rollouts" / "step_000001.jsonl"), strict=True))
     assert all(a["completion"] == b["completion"] for a, b in pairs)
     assert any(a["rewards"] != b["rewards"] for a, b in pairs)
     assert all(b["score"] == a["score"] for a, b in pairs)
@@ -285,9 +278,8 @@ def test_real_problems_run_through_the_main_job(name, file, started, output):
     assert len(rows) == 2 * 3 * 2
     assert all("<|im_start|>system" not in row["prompt"] for row in rows)  # as the base knows it
     assert json.loads((folder / "summary.json").read_text())["steps"] == 2
-    real = (DATA / file).read_text()
     problem = rows[0]["prompt"].rpartition("<|im_start|>user\n")[2].partition("<|im_end|>")[0]
-    assert json.dumps(problem)[1:-1] in real
+    assert json.dumps(problem)[1:-1] in (DATA / file).read_text()
 
 
 def scratch(pid: int) -> list[Path]:

@@ -29,7 +29,6 @@ NAMES = {
     "{unslothrl}": f"{PYTHON} -m unslothrl",
 }
 LIMIT_S, PREPARING_S = 120, 600
-ERROR = "unslothrl: "  # what every error begins with
 
 
 def shell(command: str, folder: Path, limit: float) -> subprocess.CompletedProcess:
@@ -37,11 +36,10 @@ def shell(command: str, folder: Path, limit: float) -> subprocess.CompletedProce
     for name, text in NAMES.items():
         command = command.replace(name, text)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environ = {**os.environ, "PYTHONPATH": path}
-    streams = {"stdin": subprocess.DEVNULL, "capture_output": True, "errors": "replace"}
     return subprocess.run(
-        ["bash", "-c", command], env=environ, cwd=folder, timeout=limit, **streams
-    )
+        ["bash", "-c", command], cwd=folder, timeout=limit, env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL, capture_output=True, errors="replace",
+    )  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="the commands are bash's")
@@ -56,7 +54,7 @@ def test_a_mistake_ends_in_one_line_that_names_the_fix_or_works(case, tmp_path):
         assert prepared.returncode == 0, f"{command}\n{prepared.stdout}{prepared.stderr}"
     ended = shell(case["command"], tmp_path, LIMIT_S)
     printed = ended.stdout + ended.stderr
-    errors = [line for line in ended.stderr.splitlines() if line.startswith(ERROR)]
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("unslothrl: ")]
     assert "Traceback" not in printed, printed
     if case["expects"] == "works":
         assert ended.returncode == 0 and not errors, printed

@@ -54,13 +54,7 @@ def killed(act) -> None:
 
 def test_what_a_killed_process_held_is_removed_by_the_next_to_come(files, room):
     mine = files[0].hold(version(1))
-
-    def hold_two():
-        own = NodeFiles(room)
-        for number in (1, 2):
-            own.hold(version(number))
-
-    killed(hold_two)
+    killed(lambda: list(map(NodeFiles(room).hold, (version(1), version(2)))))
     assert len(names(room)) == 3
     NodeFiles(room).close()
     assert names(room) == {mine.name}

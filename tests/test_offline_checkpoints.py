@@ -8,12 +8,10 @@ import pytest
 from unslothrl.checkpoints.store import Damaged, check
 from unslothrl.offline.run import StageCheckpoints
 
-FILES = {"adapter_model.safetensors": b"weights", "deep/er.json": b"more"}
-
 
 def write(checkpoints: StageCheckpoints, step: int, state: str | None = None) -> Path:
     written = checkpoints.writing / f"checkpoint-{step}"
-    for name, content in FILES.items():
+    for name, content in (("adapter_model.safetensors", b"weights"), ("deep/er.json", b"more")):
         (written / name).parent.mkdir(parents=True, exist_ok=True)
         (written / name).write_bytes(content)
     (written / "trainer_state.json").write_text(state or json.dumps({"global_step": step}))

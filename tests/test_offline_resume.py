@@ -1,7 +1,7 @@
 """Stages that are killed or stopped go on as if nothing had happened."""
 
-import importlib
 import json
+import pkgutil
 import random
 import re
 import shutil
@@ -75,9 +75,8 @@ def test_a_killed_stage_that_is_resumed_is_the_uninterrupted_one(kind):
     micro_steps = 2 * STEPS  # of 4 rows each, but for packed ones
     killed_in("stage's step", draw.randint(3, micro_steps - 2), arguments(kind, "killed"))
     phases = ("stage's checkpoint", "rename", "latest", "stage's log", "stage's adapter")
-    phase = draw.choice(phases)
     again = KINDS[kind].split()[0]
-    killed_in(phase, 2, [again, "--resume", "runs/killed"])
+    killed_in(draw.choice(phases), 2, [again, "--resume", "runs/killed"])
     assert cli.main([again, "--resume", "runs/killed"]) == 0
     same(Path("runs/killed"), Path("runs/whole"))
 
@@ -99,12 +98,8 @@ STOPS = [  # of which command, where, in which call of it, the signal, steps tha
 )
 def test_a_stopped_stage_says_how_to_go_on(command, place, number, sent, steps, monkeypatch, capfd):
     """What is loading is left at once, a step is finished; the command that is printed goes on."""
-    parts = place.split(".")
-    depth = -2 if parts[-2][0].isupper() else -1
-    owner = importlib.import_module(".".join(parts[:depth]))
-    for name in parts[depth:-1]:
-        owner = getattr(owner, name)
-    signal_in(monkeypatch, owner, parts[-1], number, sent)
+    owner, _, name = place.rpartition(".")
+    signal_in(monkeypatch, pkgutil.resolve_name(owner), name, number, sent)
     assert cli.main(arguments(command, "stopped")) == 128 + sent
     out, err = capfd.readouterr()
     assert "Traceback" not in out + err

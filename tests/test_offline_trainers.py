@@ -29,13 +29,12 @@ TIMES = ("timing/", "memory/")
 
 
 def trained(command, folder, train, held, **more):
-    files = [folder / "train.jsonl", folder / "held.jsonl"]
-    for file, rows in zip(files, (train, held), strict=True):
-        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, rows in (("train.jsonl", train), ("held.jsonl", held)):
+        (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     given = {
-        "model": "embedded", "dataset": str(files[0]), "eval_dataset": (str(files[1]),),
-        "output_dir": str(folder), "run_name": "run", "dtype": "float32", "max_lora_rank": "4",
-        **more,
+        "model": "embedded", "dataset": f"{folder}/train.jsonl", "dtype": "float32",
+        "eval_dataset": (f"{folder}/held.jsonl",), "output_dir": str(folder), "run_name": "run",
+        "max_lora_rank": "4", **more,
     }  # fmt: skip
     return run(resolve(command, given))
 
@@ -98,8 +97,7 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
 
     def score(asked, said):
         text = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>"
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        return models.scores_of(model, [ids])[0]
+        return models.scores_of(model, [tokenizer(text, add_special_tokens=False)["input_ids"]])[0]
 
     asked = [(f"Is it {n}?", *both) for n, both in enumerate(ANSWERS)][1:]
     gaps = torch.stack([score(q, better) - score(q, worse) for q, better, worse in asked])
@@ -144,8 +142,7 @@ def test_rows_of_a_micro_batch(inputs, is_padded, rows):
 @pytest.mark.parametrize("steps", few([1, 5]))
 def test_a_loss_that_overflows_ends_a_stage(steps, tmp_path):
     """Each margin is finite in float32, their sum over a micro-batch is not."""
-    row = {"chosen": "a", "rejected": "?", "margin": 3e38}
-    rows = [{**row, "prompt": f"{n}?"} for n in range(10)]
+    rows = [{"prompt": f"{n}?", "chosen": "a", "rejected": "?", "margin": 3e38} for n in range(10)]
     sizes = {"batch_size": "2", "train_batch_size": "2", "eval_every": "0", "save_every": "1"}
     last = min(steps, 3)
     with pytest.raises(RunError, match=f"{last} steps? in a row had a loss .*: lower --lr"):

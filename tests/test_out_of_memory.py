@@ -1,13 +1,11 @@
 """What happens where memory runs out: smaller micro-batches and chunks, with the same result."""
 
 import json
-import os
-import sys
-from pathlib import Path
+import re
 
 import pytest
 import torch
-from python_process import python
+from conftest import run_script
 
 from unslothrl.system.memory import is_out_of_memory
 
@@ -15,14 +13,13 @@ pytestmark = pytest.mark.real
 
 
 @pytest.mark.slow
-def test_a_process_with_too_little_memory_updates_and_draws_the_same(bases):
+def test_a_process_with_too_little_memory_updates_and_draws_the_same(bases, tmp_path):
     """It repeats an update with smaller micro-batches, and generates with fewer rows."""
-    program = Path(__file__).with_name("limited_memory.py")
-    path = os.pathsep.join([str(program.parent), *sys.path])
-    environ = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # what is freed goes back to the system
-    done = python(program, bases["plain"], env=environ, timeout=300)
-    limited = json.loads(done.stdout.splitlines()[-1])
+    frees = {"MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed goes back to the system
+    said = run_script(
+        "limited_memory.py", bases["plain"], cwd=tmp_path, OMP_NUM_THREADS="1", **frees
+    )
+    limited = json.loads(re.search(r"^{.*}$", said, re.MULTILINE)[0])
     update, generation = limited["update"], limited["generation"]
     assert "memory ran out: micro-batches are" in update["note"]
     assert 1 <= update["micro_batch"] < 32

@@ -24,7 +24,6 @@ from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import KNOWN
 
 MODEL = "unsloth/Qwen2.5-0.5B-Instruct-bnb-4bit"
-SHAPE = KNOWN["qwen2.5-0.5b"]
 UNSLOTH = Config(model=MODEL, learner="grpo", engine="vllm", backend="unsloth", max_num_seqs=8)
 PEFT = replace(UNSLOTH, engine="transformers", backend="peft")
 UNKNOWN = replace(UNSLOTH, model="someone/of-unknown-size")
@@ -32,15 +31,14 @@ BESIDE_ENGINE = sum(ON_A_CARD.values())  # 1600 MB: context and graphs
 
 
 def cards(*sizes_gb: int) -> Resources:
-    gpus = tuple(card(size, index=index) for index, size in enumerate(sizes_gb))
-    return Resources(gpus, 64_000)
+    return Resources(tuple(card(size, index=index) for index, size in enumerate(sizes_gb)), 64_000)
 
 
 def placed(resources: Resources, actors: int, learners: int = 1, config: Config = UNSLOTH, **more):
     """As `fit` and the cluster place it: with the options of the engines that were not given."""
     config = replace(config, number_of_actors=actors, number_of_learners=learners, **more)
     if config.model == MODEL:
-        config = with_engines(config, frozenset(), SHAPE, resources)
+        config = with_engines(config, frozenset(), KNOWN["qwen2.5-0.5b"], resources)
     return place(config, resources)
 
 
@@ -99,8 +97,7 @@ def test_who_sleeps_on_a_card():
 
 def test_a_model_of_unknown_size_shares_a_card_by_the_options():
     """The learner's engine 0.35 of 24,576 MB, its context and graphs; the rest is the actor's."""
-    placement = placed(cards(24), actors=1, config=UNKNOWN, actor_gpu_usage=0.6)
-    learner, actor = placement.processes
+    learner, actor = placed(cards(24), actors=1, config=UNKNOWN, actor_gpu_usage=0.6).processes
     assert learner.engine().utilisation == 0.35
     assert share_mb(learner) == pytest.approx(0.35 * 24_576 + 1_600)
     assert share_mb(actor) == pytest.approx(23_347.2 - 0.35 * 24_576 - 1_600)
@@ -159,8 +156,7 @@ def test_learners_are_together_and_actors_apart():
     three = [(node("a"), [card(24)]), (node("b"), [card(24, index=1), card(24, index=2)]),
              (node("c"), [card(24, index=3), card(24, index=4)])]  # fmt: skip
     two, more = (placed(Resources.of_nodes(three), actors=n, learners=2) for n in (2, 3))
-    learners = {"learner-0": "b", "learner-1": "b"}
-    assert on_nodes(two) == {**learners, "actor-0": "a", "actor-1": "c"}
+    assert on_nodes(two) == {"learner-0": "b", "learner-1": "b", "actor-0": "a", "actor-1": "c"}
     assert Counter(on_nodes(more).values()) == {"a": 1, "b": 2, "c": 2}
 
 

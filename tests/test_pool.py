@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from types import SimpleNamespace
+from unittest.mock import Mock, PropertyMock
 
 import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published, Target, holder
@@ -85,12 +86,10 @@ def test_a_dead_actors_groups_are_given_out_again_and_it_is_started_again(overla
     indices = send(stream, 9)
     stream.pump()
     cluster.processes["actor-1"].is_dead = True
-    groups = stream.wait(indices)
-    assert names_of(groups) == [str(i) for i in range(9)]
+    assert names_of(stream.wait(indices)) == [str(i) for i in range(9)]
     assert cluster.started == ["actor-1"] and stream.in_flight == {}
     assert notes[0].startswith("actor-1 died: started again")
-    again = stream.wait(send(stream, 6))
-    assert len(again) == 6 and stream.pool.replaced == 1
+    assert len(stream.wait(send(stream, 6))) == 6 and stream.pool.replaced == 1
     assert cluster.processes["actor-1"].target.calls[0] == "load 3"  # the newest, before any work
 
 
@@ -229,11 +228,9 @@ def test_others_draw_what_a_silent_process_has_after_more_time_on_a_busy_machine
 
 
 def test_an_actor_that_draws_under_another_version_is_stopped_by_name():
-    def mismatch(adapter, fetch_s=0.0):
-        raise AdapterMismatch("actor-1: layer 0 is not what was published")
-
     cluster, stream, notes = begun(2)
-    cluster.processes["actor-1"].target.load = mismatch
+    mismatch = AdapterMismatch("actor-1: layer 0 is not what was published")
+    cluster.processes["actor-1"].target.load = Mock(side_effect=mismatch)
     publish(stream, 1)
     assert len(stream.wait(send(stream, 4))) == 4
     assert cluster.started == ["actor-1"] and notes[0].startswith("actor-1: layer 0 is not")
@@ -291,8 +288,7 @@ def test_an_actor_that_hangs_while_it_starts_is_started_again():
 
 
 def test_a_stall_is_a_time_in_which_nobody_looked():
-    times = iter([0.0, 0.5, 5.25, 65.25, 65.75])
-    clock = RealClock(lambda: next(times))
+    clock = RealClock(iter([0.0, 0.5, 5.25, 65.25, 65.75]).__next__)
     assert [clock.now() for _ in range(4)] == [0.5, 5.25, 5.25, 5.75]
 
 
@@ -324,17 +320,6 @@ def test_learners_take_over_for_a_dead_actor_only_if_they_draw_at_all(chunk, dra
     assert len(learner.given) > chunk if draws else not learner.given
 
 
-class LostVersion(Published):
-    """Its learner died while it published, or has gone with its node since."""
-
-    def __init__(self, error: Exception):
-        self.error = error
-
-    @property
-    def value(self):
-        raise self.error
-
-
 @pytest.mark.parametrize(
     "error", [ProcessLost("learner-0", "learner-0 died"), ResultLost("a result was lost")]
 )
@@ -342,7 +327,13 @@ class LostVersion(Published):
 def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(
     overlaps, error, clock, learner
 ):
-    """Neither one that works nor one that is starting."""
+    """Neither one that works nor one that is starting; or has gone with its node since."""
+
+    class LostVersion(Published):
+        value = PropertyMock(side_effect=error)
+
+        def __init__(self): ...
+
     clock.look_s = 0.001
     cluster, stream, _ = begun(3, learner, overlaps=overlaps)
     publish(stream, 0)
@@ -352,7 +343,7 @@ def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(
     )
     pump_until(stream, lambda: cluster.started)
     with pytest.raises(ProcessLost, match="learner-0") as lost:
-        stream.publish(LostVersion(error), 1)
+        stream.publish(LostVersion(), 1)
         pump_until(stream, lambda: False)
     assert lost.value.name == "learner-0" and str(error) in str(lost.value)
     stream.pool.renew_learners()

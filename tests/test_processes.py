@@ -179,9 +179,8 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
 
 def test_a_call_that_ends_its_process_fails_alone(leaving):
     whats = ["is plain", "ends at once"] * 5
-    calls = [RewardCall(f"{leaving}:call", pair) for pair in enumerate(whats)]
     with ProcessPool(1) as pool:
-        results = pool.call(calls)
+        results = pool.call([RewardCall(f"{leaving}:call", pair) for pair in enumerate(whats)])
     assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]
     assert {result.error for result in results[1::2]} == {"ended its process"}
     # each after a plain one

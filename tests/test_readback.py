@@ -233,8 +233,7 @@ def own(bases, make_backend):
 def test_transformers_with_other_tensors(change, own, versions, monkeypatch):
     own.load(versions(200))
     restore = own.backend.restore_adapter
-    other = lambda adapter: restore(changed(adapter, change))  # noqa: E731
-    monkeypatch.setattr(own.backend, "restore_adapter", other)
+    monkeypatch.setattr(own.backend, "restore_adapter", lambda a: restore(changed(a, change)))
     refuses(own, versions(201), r"adapter v201: .*layers\.[01]\.")
 
 

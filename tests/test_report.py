@@ -207,15 +207,6 @@ def test_a_damaged_origin_is_as_none(tmp_path, text):
 # Signs
 
 
-def rows_of(**curves) -> list[dict]:
-    """`reward_mean=[...]` -> rows with reward/mean; all curves have one length."""
-    count = len(next(iter(curves.values())))
-    return [
-        {"step": i + 1, **{name.replace("_", "/", 1): v[i] for name, v in curves.items()}}
-        for i in range(count)
-    ]
-
-
 UP = [0.1 * i for i in range(10)]
 FOUND = {
     "No completion was ever right": ({"rollout_score": [0.0] * 5}, "in all 5 steps"),
@@ -251,7 +242,11 @@ FOUND = {
 
 
 def signs_of(curves: dict, **options) -> list[signs.Sign]:
-    return signs.found(RunHistory(rows_of(**curves), options))
+    """All curves have one length; `reward_mean` is that of reward/mean."""
+    names = [name.replace("_", "/", 1) for name in curves]
+    steps = enumerate(zip(*curves.values(), strict=True), 1)
+    rows = [{"step": step, **dict(zip(names, values, strict=True))} for step, values in steps]
+    return signs.found(RunHistory(rows, options))
 
 
 @pytest.mark.parametrize("title", FOUND)
@@ -355,8 +350,7 @@ def test_completions_of_eval_are_browsed_and_are_no_point_of_the_curve(tmp_path)
     groups = {"held_out": [group("a", [1.0, 0.0])]}
     rows = [r for p in ("base", "adapter") for r in evaluation_rows(groups, policy=p)]
     (folder.path / "evals" / "v000001.jsonl").write_bytes(b"".join(map(json_line, rows)))
-    shown = browser_data(folder)["evals"][-1]
-    assert [prompt["name"] for prompt in shown["prompts"]] == [
+    assert [prompt["name"] for prompt in browser_data(folder)["evals"][-1]["prompts"]] == [
         "held_out, base: a", "held_out, adapter: a",
     ]  # fmt: skip
     assert sorted(RunHistory.read(folder).evaluations) == [0, 1]
@@ -424,8 +418,7 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     page = Page(path.read_text())
     assert "u" not in page.tags and "b <u>" in page.words
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
-    cells = re.findall("<t[hd]>([^<]+)", differing)
-    assert cells == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
+    assert re.findall("<t[hd]>([^<]+)", differing) == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
     carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
     assert carried and all(len(figure["curves"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
@@ -473,12 +466,10 @@ def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, argu
 
 
 def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
-    runs = [RunHistory(()), RunHistory(())]
-    for run, scores in zip(runs, (before, after), strict=True):
-        run.__dict__["evaluations"] = {0: {"s": scores}}
-    first, last = runs
-    found = page.difference((first, (0, 0.5)), (last, (0, 0.25)), "s", key)
-    return re.sub("<.*?>", "", found)
+    first, last = RunHistory(()), RunHistory(())
+    first.__dict__["evaluations"] = {0: {"s": before}}
+    last.__dict__["evaluations"] = {0: {"s": after}}
+    return re.sub("<.*?>", "", page.difference((first, (0, 0.5)), (last, (0, 0.25)), "s", key))
 
 
 def test_the_difference_of_evaluations_by_hand():

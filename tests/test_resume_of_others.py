@@ -18,9 +18,6 @@ def run_in(parent, name: str, started: str):
     return folder
 
 
-OTHER, GROUP = 1001, 1002
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 @pytest.mark.parametrize("flags", [{"lr": 1e-5}, {"lr": 1e-5, "run_name": "newer"}])
 def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
@@ -28,10 +25,9 @@ def test_a_run_of_another_user_is_named_and_not_continued(tmp_path, flags):
     own = run_in(tmp_path, "own", "2026-11-22 10:00")
     newer = run_in(tmp_path, "newer", "2026-11-22 11:00")
     for path in (newer, newer / "config.toml"):
-        os.chown(path, OTHER, GROUP)
+        os.chown(path, 1001, 1002)
     notes: list[str] = []
-    found = resume.newest(RUN, flags, str(tmp_path), notes)
-    assert found == (None if "run_name" in flags else own)
+    assert resume.newest(RUN, flags, str(tmp_path), notes) == (None if "run_name" in flags else own)
     assert notes == [
         f"resume auto: {newer} is another user's, whose options may name code: to continue it, "
         f"set --resume {newer}"

@@ -34,10 +34,9 @@ def test_who_has_fewer_groups_gets_what_waits():
     for process in cluster.processes.values():
         process.is_hanging = True
     stream = RolloutStream(cluster, 0, overlaps=True)
-    busy = stream.pool.members["actor-1"]
     for index in range(4):
         assignment = Assignment(index, task(f"old {index}"), 2, SAMPLING, (0,))
-        stream.in_flight[index] = busy.holds[index] = assignment
+        stream.in_flight[index] = stream.pool.members["actor-1"].holds[index] = assignment
     stream.sent = 4
     stream.send([task(str(i)) for i in range(8)], 2, SAMPLING, (0,))
     given_out = [holder(stream, index) for index in range(4, 12)]

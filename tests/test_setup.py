@@ -63,6 +63,7 @@ def test_what_nvidia_smi_says_is_taken_as_it_is(says, cards, trouble, tmp_path, 
 
 def program(folder, name, script):
     path = folder / name
+    path.parent.mkdir(exist_ok=True)
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o755)
     return str(path)
@@ -71,8 +72,6 @@ def program(folder, name, script):
 def test_a_shim_that_fails_is_passed_over_for_a_python_that_runs(tmp_path):
     old = program(tmp_path, "python3", "echo 3.9")
     shims, real = tmp_path / "shims", tmp_path / "real"
-    for folder in (shims, real):
-        folder.mkdir()
     program(shims, "python3.12", "echo 'command not found' >&2; exit 127")
     good = program(real, "python3.12", "echo 3.12")
     assert machine.find_python([str(shims), str(real)], old) == (good, None)
@@ -86,8 +85,7 @@ def test_a_shim_that_fails_is_passed_over_for_a_python_that_runs(tmp_path):
     ],
 )
 def test_a_wrong_python_is_one_line_with_the_remedy(says, compiles, remedy, tmp_path):
-    old = program(tmp_path, "python3", f"echo {says}")
-    python, fault = machine.find_python([], old, compiles)
+    python, fault = machine.find_python([], program(tmp_path, "python3", f"echo {says}"), compiles)
     line = machine.fault_line(fault)
     assert python is None and "\n" not in line and remedy in line
 

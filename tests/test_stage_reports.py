@@ -36,8 +36,7 @@ def titles(page):
 
 @pytest.mark.parametrize("command", CHARTS)
 def test_a_page_is_of_its_stage(command, tmp_path):
-    folder = make_stage(tmp_path / "mine", command)
-    page = write_report(folder).read_text()
+    page = write_report(make_stage(tmp_path / "mine", command)).read_text()
     text = visible(page)
     shown = titles(page)
     assert shown[: len(CHARTS[command])] == CHARTS[command]
@@ -67,17 +66,6 @@ def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path, caps
     run_report([str(folders[0]), str(tmp_path / "rl")], str(tmp_path / "two.html"))
     both = visible((tmp_path / "two.html").read_text())
     assert "pass@1" in both and "held-out loss" in both
-
-
-def rows(command, changes=lambda step: {}, steps=12, every=3):
-    """Of a run that gets better, with `changes` to each row."""
-    found = [{"step": 0, **of_stage(command, "eval/held_out", 0.0), **changes(0)}]
-    for step in range(1, steps + 1):
-        row = of_stage(command, "train", step / steps)
-        if step % every == 0:
-            row |= of_stage(command, "eval/held_out", step / steps)
-        found.append({"step": step, **row, **changes(step)})
-    return found
 
 
 def evaluated(key, value):
@@ -118,7 +106,8 @@ SIGNS = {
 @pytest.mark.parametrize("title", SIGNS)
 def test_a_sign(title, tmp_path):
     command, changes, seen = SIGNS[title]
-    options = RunHistory.read(make_stage(tmp_path / "x", command, 1)).options
-    (sign,) = signs.found(RunHistory(rows(command, changes), options))
+    whole = RunHistory.read(make_stage(tmp_path / "x", command, eval_every=3))
+    changed = [{**row, **changes(row["step"])} for row in whole.rows]
+    (sign,) = signs.found(RunHistory(changed, whole.options))
     assert sign.rule.title == title and seen in sign.seen and sign.rule.advice
-    assert signs.found(RunHistory(rows(command), options)) == []
+    assert signs.found(whole) == []

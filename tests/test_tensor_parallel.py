@@ -36,8 +36,7 @@ from unslothrl.weights.published import PackedWeights, Published
 from unslothrl.weights.shapes import KNOWN, Shape
 
 SEVEN = KNOWN["qwen2.5-7b"]
-MODEL = "Qwen/Qwen2.5-7B-Instruct"
-SPLIT = {"model": MODEL, "actor_tensor_parallel": "2"}
+SPLIT = {"model": "Qwen/Qwen2.5-7B-Instruct", "actor_tensor_parallel": "2"}
 
 
 def cards(*sizes_gb: int) -> tuple[Gpu, ...]:
@@ -47,8 +46,7 @@ def cards(*sizes_gb: int) -> tuple[Gpu, ...]:
 def placed(*sizes_gb: int, nodes: tuple[int, ...] = (), **flags: str) -> Placement:
     machine = machine_of(cards(*sizes_gb))
     config = resolve({**SPLIT, **flags}, machine).config
-    resources = Resources.of_machine(config, machine)
-    return place(config, replace(resources, card_nodes=nodes))
+    return place(config, replace(Resources.of_machine(config, machine), card_nodes=nodes))
 
 
 @pytest.mark.parametrize(
@@ -74,8 +72,7 @@ def test_heads_that_the_loader_would_have_to_repeat_are_refused():
     assert [n for n in range(1, 29) if problem(SEVEN, n) is None] == [1, 2, 4]
     three = KNOWN["qwen2.5-3b"]  # 16 heads, 2 of keys, width 11,008 = 172 blocks
     assert [n for n in range(1, 17) if problem(three, n) is None] == [1, 2]
-    eight = KNOWN["llama-3.1-8b"]
-    assert [n for n in range(1, 33) if problem(eight, n) is None] == [1, 2, 4, 8]
+    assert [n for n in range(1, 33) if problem(KNOWN["llama-3.1-8b"], n) is None] == [1, 2, 4, 8]
 
 
 def test_blocks_and_vocabularies_that_the_cards_would_cut_are_refused():
@@ -91,9 +88,8 @@ def test_blocks_and_vocabularies_that_the_cards_would_cut_are_refused():
 
 def test_what_a_checkpoint_says_of_itself_is_refused(tmp_path):
     """Its name says nothing."""
-    quantised = {"quantization_config": {"quant_method": "bitsandbytes"}}
     for changed, line in (
-        (quantised, "quantised already"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, "quantised already"),
         ({"num_key_value_heads": 1}, "1 heads of keys and values"),
     ):
         settings = {**json.loads((BASE / "config.json").read_text()), **changed}
@@ -241,8 +237,7 @@ def test_a_card_holds_half_of_a_model_over_two():
     """7B by hand: 28 layers, of a card 14 of 28 heads, 2 of 4 heads of keys, 9,472 of 18,944."""
     part = SEVEN.shard(2)
     assert part.linear_weights() == 28 * 116_523_008 == SEVEN.linear_weights() // 2
-    tables = 76_032 * 3584 * 2
-    assert part.other_weights() == tables + 28 * (2 * 3584 + 1792 + 2 * 256) + 3584
+    assert part.other_weights() == 76_032 * 3584 * 2 + 28 * (2 * 3584 + 1792 + 2 * 256) + 3584
     # A of q, k, v, gate and up is whole on every card, and so is B of o and down
     lora = (3584 + 1792) + 2 * (3584 + 256) + (1792 + 3584) + 2 * (3584 + 9472) + (9472 + 3584)
     assert lora == 57_600 and part.lora_weights(32) == 28 * 57_600 * 32
@@ -255,8 +250,7 @@ def test_what_each_card_of_an_actor_holds():
     placement = placed(16, 16, 16, max_num_seqs="8", learner_chunk_size="0")
     actor = placement.actors[0]
     parts = actor.needs.generating
-    part = SEVEN.shard(2)
-    assert parts["weights"] * 2**20 == pytest.approx(part.engine_bytes())
+    assert parts["weights"] * 2**20 == pytest.approx(SEVEN.shard(2).engine_bytes())
     assert parts["adapter"] * 2**20 == 28 * 57_600 * 32 * 2
     assert parts["activations"] * 2**20 == 8192 * (2 * 9472 + 4 * 3584) * 2 + 8 * 152_064 * 12
     share = actor.engine().utilisation * 16 * GB
@@ -281,10 +275,8 @@ def test_the_keywords_of_a_split_vllm():
     given = {"dtype": "bfloat16", "context": 256, "rank": 8, "max_num_seqs": 4, "seed": 0,
              "memory": EngineMemory(64), "takes_turns": False, "float32_head": True,
              "on_gpu": True}  # fmt: skip
-    alone = options(Path("base"), **given)
-    split = options(Path("base"), **given, workers=2)
-    assert split == {
-        **alone,
+    assert options(Path("base"), **given, workers=2) == {
+        **options(Path("base"), **given),
         "tensor_parallel_size": 2,
         "distributed_executor_backend": "mp",
         "quantization": "bitsandbytes",

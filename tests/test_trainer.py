@@ -32,10 +32,6 @@ def half(assignment, candidate: int) -> bool:
     return candidate % 2 == 0
 
 
-def never(assignment, candidate: int) -> bool:
-    return False
-
-
 class Run:
     """A trainer over two actors and learners that are not real."""
 
@@ -134,7 +130,7 @@ FILTERED = {"learner": "dapo", "max_resample": 2, "overlong_cache": 0}
     [({}, "", None), (FILTERED, ": every group was filtered out", 2)],
 )
 def test_nothing_to_learn_from_publishes_nothing(tmp_path, options, why, resamples):
-    run = Run(tmp_path, never, **options)
+    run = Run(tmp_path, lambda assignment, candidate: False, **options)
     run.trainer.train()
     learner = run.learners["learner-0"]
     assert learner.steps == 0 and learner.calls.count("make_room") == 3

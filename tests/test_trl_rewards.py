@@ -8,6 +8,7 @@ import importlib.util
 import inspect
 import json
 import logging
+import runpy
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,20 +159,17 @@ def calling_code():
 
 
 def prompt_of(row, is_conversational):
-    messages = [{"role": "user", "content": row["prompt"]}]
-    return messages if is_conversational else row["prompt"]
+    return [{"role": "user", "content": row["prompt"]}] if is_conversational else row["prompt"]
 
 
 def by_trl(file, names, is_conversational, loop):
     """-> by TRL's trainer: the rewards of each function; None where it gave none."""
-    spec = importlib.util.spec_from_file_location("mine", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    functions = runpy.run_path(file)
     trainer = SimpleNamespace(
         accelerator=SimpleNamespace(device="cpu", is_main_process=True),
         args=SimpleNamespace(report_to=[]),
         state=SimpleNamespace(global_step=3, max_steps=4),
-        reward_funcs=[getattr(module, name) for name in names],
+        reward_funcs=[functions[name] for name in names],
         reward_processing_classes=[None] * len(names),
         reward_func_names=list(names),
         environments=None,
@@ -184,8 +182,7 @@ def by_trl(file, names, is_conversational, loop):
     if is_conversational:
         completions = [[{"role": "assistant", "content": text}] for text in TEXTS]
     inputs = [{**row, "prompt": prompt} for row, prompt in zip(ROWS, prompts, strict=True)]
-    ids = [list(each) for each in IDS]
-    found = calling_code()(trainer, inputs, prompts, completions, ids)
+    found = calling_code()(trainer, inputs, prompts, completions, list(map(list, IDS)))
     return {
         name: [None if value != value else value for value in found[:, i].tolist()]
         for i, name in enumerate(names)
@@ -194,7 +191,6 @@ def by_trl(file, names, is_conversational, loop):
 
 def by_us(file, names, is_conversational):
     chosen = rewards.choose(tuple(f"{file}:{name}" for name in names))
-    scorer = Scorer(chosen, deadline_s=30, steps=4)
     completed = []
     for row, text, ids in zip(ROWS, TEXTS, IDS, strict=True):
         extra = {name: row[name] for name in ("level", "tags")}
@@ -202,13 +198,9 @@ def by_us(file, names, is_conversational):
         read = {"prompt": prompt_of(row, is_conversational), "answer": row["answer"]}
         rendered = f"<user>{row['prompt']}"
         task = Task("0", row["prompt"], row["answer"], rendered, (1,), extra, turns, read)
-        versions = (3,) * len(ids)
-        drawn = replace(completion(len(ids)), token_ids=ids, text=text, versions=versions)
-        completed.append((task, drawn))
-    try:
+        completed.append((task, replace(completion(len(ids), 3, text), token_ids=ids)))
+    with contextlib.closing(Scorer(chosen, deadline_s=30, steps=4)) as scorer:
         found = scorer.score(completed)
-    finally:
-        scorer.close()
     assert found.failures == []
     return found.rewards
 
