@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.torch
+from environments_page import files
 from few_cases import few
 from runs_compared import rows as rows_of
-from test_newcomer_environment import shown
 
 from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
@@ -231,7 +231,7 @@ def test_a_table_with_conversations_and_a_batch_reward_train(train, tmp_path):
 
 
 def test_two_turns_train_with_the_observations_masked(train, tmp_path):
-    (tmp_path / "calculator.py").write_text(shown("calculator.py"))
+    (tmp_path / "calculator.py").write_text(files()["calculator.py"])
     code, folder, _, err = train(
         learner="grpo", environment=f"{tmp_path}/calculator.py:Calculator", max_new_tokens=120,
         max_steps=1,
