@@ -103,15 +103,15 @@ def expressions(node: ast.AST, of: str = "") -> Iterator[tuple[str, ast.expr]]:
             yield from expressions(child, of)
 
 
-def caught(tree: Path, place: Place) -> bool:
+def caught(tree: Path, name: str, place: Place) -> bool:
     """Whether a test fails with the fault in the tree, which is put back."""
     text = place.file.read_text()
     module = str(place.file.relative_to(tree).with_suffix("")).replace("/", ".")
     package, _, last = module.rpartition(".")
     names = re.compile(rf"\b{module}\b|from {package} import [^\n]*\b{last}\b".replace(".", r"\."))
-    files = [
-        str(f) for f in sorted((tree / "tests").glob("test_*.py")) if names.search(f.read_text())
-    ]
+    tests = {str(file): file.read_text() for file in sorted((tree / "tests").glob("test_*.py"))}
+    files = [file for file in tests if names.search(tests[file])]
+    files.sort(key=lambda file: -tests[file].count(name.rpartition(".")[2]))  # likely ones first
     place.file.write_text(place.mutated(text))
     try:
         return (bool(files) and fails(tree, files, LIMIT_S)) or fails(tree, ["--quick"], QUICK_S)
@@ -160,16 +160,13 @@ def main() -> None:
             leave = shutil.ignore_patterns(".venv*", ".git", "runs", "build", "__pycache__")
             trees[name] = Path(shutil.copytree(tree, Path(scratch, name), ignore=leave))
         known = {name: places(tree) for name, tree in trees.items()}
-        both = [
-            k
-            for k in known["before"]
-            if len(known["before"][k]) == len(known["after"].get(k, [])) == 1
-        ]
+        old, new = known["before"], known["after"]
+        both = [key for key in old if len(old[key]) == len(new.get(key, [])) == 1]
         both.sort(key=lambda key: hashlib.sha256(": ".join(key).encode()).digest())
         for key in both[: given.count]:
             for name in [given.run] if given.run else list(trees):
                 if name not in known_results().get(": ".join(key), {}):
-                    add(": ".join(key), name, caught(trees[name], known[name][key][0]))
+                    add(": ".join(key), name, caught(trees[name], key[0], known[name][key][0]))
     drawn = [known_results().get(": ".join(key), {}) for key in both[: given.count]]
     print(len(both), "places;", Counter((e.get("before"), e.get("after")) for e in drawn))
 
