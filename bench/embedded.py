@@ -62,11 +62,7 @@ def main() -> None:
         f"{'shuffled' if shuffled else 'seed'} {seed}": run(seed, shuffled, output)
         for seed, shuffled in RUNS
     }
-    result = {
-        "command": "python bench/embedded.py",
-        **facts(),
-        "runs": runs,
-    }
+    result = {"command": "python bench/embedded.py", **facts(), "runs": runs}
     RESULT.write_text(json.dumps(result, indent=2) + "\n")
     for name, figures in runs.items():
         before, after = figures["pass@1 by step"][0][1], figures["pass@1 by step"][-1][1]

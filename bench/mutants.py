@@ -4,9 +4,10 @@
 
 BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a hash from
 those expressions that both trees have once, in a function of the same name; a fault swaps an
-operator, a comparison or a constant. Each runs against the test files that import its module, 60
-seconds of a core at most, and then against the quick tests. A second call goes on with what is
-missing, and two with --run can go side by side. Writes bench/results/mutants.json.
+operator, a comparison or a constant. Each runs against those quick tests that run what it changes,
+as pytest-testmon has seen, and then against the test files that import its module, 60 seconds of a
+core at most. A second call goes on with what is missing, and two with --run can go side by side.
+Needs `python tools/peers.py mutants`. Writes bench/results/mutants.json.
 """
 
 import argparse
@@ -30,7 +31,8 @@ import filelock
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "bench" / "results" / "mutants.json"
 FOLDERS = ("training", "learners", "algorithms", "engines", "backends", "checkpoints")
-LIMIT_S, QUICK_S, WAITS = 60, 120, 4
+LIMIT_S, QUICK_S, WAITS = 60, 300, 4
+QUICK = ["--quick", "--testmon", "--testmon-forceselect", "--testmon-nocollect"]
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult,
     ast.FloorDiv: ast.Mult, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
@@ -114,7 +116,7 @@ def caught(tree: Path, name: str, place: Place) -> bool:
     files.sort(key=lambda file: -tests[file].count(name.rpartition(".")[2]))  # likely ones first
     place.file.write_text(place.mutated(text))
     try:
-        return (bool(files) and fails(tree, files, LIMIT_S)) or fails(tree, ["--quick"], QUICK_S)
+        return fails(tree, QUICK, QUICK_S) or (bool(files) and fails(tree, files, LIMIT_S))
     finally:
         place.file.write_text(text)
 
@@ -122,7 +124,8 @@ def caught(tree: Path, name: str, place: Place) -> bool:
 def fails(tree: Path, arguments: list[str], limit_s: int) -> bool:
     """Whether a test fails within so many seconds of the processor: other work beside it does not
     count, but for `WAITS` times as long by the clock."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    path = f"{tree}:{Path(sys.prefix, 'peers', 'mutants')}"
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments],
         cwd=tree, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -159,6 +162,8 @@ def main() -> None:
         for name, tree in (("before", given.before), ("after", given.tree)):
             leave = shutil.ignore_patterns(".venv*", ".git", "runs", "build", "__pycache__")
             trees[name] = Path(shutil.copytree(tree, Path(scratch, name), ignore=leave))
+        for name in [given.run] if given.run else trees:
+            assert not fails(trees[name], QUICK[:-1], QUICK_S)  # and see what each runs
         known = {name: places(tree) for name, tree in trees.items()}
         old, new = known["before"], known["after"]
         both = [key for key in old if len(old[key]) == len(new.get(key, [])) == 1]
