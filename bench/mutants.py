@@ -160,7 +160,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         trees = {}
         for name, tree in (("before", given.before), ("after", given.tree)):
-            leave = shutil.ignore_patterns(".venv*", ".git", "runs", "build", "__pycache__")
+            leave = shutil.ignore_patterns(".venv*", ".git", "__pycache__")
             trees[name] = Path(shutil.copytree(tree, Path(scratch, name), ignore=leave))
         for name in [given.run] if given.run else trees:
             assert not fails(trees[name], QUICK[:-1], QUICK_S)  # and see what each runs
