@@ -1,6 +1,7 @@
 """What the commands advise and claim: values, cards by name, defaults, names of runs."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
 from unslothrl.runs.run import ends_early
+from unslothrl.tracking.run_folder import newest
 
 
 def last_line(arguments, capsys, code=2):
@@ -102,7 +104,16 @@ def test_a_run_is_named_as_in_report(command, tmp_path, capsys, monkeypatch):
     line = last_line([command, "runs/x", *more], capsys)
     assert line == last_line([command, "--adapter", "runs/x", *more], capsys)
     assert "runs/x" in line and "not an argument" not in line
-    assert f"unslothrl {command} runs/NAME" in last_line([command, *more], capsys)
+    assert "no run that has saved an adapter" in last_line([command, *more], capsys)
+    for age, name in enumerate(("newest", "saved", "older")):
+        (tmp_path / "runs" / name / "adapters").mkdir(parents=True)
+        config = tmp_path / "runs" / name / "config.toml"
+        config.write_text("")
+        os.utime(config, (0, 1_000_000 - age))
+    for name in ("saved", "older"):
+        (tmp_path / "runs" / name / "adapters" / "v000001").mkdir()
+    assert "runs/saved" in last_line([command, *more], capsys)
+    assert newest(Path("runs"), has_adapter=False).name == "newest"
     if command != "ask":
         assert "are two" in last_line([command, "runs/x", "--adapter", "runs/y"], capsys)
 

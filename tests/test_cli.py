@@ -11,8 +11,7 @@ from python_process import python
 
 from unslothrl.algorithms import objectives
 from unslothrl.commands import cli
-from unslothrl.commands.flags import EVERYDAY
-from unslothrl.config.offline_options import TABLES
+from unslothrl.commands.flags import COMMANDS, EVERYDAY
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN
 from unslothrl.system.machine import Machine
@@ -94,7 +93,9 @@ def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     others = "--num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
     flags = ["--recipe", str(file), *others.split()]
     assert cli.main(flags) == cli.main(["train", *flags]) == 0
-    (resolved,), (again,) = runs
+    assert cli.main(["dr-grpo", "--lr", "1e-3"]) == 0
+    (resolved,), (again,), (named,) = runs
+    assert (named.config.learner, named.config.lr) == ("dr_grpo", 1e-3)
     first = resolved.config
     assert resolved.recipe["lr"] == 1e-3 and "model" not in resolved.recipe
     assert (first.learner, first.lr, first.num_candidates) == ("grpo", 1e-3, 4)
@@ -126,10 +127,17 @@ def test_the_short_help_has_the_everyday_options_and_names_the_whole_one(monkeyp
     monkeypatch.setenv("COLUMNS", "80")
     assert cli.main(["train", "--help"]) == 0
     out, _ = capfd.readouterr()
-    shown = [name for name in OPTIONS if re.search(rf"--{name}[ ,]", out)]
-    assert set(shown) == set(EVERYDAY) and 18 <= len(shown) <= 22
-    assert "--help_all" in out
-    assert max(map(len, out.splitlines())) < 80
+    shown = [name for name in OPTIONS if re.search(rf"--{name} ", out)]
+    assert set(shown) == set(EVERYDAY) and "--help-all" in out
+
+
+@pytest.mark.parametrize("command", [name for names in COMMANDS.values() for name in names])
+def test_a_commands_help_is_short_and_has_three_examples(command, monkeypatch, capfd):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.main([command, "--help"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert len(lines) <= 40 and max(map(len, lines)) < 80
+    assert len(lines[lines.index("Examples:") + 1 :]) == 3
 
 
 def light(call: str, heavy: set[str], **environment: str) -> str:
@@ -151,9 +159,9 @@ def test_neither_a_wrong_flag_nor_help_costs_a_heavy_import(arguments, more):
 def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
-    listed = out.partition("Commands:")[2].splitlines()
+    listed = out.partition("Before a run:")[2].splitlines()
     named = {line.split()[0] for line in listed if re.match(r"  \w", line)}
-    assert named >= {*TABLES, "train", "eval", "plan", "data", "score", "ask", "chat", "export"}
+    assert named == {name for name, each in cli.parser().commands.items() if not each.hidden}
     assert err == "" and not runs
 
 

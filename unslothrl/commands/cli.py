@@ -17,11 +17,11 @@ import typer
 
 from unslothrl import __version__
 from unslothrl.commands import signatures as our
-from unslothrl.commands.flags import GroupedCommand, with_options
+from unslothrl.commands.flags import GroupedCommand, Program, with_options
 from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, choices_of
 from unslothrl.errors import RunError, UserError
 from unslothrl.text import for_terminal, printable, redacted
 
@@ -47,6 +47,7 @@ SCORE_OPTIONS = ("reward_timeout", "prompt_column", "answer_column", "allow_unsa
 DATA_OPTIONS = ("adapter", "recipe", "seed", "assistant_only_loss")  # beside the data's own
 
 app = typer.Typer(
+    cls=Program,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={
@@ -84,12 +85,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(arguments: list[str]) -> int:
-    """Runs a command. Flags without a command mean `train`; nothing at all prints the help. -> the
-    exit code"""
+    """Runs a command. Flags without a command mean `train`, an objective's name that with it;
+    nothing at all prints the help. -> the exit code"""
     arguments = arguments or ["--help"]
     flag = arguments[0].lstrip("-").replace("-", "_")
     if arguments[0].startswith("-") and flag not in OF_THE_PROGRAM:
         arguments = ["train", *arguments]
+    elif flag in choices_of("learner"):
+        arguments = ["train", "--learner", flag, *arguments[1:]]
     elif arguments[0] in WITH_STAGES and arguments[1:2] and arguments[1] in TABLES:
         arguments = [" ".join(arguments[:2]), *arguments[2:]]
     if arguments[0] == "cluster":  # of earlier versions
@@ -139,13 +142,13 @@ def refuse(message: str, code: int = USAGE) -> int:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="Flags without a command mean `train`: unslothrl --learner grpo. `unslothrl COMMAND "
-    "--help` lists a command's options.",
+    epilog="`unslothrl grpo` is `unslothrl train --learner grpo`, so with each objective. Names "
+    "of options may have hyphens. `unslothrl COMMAND --help` has examples.",
 )
 def program(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
-    """Reinforcement learning for language models that starts on one consumer GPU."""
+    """Reinforcement learning on your own GPU that tells you whether it worked."""
     if version:
         print(f"unslothrl {__version__}")
 

@@ -1,5 +1,5 @@
-"""Flags of the commands, made from the table of options, and their help: the everyday options, or
-all of them, under the names of their groups."""
+"""Flags of the commands, made from the table of options, and the help: the everyday options in a
+line each, or all of them in full, under the names of their groups."""
 
 import inspect
 import re
@@ -20,7 +20,7 @@ EVERYDAY = (  # in the order in which they are shown
     "adapter", "eval_dataset", "eval_every", "save_every", "number_of_actors", "recipe",
     "run_name", "resume",
 )  # fmt: skip
-MANY = 40  # options of a command, of which its help then shows only these
+MANY = 15  # options of a command, of which its help then shows only these
 ALL = "help_all"
 
 OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
@@ -30,27 +30,108 @@ KNOWN = {  # what is completed besides choices
     "model": (EMBEDDED,),
     "dataset": (EMBEDDED,),
 }
+COMMANDS = {  # in the order in which they are needed
+    "Before a run": ("doctor", "recipes", "plan", "data", "score"),
+    "Train": ("train", "sft", "dpo", "rm"),
+    "Use what was trained": ("chat", "ask", "eval", "export"),
+    "Look into runs": ("report", "bundle"),
+}
+EXAMPLES = """\
+grpo --dataset problems.jsonl --reward boxed
+train --recipe tiny-cpu --max_steps 30
+train --resume auto
+sft --dataset embedded --max_steps 50
+sft --recipe sft-cpu
+sft --resume auto
+dpo --dataset embedded --max_steps 50
+dpo --recipe dpo-cpu --beta 0.2
+dpo --resume auto
+rm --dataset embedded --max_steps 50
+rm --recipe rm-cpu
+rm --resume auto
+doctor
+doctor --no-self-test
+doctor --json
+recipes
+recipes --gpu 12
+recipes --gpu 4090,4090
+plan --gpu 24
+plan --model Qwen/Qwen3-4B --gpu 3060
+plan sft --recipe sft-8 --gpu 8
+data problems.jsonl
+data problems.jsonl --model embedded --reward boxed
+data sft embedded
+score made.jsonl --reward boxed
+score made.jsonl --reward mine.py:reward
+score made.jsonl --reward boxed --reward format=0.5
+chat
+chat runs/<run>
+chat --no-base --temperature 0 < questions.txt
+ask "What is 928 - 467?"
+ask runs/<run> "What is 928 - 467?"
+ask --base --temperature 0 "What is 928 - 467?"
+eval
+eval runs/<run> --n 4
+eval runs/<run>/adapters/v000030 --dataset problems.jsonl
+export --output my-model
+export runs/<run> --to adapter --output my-adapter
+export --to gguf --gguf-type q8_0 --output my-gguf
+report
+report runs
+report runs/<run> runs/<another> --output both.html
+bundle
+bundle runs/<run>
+bundle runs/<run> --output problem.tar.gz
+"""  # three of each command; an objective's name trains with it
+
+
+class Program(typer.core.TyperGroup):
+    """The commands under the names of their groups."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for group, names in COMMANDS.items():
+            with formatter.section(group):
+                formatter.write_dl(
+                    [(name, self.commands[name].get_short_help_str(99)) for name in names]
+                )
 
 
 class GroupedCommand(typer.core.TyperCommand):
-    """A command whose options are listed under their groups' names."""
+    """A command whose options are listed under their groups' names, with examples."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        listed = self.get_params(ctx)
-        is_short = len(listed) > MANY and not ctx.meta.get(ALL)
-        if is_short:
-            by_name = {each.name: each for each in listed}
-            own = [each for each in listed if each.name not in OPTIONS]
-            listed = [*own, *(by_name[name] for name in EVERYDAY if name in by_name)]
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for parameter in listed:
-            if (record := parameter.get_help_record(ctx)) is not None:
-                group = getattr(parameter, "rich_help_panel", None) or "Options"
-                is_everyday = is_short and parameter.name in OPTIONS
-                groups.setdefault("Everyday options" if is_everyday else group, []).append(record)
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}
+        of_table: dict[str, Any] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if group := getattr(parameter, "rich_help_panel", None):
+                of_table[parameter.name] = parameter
+            if record is not None and (group is None or ctx.meta.get(ALL)):
+                groups.setdefault(group or "Options", []).append(record)
+        if of_table and not ctx.meta.get(ALL):
+            shown = EVERYDAY if len(of_table) > MANY else of_table
+            groups["Everyday options"] = [
+                (of_table[name].opts[0], in_brief(of_table[name].help))
+                for name in shown
+                if name in of_table
+            ]
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        names = ("train", "grpo") if self.name == "train" else (self.name,)
+        with formatter.section("Examples"):
+            for example in EXAMPLES.splitlines():
+                if example.split()[0] in names:
+                    formatter.write(f"  unslothrl {example}\n")
+
+
+def in_brief(text: str) -> str:
+    """The first clause of an option's help, with its default."""
+    default = re.search(r"\(?(?:.*, )?(default [^,)]+)\)$", text)
+    said = re.split(r"[:;,(]", text.removeprefix("recipe: "), maxsplit=1)[0].strip()
+    return f"{said} ({default[1]})" if default else said
 
 
 def with_options(
@@ -78,12 +159,11 @@ def with_options(
 
     info = typer.Option(
         None,
-        f"--{ALL}",
+        "--help-all",
         is_eager=True,
         callback=print_all,
-        help=f"List all {len(names)} options by group.",
+        help=f"Describe all {len(names)} options by group.",
         show_default=False,
-        hidden=len(names) <= MANY,
     )
     options = [flag(name, table, (defaults or {}).get(name)) for name in names]
     parameters = [*own, *options, keyword(ALL, info, bool)]

@@ -9,17 +9,19 @@ from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import for_terminal, one_line, plain
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
-from unslothrl.tracking.run_folder import CONFIG, METRICS, RunFolder
+from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
-def report(runs: Sequence[str], output: str | None = None) -> None:
+def report(names: Sequence[str], output: str | None = None) -> None:
     """See the command's help. UserError, also where a file of a run is damaged."""
-    folders = list(dict.fromkeys(map(folder_of, runs)))
+    folders = list(dict.fromkeys(map(folder_of, names)))
     if len(folders) == 1 and not is_run(folders[0]):
-        lines = listing([listed(path) for path in runs_in(folders[0])])
+        if not (runs := runs_in(folders[0])):
+            raise UserError(f"report {plain(str(folders[0]))}: no run there: give a run's folder")
+        lines = listing([listed(path) for path in runs])
     else:
         try:
             lines = [str(written(folders, output))]
@@ -64,19 +66,3 @@ def folder_of(name: str) -> Path:
     if not is_folder(path):
         raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")
     return path
-
-
-def is_run(path: Path) -> bool:
-    return (path / METRICS).is_file() or (path / CONFIG).is_file()
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """The runs in a folder, the newest last, by when their options were written. UserError if there
-    are none."""
-    found = [path for path in folder.iterdir() if is_folder(path) and is_run(path)]
-    if not found:
-        raise UserError(
-            f"report {plain(str(folder))}: no run there (none has {METRICS}): give a run's folder"
-        )
-    files = {path: next(filter(Path.is_file, (path / CONFIG, path / METRICS))) for path in found}
-    return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))

@@ -1,5 +1,6 @@
 """The commands with their own flags. What a command does is imported when it is called."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import typer
@@ -13,30 +14,29 @@ CARD = typer.Option(
     None,
     "--card",
     "--gpu",
-    metavar="GPU[,GPU...]",
-    help="Assume these GPUs, by GB or name: 24, or 4090,12.",
+    metavar="GPUS",
+    help="Assume these GPUs, by name or GB: 4090,12.",
 )
 SOURCE = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000].")
-RUN_FOLDER = typer.Argument(None, metavar="[RUN]", help="Run's folder; the same as --adapter.")
-ADAPTER = typer.Option(
-    None, "--adapter", help="Adapter folder, or a run's folder for its newest adapter."
+RUN_FOLDER = typer.Argument(
+    None, metavar="RUN", help="Folder of a run or of an adapter; default: the newest run."
 )
+ADAPTER = typer.Option(None, "--adapter", help="The same as RUN.")
 TEMPERATURE = typer.Option(
     None,
     "--temperature",
+    metavar="NUMBER",
     min=0,
     max=2,
-    help="Sampling temperature, 0: the likeliest token; default: as in its run's evaluation.",
+    help="0: the likeliest token; default: as in its run.",
 )
 
 
 def train(**flags: Any) -> int:
-    """Train a LoRA by reinforcement learning. `train` may be left out if there are flags.
+    """Train a LoRA by reinforcement learning.
 
-    Flags override the recipe, and the recipe overrides the defaults. What you set is kept; a
-    default that does not fit the machine is changed, and the change is printed. Without a GPU or
-    without network the package's own tiny base and arithmetic problems are used, unless you name
-    others. The numbers of the objective are --objective.NAME: see --help_all.
+    What you set is kept. A default that does not fit the machine is changed, which is printed;
+    without a GPU or a network a tiny base learns arithmetic, unless you name others.
     """
     from unslothrl.runs.resolve import resolve
 
@@ -47,9 +47,9 @@ def train(**flags: Any) -> int:
 
 
 STAGES = {
-    "sft": "Teach a LoRA to answer as written examples do (TRL's SFTTrainer).",
+    "sft": "Train a LoRA on written answers (TRL's SFTTrainer).",
     "dpo": "Train a LoRA on pairs of a better and a worse answer (TRL's DPOTrainer).",
-    "rm": "Train a reward model on pairs of a better and a worse answer (TRL's RewardTrainer).",
+    "rm": "Train a reward model on such pairs (TRL's RewardTrainer).",
 }
 
 
@@ -63,10 +63,9 @@ def stage(command: str, **flags: Any) -> int:
 
 
 def plan(command: str, card: str = CARD, json: bool = JSON, **flags: Any) -> None:
-    """Predict a run's memory by process and part, and print the flags that fit a GPU best.
+    """Predict whether a run fits, and how long it takes, before any download.
 
-    It takes the options of a run. Without any, it prints a table of models that fit the GPU.
-    `plan sft`, `plan dpo` and `plan rm` take the options of those commands.
+    Takes a run's options, or a stage's; without any, it lists models that fit.
     """
     from unslothrl.commands.plan import forecast
 
@@ -74,10 +73,9 @@ def plan(command: str, card: str = CARD, json: bool = JSON, **flags: Any) -> Non
 
 
 def data(command: str, source: str = SOURCE, json: bool = JSON, **flags: Any) -> None:
-    """Show how a data set is read: columns, prompts, lengths, rows that are not used.
+    """Show how a data set is read: columns, prompts, lengths, rows left out.
 
-    `data sft`, `data dpo` and `data rm` show it as those commands read it: what is learnt,
-    lengths, rows that are left out.
+    `data sft`, `data dpo` and `data rm` show it as those commands read it.
     """
     from unslothrl.commands.data import describe
 
@@ -97,7 +95,7 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
 
 
 def recipes(card: str = CARD, json: bool = JSON) -> None:
-    """List the recipes, and which fit this machine."""
+    """List ready-made settings, and which fit this machine."""
     from unslothrl.commands.plan import list_recipes
 
     list_recipes(card, json)
@@ -116,48 +114,57 @@ def score(
     run(source, {"reward": read_value("reward", reward), **flags})
 
 
-def named_adapter(command: str, run: str | None, adapter: str | None, more: str = "") -> str:
-    """The one that is given. UserError where none is, or two."""
+def named_adapter(run: str | None, adapter: str | None) -> str:
+    """The one that is given, or the newest run that has one. UserError where two are given."""
     if run and adapter and run != adapter:
-        raise UserError(f"{command}: {run} and --adapter {adapter} are two: give one of them")
-    if not run and not adapter:
-        raise UserError(
-            f"{command}: no adapter is given: write `unslothrl {command} runs/NAME{more}`; "
-            "`unslothrl report runs` lists the runs"
-        )
-    return str(run or adapter)
+        raise UserError(f"{run} and --adapter {adapter} are two adapters: give one of them")
+    return run or adapter or newest_run(has_adapter=True)
+
+
+def newest_run(has_adapter: bool = False) -> str:
+    """Of those in the folder that runs are written to. UserError where there is none."""
+    import sys
+
+    from unslothrl.tracking.run_folder import newest
+
+    found = newest(Path(str(RUN.options["output_dir"].default)), has_adapter)
+    print(f"{found}, the newest run", file=sys.stderr)
+    return str(found)
 
 
 def ask(
     words: list[str] = typer.Argument(
         metavar="[RUN] QUESTION",
-        help="Run's folder, unless --adapter is given, and the question; - reads that from stdin.",
+        help="Folder of a run or of an adapter, by default the newest run, and the question; - "
+        "reads it from stdin.",
     ),
     adapter: str = ADAPTER,
-    base: bool = typer.Option(False, "--base/--no_base", help="Also ask the base alone."),
+    base: bool = typer.Option(
+        False, "--base/--no-base", help="Also ask the base alone.", show_default=False
+    ),
     temperature: float = TEMPERATURE,
     **flags: Any,
 ) -> None:
-    """Ask a trained adapter a question and print its answer."""
+    """Ask a trained adapter one question."""
     from unslothrl.commands.chat import ask as answer
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
-    named = named_adapter("ask", run, adapter, ' "What is 347 + 285?"')
-    answer(named, " ".join(map(str, said)), base, temperature, **flags)
+    answer(named_adapter(run, adapter), " ".join(map(str, said)), base, temperature, **flags)
 
 
 def chat(
     run: str = RUN_FOLDER,
     adapter: str = ADAPTER,
-    base: bool = typer.Option(True, "--base/--no_base", help="Also ask the base alone."),
+    base: bool = typer.Option(
+        True, "--base/--no-base", help="Do not ask the base beside it.", show_default=False
+    ),
     temperature: float = TEMPERATURE,
     **flags: Any,
 ) -> None:
-    """Chat with an adapter and its base, or answer questions from a pipe, one a line."""
+    """Chat with an adapter, its base beside it; lines of a pipe are questions of their own."""
     from unslothrl.commands.chat import chat as talk
 
-    named = named_adapter("chat", run, adapter)
-    talk(named, base, temperature, **flags)
+    talk(named_adapter(run, adapter), base, temperature, **flags)
 
 
 def evaluate(
@@ -165,74 +172,84 @@ def evaluate(
     adapter: str = ADAPTER,
     dataset: list[str] = typer.Option(
         None,
-        help="Evaluation problems: SOURCE, NAME=SOURCE or a known set such as MATH-500; may be "
-        "repeated; default: as in its run.",
+        metavar="SOURCE",
+        help="Problems, also NAME=SOURCE or MATH-500; may be repeated; default: as in its run.",
     ),
     n: int = typer.Option(
-        None, "--n", min=1, help="Completions per problem; default: as in its run."
+        None, "--n", metavar="COUNT", min=1, help="Completions per problem; default: as in its run."
     ),
-    base: bool = typer.Option(True, "--base/--no_base", help="Also evaluate the base alone."),
+    base: bool = typer.Option(
+        True, "--base/--no-base", help="Do not evaluate the base.", show_default=False
+    ),
     output: str = typer.Option(
-        None, help="JSONL file for every completion; default: evals/ in its run's folder."
+        None, metavar="FILE", help="JSONL of every completion; default: evals/ in its run."
     ),
     json: bool = JSON,
     **flags: Any,
 ) -> None:
-    """Compare an adapter with its base: pass@k, majority vote, intervals, a paired test."""
+    """Compare an adapter with its base, with intervals: pass@k, majority vote."""
     from unslothrl.commands.eval import evaluate as figures
 
-    named = named_adapter("eval", run, adapter)
     flags |= {} if n is None else {"eval_candidates": n}
-    figures(named, dataset or (), flags, with_base=base, output=output, as_json=json)
+    figures(
+        named_adapter(run, adapter),
+        dataset or (),
+        flags,
+        with_base=base,
+        output=output,
+        as_json=json,
+    )
 
 
 def export(
     run: str = RUN_FOLDER,
     adapter: str = ADAPTER,
-    output: str = typer.Option(None, help="Folder to write, which must not exist yet."),
+    output: str = typer.Option(
+        None, metavar="FOLDER", help="Folder to write, which must not exist yet."
+    ),
     to: Literal["adapter", "merged", "gguf"] = typer.Option(
         "merged",
-        help="merged: one 16-bit model; adapter: for PEFT and vLLM, with its tokenizer; gguf: one "
-        "file for llama.cpp and Ollama.",
+        help="merged: a 16-bit model; adapter: for PEFT and vLLM; gguf: for llama.cpp.",
     ),
     gguf_type: Literal["f16", "q8_0"] = typer.Option(
-        "f16", "--gguf_type", help="Weights of a GGUF file."
+        "f16", "--gguf-type", help="Weights of a GGUF file."
     ),
     push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
     private: bool = typer.Option(False, "--private", help="Create the repository as private."),
     **flags: Any,
 ) -> None:
-    """Export an adapter for other programs: merged, for PEFT and vLLM, as GGUF, to the hub."""
+    """Export an adapter: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    named = named_adapter("export", run, adapter)
-    write(named, to, output, flags.get("model"), gguf_type, push, private)
+    write(named_adapter(run, adapter), to, output, flags.get("model"), gguf_type, push, private)
 
 
 def report(
-    runs: list[str] = typer.Argument(help="Run folders, or a folder of runs."),
+    runs: list[str] = typer.Argument(
+        None, metavar="RUN", help="Run folders, or a folder of runs; default: the newest run."
+    ),
     output: str = typer.Option(
-        None, help="File for a comparison; default: beside the first run, named after the runs."
+        None,
+        metavar="FILE",
+        help="File for a comparison; default: beside the first run, named after the runs.",
     ),
 ) -> None:
-    """Write a run's report.html or a page that compares several runs, or list a folder's runs.
-
-    `report runs/A` writes the report, `report runs/A runs/B` a comparison, `report runs` a list.
-    """
+    """Write a run's report.html, a page that compares several runs, or list a folder's runs."""
     from unslothrl.commands.report import report as write
 
-    write(runs, output)
+    write(runs or [newest_run()], output)
 
 
 def doctor(
     self_test: bool = typer.Option(
-        True, "--self_test/--no_self_test", help="Also train a step, at most 30 s."
+        True, "--self-test/--no-self-test", help="Do not train a step.", show_default=False
     ),
     json: bool = JSON,
 ) -> int:
     """Check this machine: GPUs, versions, disks, limits, sandbox; train one step.
 
-    One line for each check, with what to do. The exit code is 1 where there is a problem.
+    One line for each check, with what to do. The exit code is 1 if there is a problem. The step
+    takes at most 30 s.
     """
     from unslothrl.commands.doctor import doctor as run
 
@@ -240,12 +257,12 @@ def doctor(
 
 
 def bundle(
-    run: str = typer.Argument(help="A run's folder."),
+    run: str = typer.Argument(None, metavar="RUN", help="A run's folder; default: the newest run."),
     output: str = typer.Option(
-        None, help="Archive to write, .tar.gz; default: <run>-bundle.tar.gz here."
+        None, metavar="FILE", help="Archive to write; default: <run>-bundle.tar.gz here."
     ),
 ) -> None:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
     from unslothrl.commands.bundle import bundle as write
 
-    write(run, output)
+    write(run or newest_run(), output)

@@ -74,6 +74,26 @@ def is_free(folder: Path) -> bool:
         return False
 
 
+def is_run(path: Path) -> bool:
+    return (path / METRICS).is_file() or (path / CONFIG).is_file()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs in a folder, the newest last, by when their options were written."""
+    found = [path for path in folder.iterdir() if is_run(path)] if folder.is_dir() else []
+    files = {path: next(filter(Path.is_file, (path / CONFIG, path / METRICS))) for path in found}
+    return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
+
+
+def newest(folder: Path, has_adapter: bool) -> Path:
+    """The newest run of a folder, if need be of those that have saved an adapter. UserError."""
+    for path in reversed(runs_in(folder)):
+        if not has_adapter or any((path / ADAPTERS).glob("v*")):
+            return path
+    kind = "run that has saved an adapter" if has_adapter else "run"
+    raise UserError(f"no {kind} in {folder.resolve()}: name one, e.g. {folder}/NAME")
+
+
 class RunFolder:
     """The folder of one run. Its methods raise OSError when the disk is full or unavailable."""
 
