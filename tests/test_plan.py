@@ -1,6 +1,7 @@
 """What a run takes: hand-computed bytes, the real thing on a CPU, searches, and the command."""
 
 import json
+import re
 import shlex
 from dataclasses import replace
 from functools import partial
@@ -209,7 +210,9 @@ def test_searches_give_what_fits_and_no_more_would(gb):
 def test_the_command_says_what_fits_and_what_to_paste(capsys):
     flags = ["--model", "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "--card", "16"]
     text = said([*flags, "--learner", "grpo"], capsys)
-    assert "a GPU of 16 GB: fits" in text and "not measured on a GPU yet" in text
+    first, time, *_ = text.splitlines()
+    assert first == "fits: a GPU of 16 GB needs 10.56 GB of 15.20 GB, 4.64 GB to spare"
+    assert re.match(r"a step of 30 x 16 completions takes .* min, 225 steps .* h ", time)
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert said(flags, capsys) == text  # the learner of the recommendation is grpo
     assert " train --learner ppo " in said([*flags, "--learner", "ppo"], capsys)

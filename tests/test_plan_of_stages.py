@@ -238,7 +238,7 @@ def test_rows_fit_the_models_context():
 def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
     flags = [command, "--model", MODEL, "--dataset", "a/b", "--lr", "1e-5", "--card"]
     text = said([*flags, "12"], capsys)
-    assert f"{command} of {MODEL}" in text and "a GPU of 12 GB: fits: " in text
+    assert f"{command} of {MODEL}" in text and text.startswith("fits: a GPU of 12 GB needs ")
     assert ("score head" in text) == (command == "rm") == ("logits" not in text)
     found = as_json([*flags, "12"], capsys)
     assert found["fits"] and found["would_fit_with"] is None

@@ -24,15 +24,16 @@ def test_a_recipe_is_short_and_says_what_it_is_for(name):
         assert any(line.startswith(field) for line in said), field
 
 
-def test_the_command_lists_those_that_fit_first(capsys):
+def test_the_command_lists_those_that_fit_a_line_each_the_best_first(capsys):
     assert cli.main(["recipes"]) == 0
-    text = capsys.readouterr().out
-    assert re.search("^tiny-cpu: fits here$", text.partition("does not fit")[0], re.MULTILINE)
-    for name, command in (("tiny-cpu", "train"), ("sft-cpu", "sft"), ("rm-24", "rm")):
-        assert re.search(f"unslothrl {command} --recipe {name}$", text, re.MULTILINE)
-    assert cli.main(["recipes", "--card", "12"]) == 0
-    text = capsys.readouterr().out
-    assert "gsm8k-12: fits 12\n" in text and "two-cards-24: does not fit 12: " in text
+    fitting, others = capsys.readouterr().out.split("need a GPU: ")
+    assert "tiny-cpu" in fitting and "gsm8k-12" in others
+    assert cli.main(["recipes", "--gpu", "12"]) == 0
+    listed, others = capsys.readouterr().out.split("too large: ")
+    names = [line.split()[0] for line in listed.splitlines()[1:-1]]
+    sizes = [int(card_of(name) or 16) for name in names]
+    assert sizes[0] == 12 and sizes == sorted(sizes, key=lambda gb: (gb > 12, -gb))
+    assert "tiny-cpu" not in names and "two-cards-24" in others
     assert cli.main(["recipes", "--card", "x"]) == 2
     assert "card x is not a known GPU" in capsys.readouterr().err
 
@@ -45,7 +46,7 @@ def card_of(name: str) -> str | None:
 
 @pytest.mark.parametrize("name", [name for name in RECIPES if card_of(name)])
 def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
-    command = f"unslothrl plan --recipe {name} --card {card_of(name)}"
+    command = f"unslothrl plan --recipe {name} --gpu {card_of(name)}"
     (line,) = [row for row in RECIPES[name].read_text().splitlines() if row.startswith("# Memory")]
     assert line.endswith(f"({command})")
     assert cli.main([*command.split()[1:], "--json"]) == 0
@@ -54,9 +55,10 @@ def test_a_recipe_fits_its_card_as_its_header_says(name, capsys):
     assert on_card["fits"]
     changed = [note.split()[0] for note in found["changed_to_fit"]]
     assert changed == ([] if command_of(name) in TABLES else ["learner_gpu_usage"])
-    needed, usable = (round(on_card[key] / 1024, 1) for key in ("needed_mb", "usable_mb"))
-    assert f"planned: {needed} of {usable} GB" in line
-    assert usable - needed < 0.5 * usable, "a smaller card would do: name that one"
+    report = plan.recipe_report(name, plan.machine_with(card_of(name)))
+    usable = f"{on_card['usable_mb'] / 1024:.1f} GB"
+    assert f"estimated: needs {report['needs'].removesuffix(' GB')} of {usable}" in line
+    assert f"# Time       estimated: {report['time']}\n" in RECIPES[name].read_text()
 
 
 SUM = "What is 347 + 285?"

@@ -4,7 +4,7 @@
 import difflib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,24 +54,16 @@ def machine_with(cards: str | None) -> Machine:
 
 
 def lines(report: Report) -> list[str]:
-    """The plan for people."""
-    text = [f"{report['title']} ({report['note']})", *report["changed_to_fit"]]
+    """The plan for people: first whether it fits, and how long it takes."""
+    text = [*verdict(report), "", f"{report['title']} ({report['note']})"]
+    text += report["changed_to_fit"]
     for gpu in report["cards"]:
-        verdict = "fits" if gpu["fits"] else "DOES NOT FIT"
-        of = f"{gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
-        text += ["", f"{gpu['name']}: {verdict}: {of}"]
-        if not gpu["fits"] and (lower := report["would_fit_with"]):
-            flags = " ".join(f"--{name} {value}" for name, value in lower.items())
-            text.append(f"would fit with {flags}")
+        text += ["", f"{gpu['name']}: {gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"]
         text += [line for process in gpu["processes"] for line in process_lines(process)]
     if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text += ["", *map(store_line, report["stores"])]
-    if report["step_seconds"]:
-        low, high = report["step_seconds"]
-        of = f"a step of {report['step']}: {low:,.0f} to {high:,.0f} s"
-        text += ["", f"{of} (a rough estimate from the speed of such GPUs)"]
     for name, best in report["settings"].items():
         if best is None:
             has_gpu = bool(report["cards"])
@@ -80,6 +72,39 @@ def lines(report: Report) -> list[str]:
         else:
             text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
     return text
+
+
+def verdict(report: Report) -> list[str]:
+    """Whether it fits, with what is needed and to spare, and the time of the run."""
+    said = "fits" if report["fits"] else "DOES NOT FIT"
+    text = [f"{said}: {needs_line(gpu)}" for gpu in report["cards"]] or [said]
+    if not report["fits"] and (lower := report["would_fit_with"]):
+        flags = " ".join(f"--{name} {value}" for name, value in lower.items())
+        text.append(f"would fit with {flags}")
+    if report["step_seconds"]:
+        steps = report["steps"]
+        whole = f", {steps} steps {span(report['step_seconds'], steps)}" if steps else ""
+        text.append(
+            f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
+            "(roughly, by the speed of such GPUs)"
+        )
+    return text
+
+
+def needs_line(gpu: Mapping[str, Any]) -> str:
+    """What is not needed makes a larger KV cache, with which more is generated at once."""
+    least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
+    rest = f", {gb(spare)} to spare" if spare >= 0 else ""
+    return f"{gpu['name']} needs {gb(least)} of {gb(gpu['usable_mb'])}{rest}"
+
+
+def span(seconds: Sequence[float], times: int = 1) -> str:
+    """(90, 7000) -> "2 to 117 min", in the unit of the first."""
+    low, high = (each * times for each in seconds)
+    size, unit = next(
+        x for x in ((3600, "h"), (60, "min"), (1, "s")) if high >= 2 * x[0] or x[0] == 1
+    )
+    return f"{low / size:,.1f} to {high / size:,.0f} {unit}"
 
 
 def process_lines(process: Mapping[str, Any]) -> list[str]:
@@ -152,32 +177,45 @@ def gb(mb: float) -> str:
 
 # Recipes, and which fit
 
+LARGER = 1.1  # times a GPU, a recipe is made for a larger one: a T4 of 16 GB has 15
 OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
 
 
 def list_recipes(card: str | None, as_json: bool) -> None:
-    """Prints every recipe, those that fit first; `card`: as if there were GPUs of so many GB.
-    UserError."""
+    """Prints a line for each recipe that fits, those made for such a machine first; `card`: as if
+    there were these GPUs. UserError."""
     machine = machine_with(card)
-    found = sorted((recipe_report(name, machine) for name in RECIPES), key=lambda r: not r["fits"])
-    lines = [recipe_lines(recipe, "here" if card is None else card) for recipe in found]
-    print(json.dumps(found) if as_json else "\n\n".join(map("\n".join, lines)))
+    found = [recipe_report(name, machine) for name in RECIPES]
+    has_gb = max((gpu.memory_mb / 1024 for gpu in machine.gpus), default=0.0)
+    found.sort(key=lambda r: (not r["fits"], r["made_for_gb"] > LARGER * has_gb, -r["made_for_gb"]))
+    print(json.dumps(found) if as_json else "\n".join(recipe_lines(found, has_gb)))
 
 
 def recipe_report(name: str, machine: Machine) -> Report:
     """A recipe with its header, and whether it fits by the planner of a run on `machine`."""
     command = command_of(name)
     header = RECIPES[name].read_text("utf-8").partition("\n\n")[0].splitlines()
+    facts = {line[2:10].strip(): line[13:] for line in header}
+    made_for = re.search(r"GPU.*?(\d+) GB|T4, (\d+) GB|with (\d+) and", facts["Hardware"])
     notes: list[str] = []
+    time, needs = facts["Time"].partition(",")[0].partition(" (")[0], ""
     try:
         report = plan_of(command, {"recipe": name}, machine)
         notes, why_not = report["changed_to_fit"], refusal(report, machine)
+        if report["step_seconds"]:
+            time = span(report["step_seconds"], report["steps"] or 1)
+            time = time if report["steps"] else f"{time} a step"
+        needs = " and ".join(gb(gpu["usable_mb"] - gpu["spare_mb"]) for gpu in report["cards"])
     except UserError as error:
         why_not = str(error)
     return {
         "name": name,
         "command": command,
         "header": [line[2:] for line in header if line != "#"],
+        "made_for_gb": int(made_for[made_for.lastindex or 1]) if made_for else 0,
+        "task": facts["Task"],
+        "needs": needs,
+        "time": time,
         "fits": not why_not,
         "why_not": why_not,
         "changes": [note for note in notes if note.split()[0] not in OF_THE_MACHINE],
@@ -195,15 +233,19 @@ def refusal(report: Report, machine: Machine) -> str:
     return ""
 
 
-def recipe_lines(recipe: Report, where: str) -> list[str]:
-    """A recipe for people."""
-    verdict = "fits" if recipe["fits"] else "does not fit"
-    why = f": {recipe['why_not']}" if recipe["why_not"] else ""
-    return [
-        f"{recipe['name']}: {verdict} {where}{why}",
-        *(f"  {line}" for line in (*recipe["header"], *recipe["changes"])),
-        f"  {calling.command(recipe['command'], '--recipe', recipe['name'])}",
-    ]
+def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:
+    """Those that fit, for people, and the names of the others. With a GPU those for a CPU are left
+    out."""
+    text = [f"{'recipe':<15} {'needs':>8} {'takes':>26}  what it trains"]
+    for each in found:
+        if each["fits"] and not (has_gb and not each["made_for_gb"]):
+            size = each["made_for_gb"]
+            more = f" (made for {size} GB)" if size > LARGER * has_gb else ""
+            row = f"{each['name']:<15} {each['needs'] or '-':>8} {each['time'] or '-':>26}"
+            text.append(f"{row}  {each['task']}{more}")
+    if others := [each["name"] for each in found if not each["fits"]]:
+        text += ["", f"{'too large' if has_gb else 'need a GPU'}: {', '.join(others)}"]
+    return [*text, "", f"details: {calling.program()} plan --recipe NAME"]
 
 
 # GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"

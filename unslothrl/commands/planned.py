@@ -28,7 +28,7 @@ from unslothrl.weights.shapes import Shape
 STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
 OF_THE_PLAN = {"model", "learner", "fit", "recipe", "resume"}  # not repeated in what to paste
-NOT_MEASURED = "an estimate, not measured on a GPU yet"
+NOT_MEASURED = "estimated"
 
 Report = dict[str, Any]  # as JSON has it
 
@@ -78,6 +78,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         **seconds,
+        "steps": forecast.steps_of(config),
         "would_fit_with": None if fits else remedy(*tried),
         "settings": settings_of(*tried),
         "note": note(shape),
@@ -160,6 +161,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
             "name": each.name,
             "usable_mb": round(usable_mb(each)),
             "needed_mb": round(needs.needed_mb()),
+            "spare_mb": round(usable_mb(each) - needs.needed_mb()),
             "fits": needs.needed_mb() <= usable_mb(each),
             "processes": [process],
         }
@@ -177,6 +179,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
         "stores": [store.to_json() for store in stores],
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
+        "steps": options.max_steps,
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": stage_settings(stage, options, shape, gpu),
         "note": note(shape),

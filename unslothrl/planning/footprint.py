@@ -127,6 +127,7 @@ class Needs:
     generating: Parts
     updating: Parts
     host: Parts
+    spare_mb: float = 0.0  # of a vLLM's KV cache, which takes what is left, beyond `least_cache`
 
     def generating_mb(self) -> float:
         return sum(self.generating.values())
@@ -162,6 +163,7 @@ def learner(
         # float32, of its own rank, which is not known to be another
         stays["reward model"] = shape.lora_weights(config.max_lora_rank) * 4 / MB
     generating: Parts = {}
+    spare = 0.0
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
     if gpu and config.number_of_learners > 1:
@@ -172,6 +174,7 @@ def learner(
         parts = engine_parts(config, shape, unsloth_prefill(share - stays["weights"]))
         stays["engine's adapter"] = parts["adapter"]
         cache = max(share - sum(parts.values()), shape.kv_bytes(config.context) / MB)
+        spare = max(0.0, cache - least_cache(config, shape))
         generating = {"activations": parts["activations"], "KV cache": cache}
         beside = stays["adapter and optimiser"] + sum(ON_A_CARD.values())
         kept = unsloth_reserve(config, shape, gpu) - beside
@@ -196,7 +199,7 @@ def learner(
         host["offloaded activations"] = on_host / MB
     if config.number_of_learners > 1:  # see learners/exchange.pack
         updating["sum of gradients"] = loras * shape.lora_weights(config.max_lora_rank) * 4 / MB
-    return Needs({**waiting, **generating}, {**stays, **updating}, host)
+    return Needs({**waiting, **generating}, {**stays, **updating}, host, spare)
 
 
 def has_reward_model(config: Config) -> bool:
@@ -212,7 +215,7 @@ def actor(
     is split, that is what each of its GPUs holds; without GPUs, all of them together."""
     workers = config.actor_tensor_parallel
     part = shape.shard(workers)
-    tokens = config.sequences_at_once * config.context
+    tokens, spare = config.sequences_at_once * config.context, 0.0
     if engine is None:
         parts: Parts = {
             "weights": shape.weight_bytes() / MB,
@@ -230,6 +233,7 @@ def actor(
         elif gpu is not None:
             left = engine.utilisation * gpu.physical_mb - sum(parts.values())
             parts["KV cache"] = max(left, least_cache(config, part))
+            spare = parts["KV cache"] - least_cache(config, part)
         else:
             parts["KV cache"] = part.kv_bytes(tokens) / MB
         if gpu is None:
@@ -251,7 +255,7 @@ def actor(
         host["weights, asleep"] = parts["weights"]
     elif is_beside:
         updating = {**stays, "weights": parts["weights"], "adapter": parts["adapter"]}
-    return Needs(generating, updating, host)
+    return Needs(generating, updating, host, spare)
 
 
 def episodes(config: Config) -> Parts:

@@ -45,6 +45,12 @@ SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest
     (float("inf"), (1555, 312), (4800, 989)),  # A100 to H200
 )
 
+PROBLEMS = {  # of training sets, for a run's length before any download
+    "HuggingFaceH4/MATH-500": 450,  # a tenth is held out
+    "openai/gsm8k": 7_473,
+    "DigitalLearningGmbH/MATH-lighteval@train": 7_500,
+}
+
 Rates = tuple[float, float]  # bytes/s, operations/s
 
 
@@ -87,6 +93,7 @@ class Forecast:
                     "name": card.gpu.name,
                     "usable_mb": round(card.usable_mb),
                     "needed_mb": round(card.needed_mb()),
+                    "spare_mb": round(card.spare_mb()),
                     "fits": card.fits,
                     "processes": [of_process(process) for process in card.processes],
                 }
@@ -152,6 +159,15 @@ def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, 
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
     return {"step_seconds": (low, high)}
+
+
+def steps_of(config: Config) -> int | None:
+    """How many a run has; None where its training set would have to be read first."""
+    problems = PROBLEMS.get(config.dataset.removesuffix(":main"))
+    if problems is None:
+        return config.max_steps
+    whole = config.episodes * -(-problems // config.batch_size)
+    return min(whole, config.max_steps or whole)
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:

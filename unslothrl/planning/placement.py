@@ -107,6 +107,13 @@ class CardPlan:
         generating = sum(needs.generating_mb() for needs in everyone)
         return max(generating, sum(needs.updating_mb() for needs in everyone))
 
+    def spare_mb(self) -> float:
+        """Of what is usable, what is left, or is only a larger KV cache than need be."""
+        everyone = [process.needs for process in self.processes if process.needs]
+        generating = sum(needs.generating_mb() - needs.spare_mb for needs in everyone)
+        updating = sum(needs.updating_mb() for needs in everyone)
+        return self.usable_mb - max(generating, updating)
+
     def excess_mb(self) -> float:
         return self.needed_mb() - self.usable_mb
 
