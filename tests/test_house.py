@@ -45,6 +45,7 @@ LIBRARIES = {  # library -> the only packages and modules that import it
     "unsloth": ("backends.unsloth",),
     "unsloth_zoo": ("backends.unsloth",),
 }
+EXPORTED = ("", "commands.api")  # unslothrl.train and its like, found when they are asked for
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def imports() -> list[Import]:
         for importer, tree in modules().items()
         for node, is_typing in statements(tree)
         for target in targets(node)
-        if target != (importer, True)
+        if target != (importer, True) and (importer, target[0]) != EXPORTED
     ]
 
 

@@ -17,7 +17,7 @@ from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
-from unslothrl.runs.run import Run, ends_early
+from unslothrl.runs.run import Job, ends_early
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling
@@ -45,7 +45,7 @@ WRITING = ".writing"  # the Trainer's output folder
 
 
 def run(stage: Stage) -> int:
-    """-> the exit code of a run, see `Run.execute`. UserError where the card is too small."""
+    """-> the exit code of a run, see `Job.execute`. UserError where the card is too small."""
     machine = Machine.detect()
     stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
@@ -93,7 +93,7 @@ class StageCheckpoints(CheckpointStore):
         super().delete_after(step)
 
 
-class StageRun(Run):
+class StageRun(Job):
     """After `prepare`: its `base` (the 4-bit checkpoint), `tokenizer` and `tables`."""
 
     options: OfflineOptions

@@ -24,7 +24,7 @@ from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.run import EarlierRun, Run, ends_early
+from unslothrl.runs.run import EarlierRun, Job, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
@@ -36,7 +36,7 @@ from unslothrl.training.trial import facts, header
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
 
 
-class RlRun(Run):
+class RlRun(Job):
     """The main job. After `prepare`: its `base`, `data`, `prints` of that, `level` and `steps`."""
 
     options: Config
@@ -166,7 +166,7 @@ class RlRun(Run):
 
 
 def run(resolved: Resolved) -> int:
-    """-> the exit code of a run, see `Run.execute`."""
+    """-> the exit code of a run, see `Job.execute`."""
     job, machine = RlRun(resolved), Machine.detect()
     alone = resolved.config.cluster == "local"
     variables.apply(machine.cpus, bool(machine.gpus), alone=alone)

@@ -4,6 +4,7 @@ well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained 
 import abc
 import contextlib
 import errno
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from unslothrl.mirror.mirror import Mirror, Target
     from unslothrl.tracking.trackers import Trackers
 
+BEGUN = "UNSLOTHRL_BEGUN"  # names a file in which a run writes its folder when it begins
 INTERRUPTED_S = 10.0  # that trackers and a mirror have to send what is left of such a run
 UNWRITABLE = {  # errors of a disk -> what to do
     errno.ENOSPC: "free some space",
@@ -147,7 +149,7 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     return before
 
 
-class Run(abc.ABC):
+class Job(abc.ABC):
     """A run; `folder` is there once it has begun."""
 
     columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
@@ -270,6 +272,8 @@ class Run(abc.ABC):
     def begin(self, folder: RunFolder, use: Use, learner: str = "") -> None:
         """The folder is there, locked: an end is recorded in it. `use`: of its adapters."""
         self.folder, self.has_begun = folder, True
+        if path := os.environ.get(BEGUN):  # of Python's interface, which waits for it
+            write_whole(Path(path), str(folder.path).encode())
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
@@ -366,7 +370,7 @@ def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
 
 
 def unexpected(
-    error: BaseException, folder: RunFolder, lower_memory: str = Run.lower_memory
+    error: BaseException, folder: RunFolder, lower_memory: str = Job.lower_memory
 ) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:

@@ -1,0 +1,309 @@
+"""Runs from Python, in a script or a notebook.
+
+    run = unslothrl.train(learner="grpo", dataset="problems.jsonl", reward=mine, max_steps=30)
+    run.metrics                    # a table, one row a step
+    run.rollouts(30)               # what the model wrote in a step
+    run.adapter                    # the folder of the newest adapter
+
+    for row in unslothrl.train(wait=False, max_steps=30):
+        print(row["step"], row["rollout/score"])
+
+Options are those of the command line. A run is a process of its own, the command line's: it gives
+the same adapter bit for bit whatever else this process computes, and leaves no memory behind.
+Interrupting it (Ctrl-C, or a notebook's stop button) saves the last whole step.
+"""
+
+import hashlib
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from unslothrl.config.names import off
+from unslothrl.errors import RunError, UserError
+from unslothrl.files import newest_numbered, write_whole
+from unslothrl.runs.run import BEGUN
+from unslothrl.system.variables import import_path
+from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, REPORT, ROLLOUTS, RunFolder
+from unslothrl.tracking.run_folder import newest as newest_run
+from unslothrl.weights.base_model import cache_folder
+
+POLL_S = 0.2
+SAID = "unslothrl: "  # begins the line of an error
+OBJECTS = ("reward", "learner", "environment")  # options that may be objects
+
+Row = dict[str, Any]
+
+
+def train(wait: bool = True, **options: Any) -> "Run":
+    """Trains a LoRA by reinforcement learning, as `unslothrl train` does.
+
+    `reward` may be a function or a list with functions, `learner` an `Objective`, `environment` a
+    class and `dataset` a list of rows; `objective` is a mapping. With `wait` it returns when the
+    run has ended, else when it has begun.
+
+    Raises UserError for options that do not fit together, RunError where the run fails.
+    """
+    return _start("train", options, wait)
+
+
+def sft(wait: bool = True, **options: Any) -> "Run":
+    """Trains a LoRA on written answers, as `unslothrl sft` does. See `train`."""
+    return _start("sft", options, wait)
+
+
+def dpo(wait: bool = True, **options: Any) -> "Run":
+    """Trains a LoRA on pairs of answers, as `unslothrl dpo` does. See `train`."""
+    return _start("dpo", options, wait)
+
+
+def rm(wait: bool = True, **options: Any) -> "Run":
+    """Trains a reward model on pairs of answers, as `unslothrl rm` does. See `train`."""
+    return _start("rm", options, wait)
+
+
+def evaluate(run: "Run | str | Path | None" = None, **options: Any) -> Row:
+    """Compares an adapter with its base, as `unslothrl eval --json` does: pass@k and majority vote
+    with their intervals. `run`: a run or an adapter's folder, by default the newest run's."""
+    folder = run.folder if isinstance(run, Run) else run
+    words = ["eval", *([str(folder)] if folder else []), "--json", *_flags(options)]
+    process = _process(words, stdout=subprocess.PIPE)
+    out, said = process.communicate()
+    _raise(process.returncode, said.splitlines())
+    return json.loads(out)
+
+
+class Run:
+    """A run by its folder, while it trains and afterwards."""
+
+    def __init__(self, folder: Path | str, process: "subprocess.Popen[str] | None" = None):
+        self.folder, self._process, self._said = Path(folder), process, list[str]()
+
+    @classmethod
+    def newest(cls, output_dir: str = "runs") -> "Run":
+        """The run that was begun last. UserError where there is none."""
+        return cls(newest_run(Path(output_dir), has_adapter=False))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}, {self.status})"
+
+    def _repr_html_(self) -> str:
+        """A notebook shows the report."""
+        page = self.report.read_text("utf-8").replace("&", "&amp;").replace('"', "&quot;")
+        return (
+            f'<iframe sandbox="allow-scripts" srcdoc="{page}" width="100%" height="600"></iframe>'
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def status(self) -> str:
+        """running, finished, interrupted, failed or, of a process that was killed, killed."""
+        return "running" if self.is_running else self.summary.get("status", "killed")
+
+    @property
+    def summary(self) -> Row:
+        """summary.json: status, steps, seconds, first and best evaluation; {} while it runs."""
+        return {} if self.is_running else RunFolder(self.folder).read_summary()
+
+    @property
+    def config(self) -> Row:
+        """All options as they were resolved."""
+        return tomllib.loads((self.folder / CONFIG).read_text("utf-8"))
+
+    @property
+    def rows(self) -> list[Row]:
+        """metrics.jsonl so far."""
+        return RunFolder(self.folder).read_metrics(lambda damaged: None)
+
+    @property
+    def metrics(self) -> Any:
+        """A pandas.DataFrame of `rows`, by step."""
+        import pandas
+
+        return pandas.DataFrame(self.rows).set_index("step")
+
+    def rollouts(self, step: int | None = None) -> list[Row]:
+        """Every completion of a step, by default the last: prompt, completion, answer, rewards."""
+        folder = self.folder / ROLLOUTS
+        files = sorted(folder.glob("step_*.jsonl"))
+        path = files[-1] if step is None else folder / f"step_{step:06d}.jsonl"
+        return list(read_jsonl(path))
+
+    @property
+    def report(self) -> Path:
+        return self.folder / REPORT
+
+    @property
+    def adapter(self) -> Path | None:
+        """The newest that is saved."""
+        return newest_numbered(self.folder / ADAPTERS, "v")
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows of metrics, each as soon as it is written, until the run has ended."""
+        seen = 0
+        while True:
+            is_running = self.is_running
+            rows = self.rows
+            yield from rows[seen:]
+            seen = len(rows)
+            if not is_running:
+                self.wait()
+                return
+            time.sleep(POLL_S)
+
+    def wait(self) -> "Run":
+        """Until it has ended; Ctrl-C ends it after the step that is under way. RunError where it
+        has failed."""
+        if self._process is not None:
+            try:
+                code = self._process.wait()
+            except KeyboardInterrupt:
+                self.stop()
+                raise
+            _raise(code, self._said)
+        return self
+
+    def stop(self) -> "Run":
+        """Ends it: the last whole step and its adapter are saved."""
+        if self._process is not None and self.is_running:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait()
+        return self
+
+    def _follow(self) -> None:
+        """Prints what the process says."""
+        assert self._process is not None and self._process.stdout is not None
+        for line in self._process.stdout:
+            self._said.append(line.rstrip())
+            print(line, end="", flush=True)
+
+
+def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
+    with tempfile.TemporaryDirectory() as scratch:
+        begun = Path(scratch, "begun")
+        process = _process([command, *_flags(options)], {BEGUN: str(begun)}, subprocess.STDOUT)
+        run = Run("", process)
+        follower = threading.Thread(target=run._follow, daemon=True)
+        follower.start()
+        try:
+            while not begun.exists() and run.is_running:
+                time.sleep(POLL_S)
+        except KeyboardInterrupt:
+            run.stop()
+            raise
+        if begun.exists():
+            run.folder = Path(begun.read_text())
+    if wait or not run.is_running:
+        run.wait()
+        follower.join()
+    return run
+
+
+def _process(
+    words: list[str], variables: Mapping[str, str] = {}, stderr: int = subprocess.PIPE, **more: Any
+) -> "subprocess.Popen[str]":
+    """The command line in a session of its own, so that Ctrl-C reaches it once, from here."""
+    path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
+    return subprocess.Popen(
+        [sys.executable, "-m", "unslothrl", *words], env=environment, text=True, encoding="utf-8",
+        stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
+        **{"stdout": subprocess.PIPE, **more},
+    )  # fmt: skip
+
+
+def _raise(code: int, said: list[str]) -> None:
+    """What the command line has said of a mistake or a failure; nothing where it was stopped."""
+    if code in (0, 128 + signal.SIGINT):
+        return
+    line = next((line for line in reversed(said) if line.startswith(SAID)), f"exit code {code}")
+    raise (UserError if code == 2 else RunError)(line.removeprefix(SAID))
+
+
+# Options as flags
+
+
+def _flags(options: Mapping[str, Any]) -> list[str]:
+    """The flags of options by name; what is an object becomes a file that holds it."""
+    flags: list[str] = []
+    named = {f"objective.{k}": v for k, v in options.get("objective", {}).items()}
+    for name, value in {**options, **named}.items():
+        if isinstance(value, bool):
+            flags.append(f"--{name if value else off(name)}")
+        elif value is not None and name != "objective":
+            flags += [f"--{name}={text}" for text in _texts(name, value)]
+    return flags
+
+
+def _texts(name: str, value: Any) -> list[str]:
+    if name == "dataset" and isinstance(value, list):
+        content = "".join(json.dumps(row) + "\n" for row in value)
+        return [str(_file("rows.jsonl", content.encode()))]
+    if isinstance(value, Mapping):  # several evaluation sets
+        return [f"{key}={each}" for key, each in value.items()]
+    values = value if isinstance(value, list | tuple) else [value]
+    return [_by_name(each) if name in OBJECTS else str(each) for each in values]
+
+
+def _by_name(value: Any) -> str:
+    """`file.py:name` of an object, in the file that defines it or in one that is written."""
+    if isinstance(value, str | Path):
+        return str(value)
+    name = getattr(value, "__name__", "OBJECTIVE")
+    module = sys.modules.get(getattr(value, "__module__", ""))
+    file = getattr(module, "__file__", None)
+    if file and module.__name__ != "__main__" and getattr(module, name, None) is value:
+        path = Path(file)
+    else:
+        path = _file(f"{name}.py", _pickled(value, name).encode())
+    return str(path) if name == "OBJECTIVE" else f"{path}:{name}"
+
+
+def _pickled(value: Any, name: str) -> str:
+    """Python that makes an object again; of a function, one with the same parameters, which are
+    read from its text before it runs."""
+    import cloudpickle
+
+    if not name.isidentifier():
+        raise UserError(f"{name} has no name: define it with `def`, or name it as file.py:name")
+    own = "_object" if inspect.isfunction(value) else name
+    text = f"import cloudpickle\n\n{own} = cloudpickle.loads({cloudpickle.dumps(value)!r})\n"
+    if own == name:
+        return text
+    empty = inspect.Parameter.empty  # a default is the function's own: it is left out of the call
+    parameters = [
+        each.replace(annotation=empty, default=empty if each.default is empty else ...)
+        for each in inspect.signature(value).parameters.values()
+    ]
+    rest = [each.name for each in parameters if each.kind == inspect.Parameter.VAR_KEYWORD]
+    named = {each.name for each in parameters} - {*rest}
+    signature = str(inspect.Signature(parameters)).replace("Ellipsis", "...")
+    is_async = inspect.iscoroutinefunction(value)
+    return f"""{text}
+
+{"async " * is_async}def {name}{signature}:
+    given = {{k: v for k, v in locals().items() if k in {named} and v is not ...}}
+    return {"await " * is_async}_object(**given{"".join(f", **{each}" for each in rest)})
+"""
+
+
+def _file(name: str, content: bytes) -> Path:
+    """Of what is given as an object: the same content is the same file, which a resumed run finds
+    unless the system has cleared it away."""
+    folder = cache_folder() / "objects" / hashlib.sha256(content).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / name, content)
+    return folder / name
