@@ -1,4 +1,4 @@
-"""What docs/contributing.md says of a reward: one new file is all that a new `--reward` takes."""
+"""What CONTRIBUTING.md says of a reward: one new file is all that a new `--reward` takes."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""docs/parity.md names a test for everything that three other systems do, and for each
+"""docs/comparison.md names a test for everything that three other systems do, and for each
 fault that was found; and tests of rows that no other file has."""
 
 import re
@@ -17,7 +17,7 @@ FOUND = "What use and attack have found"
 
 @pytest.mark.parametrize(("names", "at_least"), [(SYSTEMS, 100), ((FOUND,), 25)])
 def test_every_row_names_a_test_that_exists(names, at_least):
-    parts = (ROOT / "docs" / "parity.md").read_text().split("\n## ")[1:]
+    parts = (ROOT / "docs" / "comparison.md").read_text().split("\n## ")[1:]
     sections = {part.partition("\n")[0]: part.splitlines() for part in parts}
     assert list(sections) == [*SYSTEMS, FOUND, "The GPU set without a GPU"]
     lines = [line for name in names for line in sections[name]]
