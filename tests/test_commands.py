@@ -22,11 +22,12 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [*sorted(ROOT.glob("[ACR]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
 SMALL = "--max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers --cluster local"
 REPLACED = {
+    "unslothrl grpo": "unslothrl train --learner grpo",
     "<run>": "first",
     "unslothrl doctor": "unslothrl doctor --no_self_test",  # tests/test_doctor.py has that
     "<another>": "a",

@@ -64,7 +64,8 @@ def test_every_reward_is_documented():
         assert f"| {builtin.load(name).weight:g} |" in row
 
 
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("recipes/*"))]
+TEXTS = [*sorted(ROOT.glob("[ACR]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS += sorted(ROOT.glob("recipes/*"))
 OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
     r"|vllm |llama-server |ollama |docker )"
