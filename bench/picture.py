@@ -12,6 +12,7 @@ RESULTS = ROOT / "bench" / "results" / "embedded-cpu.json"
 PICTURE = ROOT / "docs" / "images" / "learning.svg"
 WIDTH, HEIGHT = 720, 280
 LEFT, RIGHT, TOP, BOTTOM = 60, 220, 34, 40  # margins
+TITLE = "share of 200 held-out problems solved (pass@1), three seeds"
 TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)  # of pass@1
 KINDS = {"seed": ("trained", "GRPO"), "shuffled": ("control", "control: shuffled rewards")}
 STYLE = """
@@ -36,7 +37,7 @@ def picture(runs: dict[str, dict]) -> str:
     """-> the SVG of the runs' pass@1, those with shuffled rewards in grey."""
     curves = {name: run["pass@1 by step"] for name, run in runs.items()}
     steps = sorted({step for curve in curves.values() for step, _ in curve})
-    parts = [f"<text x='{LEFT - 44}' y='18'>share of 200 held-out problems solved (pass@1), three seeds</text>"]
+    parts = [f"<text x='{LEFT - 44}' y='18'>{TITLE}</text>"]
     for tick in TICKS:
         y = up(tick)
         parts.append(f"<path class='grid' d='M{LEFT} {y:.1f}H{WIDTH - RIGHT}'/>")

@@ -22,7 +22,9 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
-TEXTS = [*sorted(ROOT.glob("[ACR]*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
+TEXTS += sorted((ROOT / "docs").glob("*.md"))
+REWARDS = ROOT / "docs" / "rewards.md"
 COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
 SMALL = "--max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers --cluster local"
@@ -73,7 +75,8 @@ def folder(tmp_path_factory):
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
-    for name, text in environments_page.files().items():
+    rewards = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", REWARDS.read_text(), re.DOTALL)
+    for name, text in [*environments_page.files().items(), *rewards]:
         (folder / name).write_text(text)
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")

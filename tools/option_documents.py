@@ -19,9 +19,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 WIDTH = 110  # of a description; the rest of a longer one is in a row below
 INTRODUCTION = f"""# Options
 
-All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. `unslothrl train --help` shows
-the {len(EVERYDAY)} everyday ones, which are in bold here, and `unslothrl train --help_all` shows all. Each can
-also be a line of a recipe (`lr = 1e-5` in a TOML file, for `--recipe`; those of the objective may
+All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. \
+`unslothrl train --help` shows the {len(EVERYDAY)} everyday ones, which are in bold here, and
+`unslothrl train --help_all` shows all. Each can also be a line of a recipe (`lr = 1e-5` in a \
+TOML file, for `--recipe`; those of the objective may
 stand in its section `[objective]`, without that word before them). Flags may be written with dashes
 (`--max-steps`).
 
