@@ -39,6 +39,7 @@ REPLACED = {
     "GB": "12",
     "--learner X": "--learner grpo",
     "~/my-model": "my-model",
+    **{f"runs/{name}": f"stages/{name}" for name in ("taught", "preferred", "judge")},
 }
 NOT_RUN = {
     "$head": "a cluster of SLURM's",
@@ -100,7 +101,8 @@ def arguments(command: str) -> list[str]:
     runs = "--resume" in words and "auto" not in words
     if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
-    if words[0] in STAGES and "--resume" not in words:
+    if words[0] in STAGES and not {"--resume", "--help"} & {*words}:
+        words += ["--output_dir", "stages"]  # the newest of runs/ is one of RL
         words += ["--max_steps", "2", "--batch_size", "2", "--eval_problems", "4"]
         words += ["--reference", "adapter"] if words[0] == "dpo" else []
     if words[0] == "eval":
