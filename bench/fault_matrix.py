@@ -24,6 +24,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -171,6 +172,7 @@ def shown(said: str) -> str:
     if not said or said.startswith("nothing"):
         return said or "nothing"
     shortened = re.sub(r"[^ ]*/faults-[^ /]*/", "", said.strip())
+    shortened = textwrap.shorten(shortened, 140, placeholder=" ...")
     return "`" + shortened.replace("`", "'") + "`"
 
 

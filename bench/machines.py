@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import threading
 import tomllib
 from collections.abc import Iterator
@@ -239,14 +240,14 @@ class Simulated:
         configs = list(self.folder.glob("runs/*/config.toml"))
         if STARTING not in lines or not configs:
             return {}, lines[-1] if lines else "nothing"
-        return tomllib.loads(configs[0].read_text()), "up to the first GPU process"
+        return tomllib.loads(configs[0].read_text()), "starts"
 
 
 def row(name: str, simulated: Simulated, problems: Path) -> str:
     goes_on, check = simulated.check()
     cells = [name, check]
     if not goes_on:
-        return f"| {' | '.join(cells)} |{' - |' * 8}"
+        return f"| {name} | {textwrap.shorten(check, 120, placeholder=' ...')} |{' - |' * 8}"
     options, ended = simulated.train(problems)
     if not options:
         return f"| {' | '.join(cells)} |{' - |' * 7} {ended} |"
@@ -265,7 +266,7 @@ def row(name: str, simulated: Simulated, problems: Path) -> str:
         simulated.doctor(),
         ended,
     ]
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(textwrap.shorten(cell, 30, placeholder=' ...') for cell in cells)} |"
 
 
 def page() -> str:

@@ -16,6 +16,6 @@ def files() -> dict[str, str]:
 
 def commands() -> list[str]:
     """Every command that trains, in its order."""
-    pattern = r"^ {4}(python train_distributed\.py .*)$|`(python train_[^`]*)`"
+    pattern = r"^ {4}(unslothrl (?:grpo|train) .*)$|`(unslothrl train [^`]*)`"
     found = [" ".join((block or line).split()) for block, line in re.findall(pattern, PAGE, re.M)]
     return [command for command in found if " suites/" not in command]  # which is tested by itself

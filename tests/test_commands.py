@@ -22,11 +22,14 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.weights import base_model
 
 ROOT = Path(__file__).parents[1]
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
+TEXTS += sorted((ROOT / "docs").glob("*.md"))
+REWARDS = ROOT / "docs" / "rewards.md"
 COMMAND = re.compile(r"^ {4,}((?:unslothrl|python train_distributed\.py)(?: .*)?)$", re.MULTILINE)
 INLINE = re.compile(r"`((?:unslothrl|python train_distributed\.py) [^`]*)`")
 SMALL = "--max_steps 2 --batch_size 6 --number_of_actors 0 --engine transformers --cluster local"
 REPLACED = {
+    "unslothrl grpo": "unslothrl train --learner grpo",
     "<run>": "first",
     "unslothrl doctor": "unslothrl doctor --no_self_test",  # tests/test_doctor.py has that
     "<another>": "a",
@@ -36,11 +39,12 @@ REPLACED = {
     "GB": "12",
     "--learner X": "--learner grpo",
     "~/my-model": "my-model",
+    **{f"runs/{name}": f"stages/{name}" for name in ("taught", "preferred", "judge")},
 }
 NOT_RUN = {
     "$head": "a cluster of SLURM's",
     "--ray_address": "a cluster: tests/test_joining.py",
-    "--reward length": "the example of docs/contributing.md: tests/test_newcomer_reward.py",
+    "--reward length": "the example of CONTRIBUTING.md: tests/test_newcomer_reward.py",
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
@@ -72,7 +76,8 @@ def folder(tmp_path_factory):
     (folder / "mine.py").write_text(
         "def reward(completion, answer):\n    return float(answer in completion)\n"
     )
-    for name, text in environments_page.files().items():
+    rewards = re.findall(r"```python\n# (\S+\.py)\n(.*?)```", REWARDS.read_text(), re.DOTALL)
+    for name, text in [*environments_page.files().items(), *rewards]:
         (folder / name).write_text(text)
     shutil.copytree(ROOT / "examples", folder / "examples")
     shutil.copytree(base_model.prepare("embedded"), folder / "my-model")
@@ -96,7 +101,8 @@ def arguments(command: str) -> list[str]:
     runs = "--resume" in words and "auto" not in words
     if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
-    if words[0] in STAGES and "--resume" not in words:
+    if words[0] in STAGES and not {"--resume", "--help"} & {*words}:
+        words += ["--output_dir", "stages"]  # the newest of runs/ is one of RL
         words += ["--max_steps", "2", "--batch_size", "2", "--eval_problems", "4"]
         words += ["--reference", "adapter"] if words[0] == "dpo" else []
     if words[0] == "eval":

@@ -28,7 +28,7 @@ def scored_by(source: str, function: str, texts=("ab", "c"), **options):
 
 def test_the_documented_function_for_trl_runs():
     docs = Path(__file__).parents[1] / "docs" / "rewards.md"
-    source = docs.read_text().split("```python\n")[2].split("```")[0]
+    source = docs.read_text().split("```python\n")[4].split("```")[0]
     found = scored_by(source, "correctness", ("so 7", "no"))
     assert (found.rewards["correctness"], found.failures) == ([2.0, 0.0], [])
 

@@ -1,7 +1,9 @@
 """The examples in the documents run as they are, and what the documents name exists."""
 
 import contextlib
+import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,7 @@ def test_the_example_has_the_gradient_of_its_formula(tmp_path):
 
 @pytest.mark.real
 def test_the_documented_rewards_run(tmp_path):
-    text = python_of("rewards.md").replace("    ...", "    return level")
+    text = python_of("rewards.md", 2).replace("    ...", "    return level")
     (tmp_path / "mine.py").write_text(text)
     made = [
         completed("<answer>7</answer>", 2, "7", {"level": 3}, "P"),
@@ -57,6 +59,16 @@ def test_the_documented_rewards_run(tmp_path):
     assert (scored.rewards, scored.failures) == (expected, [])
 
 
+def test_the_tutorials_rewards_earn_what_it_says():
+    page = (ROOT / "docs" / "rewards.md").read_text()
+    made = [json.loads(line) for line in re.findall(r"^ {4}(\{.*\})$", page, re.MULTILINE)[:3]]
+    for number, expected in enumerate(([1.93, 2.5, 50], [1.93, 0, 0])):
+        defined: dict = {}
+        exec(python_of("rewards.md", number), defined)
+        earned = [defined["brief"](row["completion"], row["answer"]) for row in made]
+        assert [round(each, 2) for each in earned] == expected
+
+
 def test_every_reward_is_documented():
     text = (ROOT / "docs" / "rewards.md").read_text()
     for name in builtin.names():
@@ -64,7 +76,9 @@ def test_every_reward_is_documented():
         assert f"| {builtin.load(name).weight:g} |" in row
 
 
-TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted(ROOT.glob("recipes/*"))]
+TEXTS = [*(ROOT / f"{name}.md" for name in ("README", "AGENTS", "CONTRIBUTING"))]
+TEXTS += sorted((ROOT / "docs").glob("*.md"))
+TEXTS += sorted(ROOT.glob("recipes/*"))
 OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
     r"|vllm |llama-server |ollama |docker )"
@@ -77,6 +91,7 @@ OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, m
 OTHERS |= {"help", "help_all", "objective", "install_completion", "show_completion"}
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+(?:\.[a-z_]+)?)")
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
+ADDRESS = re.compile(r"https?://[\w.-]+/[\w.-]+/unslothrl\b")
 METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>./]+)`")
 
 
@@ -108,6 +123,25 @@ def test_every_link_within_the_repository_leads_somewhere():
         target = (path.parent / name).resolve() if name else path
         assert target.exists() and target.is_relative_to(ROOT), link
         assert not anchor or anchor in anchors(target), link
+
+
+def test_pages_are_few_lines_short_and_all_found_from_the_index():
+    pages = sorted((ROOT / "docs").glob("*.md"))
+    assert len(pages) <= 20 and len((ROOT / "README.md").read_text().splitlines()) <= 125
+    assert [
+        path for path in TEXTS for line in path.read_text().splitlines() if len(line) > 200
+    ] == []
+    index = (ROOT / "docs" / "index.md").read_text()
+    linked = {link.partition("#")[0] for link in LINK.findall(index)}
+    assert {path.name for path in pages} - {"index.md"} <= linked
+
+
+def test_the_repositorys_address_is_one_setting():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    address = settings["tool"]["unslothrl"]["repository"]
+    shown = [*TEXTS, *ROOT.glob("notebooks/*"), *ROOT.glob(".github/*/*"), ROOT / "CITATION.cff"]
+    found = {(path.name, each) for path in shown for each in ADDRESS.findall(path.read_text())}
+    assert {each for _, each in found} == {address} and len(found) >= 2  # the notebooks
 
 
 def test_the_picture_is_of_the_committed_results(monkeypatch):

@@ -35,6 +35,7 @@ def trained(command: str, folder: Path, monkeypatch) -> list[dict]:
     """Runs a documented command, shorter. -> its episodes, and checks the record of both steps."""
     monkeypatch.chdir(folder)
     name = f"run{len(list(folder.glob('runs/*')))}"
+    command = command.replace("unslothrl grpo", "unslothrl train --learner grpo")
     words = re.sub(r"--eval_candidates \d+", "", command).split()[2:]
     few = [word for key, value in FEW.items() for word in (f"--{key}", str(value))]
     assert cli.main([*words, *few, "--run_name", name]) == 0
@@ -156,7 +157,7 @@ def test_rewards_judge_what_the_model_wrote(reward, folder, monkeypatch):
     (folder / "judge.py").write_text(JUDGE)
     (folder / "echo.py").write_text(ECHO)
     command = (
-        "python train_distributed.py --learner grpo --environment echo.py:Echo "
+        "unslothrl grpo --environment echo.py:Echo "
         f"--max_new_tokens 20 --max_episode_tokens 60 --reward {reward}"
     )
     for episode in trained(command, folder, monkeypatch):

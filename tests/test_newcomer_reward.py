@@ -1,4 +1,4 @@
-"""What docs/contributing.md says of a reward: one new file is all that a new `--reward` takes."""
+"""What CONTRIBUTING.md says of a reward: one new file is all that a new `--reward` takes."""
 
 import sys
 from pathlib import Path
@@ -17,7 +17,7 @@ from unslothrl.runs.resolve import resolve
 @pytest.mark.real
 def test_a_new_file_is_a_new_reward_with_a_column_of_its_own(tmp_path, monkeypatch):
     """Of the package, which has a second folder here."""
-    page = Path(__file__).parents[1] / "docs" / "contributing.md"
+    page = Path(__file__).parents[1] / "CONTRIBUTING.md"
     text = page.read_text().split("## A reward in one file\n")[1]
     (tmp_path / "length.py").write_text(text.split("```python\n")[1].split("```")[0])
     monkeypatch.setattr(builtin, "__path__", [*builtin.__path__, str(tmp_path)])

@@ -1,4 +1,4 @@
-"""docs/options.md and docs/troubleshooting.md say what the code says."""
+"""docs/options.md and docs/faq.md say what the code says."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ from unslothrl.config.values import RUN
 from unslothrl.runs.resolve import resolve
 
 ROOT = Path(__file__).parents[1]
-TROUBLES = (ROOT / "docs" / "troubleshooting.md").read_text()
+TROUBLES = (ROOT / "docs" / "faq.md").read_text()
 
 
 def test_the_page_is_up_to_date_and_every_option_has_a_row():

@@ -93,7 +93,7 @@ HEADER = (
 
 
 def row(record: dict) -> str:
-    """The row of a table of docs/measured.md, under `HEADER`; "-": not measured."""
+    """The row of a table of docs/results.md, under `HEADER`; "-": not measured."""
     stages = {stage["name"]: stage for stage in record["stages"] if stage["status"] == "good"}
     run = [stage for stage in record["stages"] if stage["status"] != "skipped"]
     gpu = record["gpu"] or {"name": record["machine"], "driver": "-"}
