@@ -3,7 +3,7 @@
     python train_distributed.py --learner grpo
 
 Without a GPU this trains the package's own tiny base on arithmetic; with one, Qwen2.5 on MATH-500.
-`--help` lists the everyday options, `--help_all` all of them; `--recipe` takes a file of options,
+`--help` lists the everyday options, `--help-all` all of them; `--recipe` takes a file of options,
 or a name from recipes/.
 """
 

@@ -211,7 +211,7 @@ class Simulated:
         return not faults, "; ".join(faults or warned) or "ok"
 
     def doctor(self) -> str:
-        checks = json.loads(self.said("-m", "unslothrl", "doctor", "--no_self_test", "--json"))
+        checks = json.loads(self.said("-m", "unslothrl", "doctor", "--no-self-test", "--json"))
         wanted = ("GPU", "compiler")
         bad = [c for c in checks["checks"] if c["name"] in wanted and c["status"] != "ok"]
         return "; ".join(f"{c['status']}: {c['found']}: {c['remedy']}" for c in bad) or "ok"

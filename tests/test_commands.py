@@ -17,7 +17,9 @@ import environments_page
 import pytest
 from few_cases import few
 
+from unslothrl.algorithms import objectives
 from unslothrl.commands import cli
+from unslothrl.commands.flags import EXAMPLES
 from unslothrl.embedded import task as arithmetic
 from unslothrl.weights import base_model
 
@@ -48,7 +50,7 @@ NOT_RUN = {
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
-    "--install_completion": "it writes into the home folder: tests/test_cli.py",
+    "--install-completion": "it writes into the home folder: tests/test_cli.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 WITH_A_MODEL = ("train", "eval", "ask", "chat", "export", "--resume")
@@ -61,6 +63,7 @@ def documented() -> list[str]:
     for text in (path.read_text() for path in TEXTS):
         inline = [line for line in INLINE.findall(text) if len(line.split()) > 2]  # not just a name
         found += [*COMMAND.findall(text), *inline]
+    found += [f"unslothrl {example}" for example in EXAMPLES.splitlines()]
     return list(dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in found))
 
 
@@ -97,9 +100,11 @@ def arguments(command: str) -> list[str]:
         command = command.replace(old, new)
     words = shlex.split(command.partition(" < ")[0])
     words = words[1:] if words[0] == "unslothrl" else words[2:]
+    if words[0] in objectives.names():
+        words = ["train", "--learner", *words]
     is_training = words[0].startswith("--") or words[0] == "train"
     runs = "--resume" in words and "auto" not in words
-    if is_training and not runs and not {"--help", "--show_completion"} & {*words}:
+    if is_training and not runs and not {"--help", "--show-completion"} & {*words}:
         words = ["plan", *(word for word in words if word != "train")]
     if words[0] in STAGES and not {"--resume", "--help"} & {*words}:
         words += ["--output_dir", "stages"]  # the newest of runs/ is one of RL

@@ -21,7 +21,7 @@ INTRODUCTION = f"""# Options
 
 All {len(OPTIONS)} options of `unslothrl train`, which `unslothrl plan` also takes. \
 `unslothrl train --help` shows the {len(EVERYDAY)} everyday ones, which are in bold here, and
-`unslothrl train --help_all` shows all. Each can also be a line of a recipe (`lr = 1e-5` in a \
+`unslothrl train --help-all` shows all. Each can also be a line of a recipe (`lr = 1e-5` in a \
 TOML file, for `--recipe`; those of the objective may
 stand in its section `[objective]`, without that word before them). Flags may be written with dashes
 (`--max-steps`).

@@ -42,13 +42,13 @@ train --recipe tiny-cpu --max_steps 30
 train --resume auto
 sft --dataset embedded --max_steps 50
 sft --recipe sft-cpu
-sft --resume auto
+sft --recipe sft-cpu --lr 1e-4
 dpo --dataset embedded --max_steps 50
 dpo --recipe dpo-cpu --beta 0.2
-dpo --resume auto
+dpo --recipe dpo-cpu --lr 1e-5
 rm --dataset embedded --max_steps 50
 rm --recipe rm-cpu
-rm --resume auto
+rm --recipe rm-cpu --lr 1e-4
 doctor
 doctor --no-self-test
 doctor --json
