@@ -1,5 +1,6 @@
 """Runs from Python: the adapter of the command line, objects as options, following a run."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -84,3 +85,13 @@ def test_objectives_classes_and_rows_may_be_objects(functions):
     exec(Path(flags["learner"]).read_text(), names)
     assert names["OBJECTIVE"] == Objective()
     assert Path(flags["dataset"]).read_text().count("347") == 4
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_page_run(capfd):
+    page = (Path(__file__).parents[1] / "docs" / "python-api.md").read_text()
+    names: dict = {"__name__": "__main__"}
+    for example in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+        exec(example, names)
+    printed = capfd.readouterr().out
+    assert "finished)" in printed and "rollout/score" in printed and "interrupted" in printed
