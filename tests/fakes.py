@@ -125,8 +125,9 @@ class FakeEngine:
     def versions_unloaded(self) -> int:
         return self.versions_loaded - self.versions_held
 
-    def canary(self, shape: AdapterShape) -> None:
+    def canary(self, shape: AdapterShape) -> int:
         """There is no model that could do without it."""
+        return 8
 
     def sleep(self) -> None:
         self.is_asleep = True
@@ -225,9 +226,9 @@ class FakeGenerator:
         self.submitted = []
         return groups[::-1], NOTHING_DONE
 
-    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple:
         self.calls += ["canary"] * (shape is not None)
-        return "", "base"
+        return "", "base", 8
 
     def close(self) -> None:
         self.calls.append("close")

@@ -61,11 +61,11 @@ def test_who_has_a_canary():
 
 def test_another_base_and_another_sandbox_are_named():
     checks = Checks("bubblewrap")
-    assert checks.problem("learner-0", ("", "a" * 8)) is None
-    base = checks.problem("actor-1", ("", "b" * 8))
+    assert checks.problem("learner-0", ("", "a" * 8, 8)) is None
+    base = checks.problem("actor-1", ("", "b" * 8, 8))
     assert isinstance(base, RunError)
     assert str(base).startswith("actor-1 holds a different 4-bit base (bbbbbbbb)")
-    sandbox = checks.problem("actor-2", ("no bubblewrap here", "a" * 8))
+    sandbox = checks.problem("actor-2", ("no bubblewrap here", "a" * 8, None))
     assert isinstance(sandbox, UserError) and str(sandbox) == "actor-2: no bubblewrap here"
 
 

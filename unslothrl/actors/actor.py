@@ -275,11 +275,11 @@ class Actor:
 
     def check(
         self, level: str | None, shape: AdapterShape | None = None, base_hash: str | None = None
-    ) -> tuple[str, str]:
+    ) -> tuple[str, str, int | None]:
         """Takes the sandbox that the run has chosen for programs; with a `shape` see
         `Engine.canary`. -> (why the sandbox does not work here, "" where it does; a hash of the
-        packed 4-bit weights: the engine's, or `base_hash`)."""
-        refusal = ""
+        packed 4-bit weights: the engine's, or `base_hash`; what the canary returns)."""
+        refusal, changed = "", None
         if base_hash is None:
             base_hash = self.engine.fingerprint()
         try:
@@ -288,8 +288,8 @@ class Actor:
             refusal = str(error)
         if shape is not None:
             with self._named():
-                self.engine.canary(shape)
-        return refusal, base_hash
+                changed = self.engine.canary(shape)
+        return refusal, base_hash, changed
 
     def start_profile(self) -> None:
         self.profiler.arm()

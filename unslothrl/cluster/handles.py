@@ -21,6 +21,7 @@ from unslothrl.weights.adapter import Adapter, AdapterShape
 
 STALL_S = 5.0  # between two looks that follow one another within a second
 T = TypeVar("T")
+Found = tuple[str, str, int | None]  # by a process of itself, see `Actor.check`
 Collected = tuple[Sequence[tuple[int, Group]], dict[str, Any]]
 """What an actor hands over: complete groups, by their assignments' index, and metrics (see
 `actor.Actor.collect`)."""
@@ -75,7 +76,7 @@ class ActorHandle:
         """Makes `adapter` the policy. It is fetched first, while earlier calls still run."""
         return self.transport.call("load", adapter, self.transport.fetch(adapter))
 
-    def check(self, level: str | None, shape: AdapterShape | None = None) -> Call[tuple[str, str]]:
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> Call[Found]:
         return self.transport.call("check", level, shape)
 
     def start_profile(self) -> Call[None]:
@@ -277,6 +278,7 @@ class Checks:
     base_hash: str = ""  # of the 4-bit base, as the first process has it
     shape: AdapterShape | None = None  # of the run's adapters; None: no canary
     learners_generate: bool = False  # so that they have a canary too
+    record: Callable[[dict[str, Any]], None] = lambda found: None  # gets what each has found
 
     def ask_shape(self, cluster: Cluster) -> None:
         """From now on every process that draws has a canary: see `Engine.canary`."""
@@ -298,14 +300,15 @@ class Checks:
                 note(f"{error}: started again")
                 cluster.start_again(error.name)
 
-    def call(self, handle: ActorHandle) -> Call[tuple[str, str]]:
+    def call(self, handle: ActorHandle) -> Call[Found]:
         draws = self.learners_generate or not isinstance(handle, LearnerHandle)
         return handle.check(self.level, self.shape if draws else None)
 
-    def problem(self, name: str, found: tuple[str, str]) -> UserError | RunError | None:
+    def problem(self, name: str, found: Found) -> UserError | RunError | None:
         """What is wrong with a process, by what its `check` found: it cannot sandbox programs as
         the others do, or holds another base."""
-        refusal, base_hash = found
+        refusal, base_hash, changed = found
+        self.record({"process": name, "base": base_hash, "changed_by_adapter": changed})
         if refusal:
             return UserError(f"{name}: {refusal}")
         self.base_hash = self.base_hash or base_hash

@@ -64,10 +64,10 @@ class Engine(Protocol):
         numbers are new ones. An older version is unloaded when its last request is done.
         """
 
-    def canary(self, shape: AdapterShape) -> None:
+    def canary(self, shape: AdapterShape) -> int:
         """Shows with random adapters of that shape that requests are drawn under the one that is
-        loaded: see `engines.canary`. Before any is loaded; leaves nothing behind. Raises
-        AdapterMismatch."""
+        loaded: see `engines.canary`. Before any is loaded; leaves nothing behind. -> how many
+        completions have changed. Raises AdapterMismatch."""
 
     def sleep(self) -> None:
         """Gives the device to others: nothing will be drawn for a while, and a model that is shared

@@ -42,10 +42,10 @@ NONE, FIRST, SECOND, NONE_AGAIN = -2, -3, -4, -5  # versions that no learner pub
 Tokens = tuple[int, ...]
 
 
-def check(engine: Engine, shape: AdapterShape) -> None:
-    """Raises AdapterMismatch unless `engine`, with nothing in flight, draws without an effect
-    under a LoRA of zeros, otherwise under a random one, otherwise again under another one that
-    replaces it, and as at first under zeros.
+def check(engine: Engine, shape: AdapterShape) -> int:
+    """-> how many of `PROMPTS` completions a random adapter changes. Raises AdapterMismatch unless
+    `engine`, with nothing in flight, draws without an effect under a LoRA of zeros, otherwise under
+    a random one, otherwise again under another one that replaces it, and as at first under zeros.
 
     Where the first random one changes nothing, stronger ones are tried. The caller sees to it that
     the engine then is as it was.
@@ -69,6 +69,7 @@ def check(engine: Engine, shape: AdapterShape) -> None:
     check_later_tokens(engine, SECOND, prompts, second)
     if not are_alike(drawn(engine, adapter_of(shape, NONE_AGAIN, 0.0), prompts), without):
         raise mismatch(NONE_AGAIN, "with an adapter of zeros they are not as before")
+    return sum(a[0] != b[0] for a, b in zip(first, without, strict=True))
 
 
 def mismatch(version: int, problem: str) -> AdapterMismatch:

@@ -316,7 +316,7 @@ class TransformersEngine:
         if problem is not None:
             raise AdapterMismatch.of(adapter.version, problem)
 
-    def canary(self, shape: AdapterShape) -> None:
+    def canary(self, shape: AdapterShape) -> int:
         """The learner's weights make room for the random ones meanwhile."""
         assert self.newest is None, "an engine that has a version would have to load it again"
         has_own_base, self.has_own_base = self.has_own_base, True
@@ -324,7 +324,7 @@ class TransformersEngine:
         parameters = self.backend.parameters()
         before = {name: p.detach().to("cpu", copy=True) for name, p in parameters.items()}
         try:
-            canary.check(self, shape)
+            return canary.check(self, shape)
         finally:
             self.close()
             with torch.no_grad():

@@ -159,11 +159,11 @@ class VllmEngine:
             on_error.pop_all()
         return number, LoadedVersion(adapter.version, request, files)
 
-    def canary(self, shape: AdapterShape) -> None:
+    def canary(self, shape: AdapterShape) -> int:
         assert not self.loaded, "an engine that has a version would have to load it again"
         counts = self.sampled_tokens, self.versions_loaded, self.versions_unloaded
         try:
-            canary.check(self, shape)
+            return canary.check(self, shape)
         finally:
             self.abort(list(self.in_flight))
             for number in list(self.loaded):

@@ -73,7 +73,7 @@ class Learner:
         self.make_room()
         return loaded
 
-    def check(self, level: str | None, shape: AdapterShape | None = None) -> tuple[str, str]:
+    def check(self, level: str | None, shape: AdapterShape | None = None) -> Any:
         """See `Actor.check`; the hash is of the base that is trained on."""
         base_hash = self.backend.fingerprint()
         if shape is not None:

@@ -92,6 +92,7 @@ class RlRun(Job):
         processes = self.cluster = cluster.start(started, self.base, self.machine, view.stage)
         view.stage("trying out what has started")
         checks = Checks(self.level, learners_generate=config.learner_generates)
+        checks.record = lambda found: folder.add_check({"step": self.progress()[0], **found})
         checks.check_started(processes, view.note)
         self.base_hash = checks.base_hash
         self.use = replace(self.use, base_hash=checks.base_hash)

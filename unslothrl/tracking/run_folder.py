@@ -31,7 +31,7 @@ from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
-ERROR, ORIGIN = "error.txt", "run.json"
+ERROR, ORIGIN, CHECKS = "error.txt", "run.json", "checks.jsonl"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # of a stage: the fingerprints of its tables
@@ -150,6 +150,12 @@ class RunFolder:
             )
         folder.lock = locked(folder.path)
         return folder
+
+    def add_check(self, row: Mapping[str, Any]) -> None:
+        """What a process has found of itself when it started, and after which step; what an export
+        was found to be."""
+        with (self.path / CHECKS).open("ab") as file:
+            file.write(json_line(row))
 
     def discard(self) -> None:
         """Undoes `create`, for a run that is refused before it begins."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unslothrl.cluster.causes import summary_of
-from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, counted
+from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, Found, counted
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -199,7 +199,7 @@ class Pool:
     def _check(self, member: Member) -> None:
         """Before a process that has started works: is it like the others?"""
 
-        def checked(found: tuple[str, str]) -> None:
+        def checked(found: Found) -> None:
             error = self.checks.problem(member.name, found)
             if error is None:
                 self._load(member)
