@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
+import safetensors.torch
 import torch
 from adapters import write
 from fake_hub import hub
@@ -77,6 +79,31 @@ def test_the_command_writes_a_model_that_others_load(trained, tmp_path, capsys):
     assert f"`{base.name}`, a local model" in card and str(base.parent) not in card
     assert [path.name for path in target.parent.iterdir()] == ["merged"]  # nothing half-written
     assert cli.main(["export", *arguments]) == 2  # it is there
+
+
+def test_a_copy_of_the_base_is_not_exported(trained, tmp_path, capsys, monkeypatch):
+    """Because the adapter changes nothing, or because a merge has lost it."""
+    from peft.tuners.lora.bnb import Linear4bit
+
+    base, adapter = trained
+    (tmp_path / "run" / "config.toml").write_text("")
+    tensors = safetensors.torch.load_file(adapter / "adapter_model.safetensors")
+    zero = shutil.copytree(adapter, tmp_path / "zero")
+    safetensors.torch.save_file(
+        {name: tensor * ("lora_A" in name) for name, tensor in tensors.items()},
+        zero / "adapter_model.safetensors",
+    )
+    arguments = ["--model", str(base), "--output", str(tmp_path / "out")]
+    assert cli.main(["export", str(zero), *arguments]) == 1
+    assert "copy of the base" in capsys.readouterr().err and not (tmp_path / "out").exists()
+    with monkeypatch.context() as patch:
+        real = Linear4bit.get_delta_weight
+        patch.setattr(Linear4bit, "get_delta_weight", lambda self, name: 0 * real(self, name))
+        assert cli.main(["export", str(adapter), *arguments]) == 1
+    assert "copy of the base" in capsys.readouterr().err
+    assert cli.main(["export", str(adapter), *arguments]) == 0
+    (row,) = map(json.loads, (tmp_path / "run" / "checks.jsonl").read_text().splitlines())
+    assert row["from_adapter"] < row["from_base"] / 2
 
 
 def test_an_exported_adapter_has_all_that_it_needs(trained, tmp_path):

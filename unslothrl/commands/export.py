@@ -19,7 +19,7 @@ from unslothrl.files import expanded, is_file, staged
 from unslothrl.rewards import model as judge
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import calling, card
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, RunFolder
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
@@ -28,6 +28,7 @@ from unslothrl.weights.base_parts import TEMPLATE_FILE, tokenizer_files
 ADAPTER, MERGED, GGUF = "adapter", "merged", "gguf"
 DEFAULT_TYPE = "f16"
 ROUNDED = 0.97  # share of equal likeliest tokens that rounded weights leave at least
+NEARER = 0.9  # times as far from the base as from the adapter, it is the base: rounding is below
 COMPARED = 20  # prompts
 
 
@@ -127,15 +128,13 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
 
 def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     """The merged model. -> lines to print: how far its logits are from the adapter's."""
-    from unslothrl.export import merging
-
     with_adapter, model = merged(source)
-    alike = merging.likeness(with_adapter, model, prompts_of(source))
+    line = compared(with_adapter, model, source, shown, "merged model")
     model.save_pretrained(folder)
     for path in tokenizer_files(source.base):
         shutil.copyfile(path, folder / path.name)
     write_template(source, folder)
-    return [likeness_line("merged model", alike), *serving.merged_lines(shown, source.folder)]
+    return [line, *serving.merged_lines(shown, source.folder)]
 
 
 def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str]:
@@ -160,12 +159,11 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
     gguf.write(model, converted, folder / file, kind, source.title)
     gguf.round_as_stored(model, kind)
     merging.compute_in_float32(model)
-    alike = merging.likeness(with_adapter, model, prompts_of(source))
+    line = compared(with_adapter, model, source, shown, f"{kind} weights")
     stops = [tokenizer.convert_ids_to_tokens(id) for id in base_model.stop_token_ids(source.base)]
     text = serving.modelfile(file, tokenizer, source.use, stops, adds_bos)
     (folder / serving.MODELFILE).write_text(text, encoding="utf-8")
-    lines = [likeness_line(f"{kind} weights", alike)]
-    return lines + serving.gguf_lines(shown, shown / file, source.use)
+    return [line, *serving.gguf_lines(shown, shown / file, source.use)]
 
 
 def special_ids(source: Source, tokenizer: Any) -> tuple[dict[str, int], bool]:
@@ -193,6 +191,27 @@ def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
 
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     return merging.merged(source.base, source.folder, half_here(), device, stored)
+
+
+def compared(with_adapter: Any, model: Any, source: Source, shown: Path, what: str) -> str:
+    """A line on how far the logits of what is exported are from the adapter's, also for its run's
+    record. RunError where they are the base's."""
+    from unslothrl.export import merging
+
+    prompts = prompts_of(source)
+    alike = merging.likeness(with_adapter, model, prompts)
+    with with_adapter.disable_adapter():
+        base = merging.likeness(with_adapter, model, prompts)
+    if base == alike or base.mean < NEARER * alike.mean:
+        raise RunError(
+            f"export {source.folder}: the {what} would be a copy of the base (its logits are "
+            f"{base.mean:.2g} from the base's, {alike.mean:.2g} from the adapter's): name one "
+            "that has learnt something"
+        )
+    if source.run is not None:
+        means = {"from_adapter": alike.mean, "from_base": base.mean}
+        RunFolder(source.run).add_check({"export": str(shown), "kind": what, **means})
+    return likeness_line(what, alike)
 
 
 def likeness_line(what: str, alike: Any) -> str:
