@@ -7,6 +7,7 @@ from pathlib import Path
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import for_terminal, one_line, plain
+from unslothrl.tracking import proof
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
@@ -28,6 +29,13 @@ def report(names: Sequence[str], output: str | None = None) -> None:
         except WRONG as error:
             raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
     print("\n".join(map(for_terminal, lines)))
+
+
+def prove(names: Sequence[str]) -> int:
+    """Prints the checks of runs. -> the exit code: 1 where one has failed."""
+    found = [check for path in map(folder_of, names) for check in proof.checks(path)]
+    print("\n".join(for_terminal(check.line) for check in found))
+    return int(any(check.passed is False for check in found))
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:

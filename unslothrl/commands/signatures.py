@@ -233,11 +233,19 @@ def report(
         metavar="FILE",
         help="File for a comparison; default: beside the first run, named after the runs.",
     ),
-) -> None:
+    proof: bool = typer.Option(
+        False, "--proof", help="Print what a run proves of itself; exit code 1 if a check fails."
+    ),
+) -> int:
     """Write a run's report.html, a page that compares several runs, or list a folder's runs."""
+    from unslothrl.commands.report import prove
     from unslothrl.commands.report import report as write
 
-    write(runs or [newest_run()], output)
+    names = runs or [newest_run()]
+    if proof:
+        return prove(names)
+    write(names, output)
+    return 0
 
 
 def doctor(

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,7 @@ from unslothrl.runs.run import EarlierRun, Job, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
+from unslothrl.tracking.run_folder import DATA_FILE
 from unslothrl.training import trial
 from unslothrl.training.metrics import Pieces
 from unslothrl.training.saving import best
@@ -72,8 +74,9 @@ class RlRun(Job):
         if self.earlier is not None:  # before models are loaded
             changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
             notes = [*self.earlier.notes, *notes, *changed]
+        content = json.dumps(self.prints, indent=2).encode() + b"\n"
         folder = self.earlier.folder if self.earlier else self.new_folder(
-            "run", parts, facts=facts(config, data)
+            "run", parts, {DATA_FILE: content}, facts(config, data)
         )  # fmt: skip
         use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
         self.begin(folder, replace(use, base_parts=parts), config.learner)

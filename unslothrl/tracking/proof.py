@@ -1,0 +1,193 @@
+"""What a run proves of itself, by what its folder has recorded: a line for each check, with its
+figure. The report has them on its page of proof, `unslothrl report --proof` prints them."""
+
+import json
+import statistics
+import tomllib
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unslothrl.files import newest_numbered, read_object
+from unslothrl.tracking import origin
+from unslothrl.tracking.metrics import duration, is_number
+from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import ADAPTERS, CHECKS, CONFIG, DATA_FILE, RunFolder
+from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.starting_adapter import START
+
+LEAST_CHANGED = 4  # of a canary's 8 completions
+GAP, NOISE = "train/sampler_gap", 0.1  # nats per token; above it two policies are compared
+HASH = 12  # letters of one that is shown
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    passed: bool | None  # None: nothing was recorded, or it is for information
+    figure: str
+
+    @property
+    def line(self) -> str:
+        said = {True: "ok", False: "FAILED", None: "-"}[self.passed]
+        return f"{said:<6} {self.name}: {self.figure}"
+
+
+class Recorded:
+    """What a run's folder holds."""
+
+    def __init__(self, folder: Path):
+        self.path, self.folder = folder, RunFolder(folder)
+        self.origin = origin.read(folder)
+
+    @cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        return self.folder.read_metrics(lambda damaged: None)
+
+    @cached_property
+    def found(self) -> list[dict[str, Any]]:
+        """Of checks.jsonl."""
+        return read_jsonl(self.path / CHECKS, lambda damaged: None)
+
+    @cached_property
+    def starts(self) -> list[dict[str, Any]]:
+        return [row for row in self.found if "process" in row]
+
+    def of(self, metric: str) -> list[float]:
+        return [row[metric] for row in self.rows if is_number(row.get(metric))]
+
+
+def checks(folder: Path) -> list[Check]:
+    """Every check of a run, in the order in which they are shown."""
+    run = Recorded(folder)
+    return [Check(name, *check(run)) for name, check in ALL.items()]
+
+
+Found = tuple[bool | None, str]
+UNKNOWN: Found = (None, "not recorded")
+
+
+def adapter_acts(run: Recorded) -> Found:
+    """Of the canaries at every start of a process that generates."""
+    changed = [row["changed_by_adapter"] for row in run.starts if row.get("changed_by_adapter")]
+    if not changed:
+        return UNKNOWN
+    said = (
+        f"at {len(changed)} starts of engines a random adapter changed at least {min(changed)} of 8"
+    )
+    return min(changed) >= LEAST_CHANGED, f"{said} completions, and each version was read back"
+
+
+def one_base(run: Recorded) -> Found:
+    held = {row["base"] for row in run.starts if row.get("base")}
+    parts = ", ".join(f"{name} {value[:HASH]}" for name, value in run.origin.base.items())
+    if not held:
+        return (None, parts) if parts else UNKNOWN
+    return len(held) == 1, f"every process holds {', '.join(sorted(held))} ({parts})"
+
+
+def sampler_gap(run: Recorded) -> Found:
+    """The engine's log-probabilities are those of what is trained."""
+    names = sorted({name for row in run.rows for name in row if name.startswith(f"{GAP}/")})
+    by_name = {name: values for name in (names or [GAP]) if (values := run.of(name))}
+    if not by_name:
+        return UNKNOWN
+    said = ", ".join(
+        f"{name.removeprefix(GAP).lstrip('/') or 'all'} {statistics.fmean(values):.4f} "
+        f"(at most {max(values):.4f})"
+        for name, values in by_name.items()
+    )
+    return max(map(max, by_name.values())) < NOISE, f"{said} nats per token"
+
+
+def all_is_trained(run: Recorded) -> Found:
+    """A LoRA's B begins at 0 and stays there without a gradient. Of a run that began with another
+    adapter, what differs from that."""
+    newest = newest_numbered(run.path / ADAPTERS, "v")
+    if newest is None:
+        return UNKNOWN
+    tensors, start = tensors_of(newest), run.path / START
+    first = tensors_of(start) if start.is_dir() else {}
+    pairs = [name for name in tensors if "lora_B" in name]
+    moved = [
+        name for name in pairs if tensors[name].strip(b"\0") != first.get(name, b"").strip(b"\0")
+    ]
+    said = f"{len(moved)} of {len(pairs)} pairs of matrices in {newest.name} have moved"
+    return len(moved) == len(pairs), said
+
+
+def tensors_of(adapter: Path) -> dict[str, bytes]:
+    """The tensors of an adapter's safetensors file by name, in the bytes of whatever type."""
+    content = (adapter / WEIGHTS_FILE).read_bytes()
+    begin = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:begin])
+    places = {name: each["data_offsets"] for name, each in header.items() if name != "__metadata__"}
+    return {name: content[begin + first : begin + end] for name, (first, end) in places.items()}
+
+
+def failures(run: Recorded) -> Found:
+    """Processes that were started again, what rewards raised, updates that changed nothing."""
+    again = Counter(row["process"] for row in run.starts)
+    restarts = sum(count - 1 for count in again.values()) - len(run.origin.resumes) * len(again)
+    steps = {row["step"]: row["timing/step_s"] for row in run.rows if row.get("timing/step_s")}
+    usual = statistics.median(steps.values()) if steps else 0.0
+    during = {row["step"] + 1 for row in run.starts if row["step"]} & steps.keys()
+    lost = sum(max(0.0, steps[step] - usual) for step in during)
+    said = [f"{max(0, restarts)} processes started again ({duration(lost)} lost)"]
+    failed, skipped = sum(run.of("reward/failed")), sum(run.of("train/skipped_updates"))
+    said += [f"{failed:.0f} rewards failed", f"{skipped:.0f} updates skipped"]
+    return None, ", ".join(said)
+
+
+def grader(run: Recorded) -> Found:
+    """What decided which completions are right, and that it is still the same."""
+    rewards = tomllib.loads((run.path / CONFIG).read_text("utf-8")).get("reward") or []
+    version = run.origin.versions.get("answercheck")
+    said = [", ".join(rewards), *([f"answercheck {version}"] if version else [])]
+    now = {file: origin.hash_of(Path(file)) for file in run.origin.code if Path(file).is_file()}
+    changed = [Path(file).name for file in now if now[file] != run.origin.code[file]]
+    said += [f"{Path(file).name} {value[:HASH]}" for file, value in run.origin.code.items()]
+    said += [f"{name} has changed since" for name in changed]
+    return not changed, "; ".join(filter(None, said))
+
+
+def data(run: Recorded) -> Found:
+    if not (run.path / DATA_FILE).is_file():
+        return UNKNOWN
+    prints: Mapping[str, str] = read_object(run.path / DATA_FILE)
+    return None, ", ".join(f"{name} {value}" for name, value in prints.items())
+
+
+def resumes(run: Recorded) -> Found:
+    said = [
+        f"after step {each.step} on {each.date}" + "".join(f", {change}" for change in each.changes)
+        for each in run.origin.resumes
+    ]
+    return None, "; ".join(said) or "none"
+
+
+def exports(run: Recorded) -> Found:
+    """Their logits, from the adapter's and from the base's; a copy of the base is not written."""
+    said = [
+        f"{row['kind']}: logits {row['from_adapter']:.2g} from the adapter's, "
+        f"{row['from_base']:.2g} from the base's"
+        for row in run.found
+        if "export" in row
+    ]
+    return (True, "; ".join(said)) if said else (None, "none yet")
+
+
+ALL: dict[str, Callable[[Recorded], Found]] = {
+    "the adapter acts": adapter_acts,
+    "sampler and learner agree": sampler_gap,
+    "everything is trained": all_is_trained,
+    "one base": one_base,
+    "data": data,
+    "grader": grader,
+    "failures": failures,
+    "resumes": resumes,
+    "exports": exports,
+}
