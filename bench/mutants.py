@@ -6,8 +6,8 @@ BEFORE is a checkout of another commit, --tree this one by default. Places are d
 those expressions that both trees have once, in a function of the same name; a fault swaps an
 operator, a comparison or a constant. Each runs against those quick tests that run what it changes,
 as pytest-testmon has seen, and then against the test files that import its module, 60 seconds of a
-core at most. A second call goes on with what is missing, and two with --run can go side by side.
-Needs `python tools/peers.py mutants`. Writes bench/results/mutants.json.
+core at most; those of BEFORE only where those of this tree do not catch it. A second call goes on
+with what is missing. Needs `python tools/peers.py mutants`; writes bench/results/mutants.json.
 """
 
 import argparse
@@ -169,8 +169,9 @@ def main() -> None:
         both = [key for key in old if len(old[key]) == len(new.get(key, [])) == 1]
         both.sort(key=lambda key: hashlib.sha256(": ".join(key).encode()).digest())
         for key in both[: given.count]:
-            for name in [given.run] if given.run else list(trees):
-                if name not in known_results().get(": ".join(key), {}):
+            for name in [given.run] if given.run else ("after", "before"):
+                results = known_results().get(": ".join(key), {})
+                if name not in results and not results.get("after"):
                     add(": ".join(key), name, caught(trees[name], key[0], known[name][key][0]))
     drawn = [known_results().get(": ".join(key), {}) for key in both[: given.count]]
     print(len(both), "places;", Counter((e.get("before"), e.get("after")) for e in drawn))
