@@ -1,6 +1,6 @@
 """How much memory a learner and an actor need, by part and phase; before any weights are loaded.
 
-Pure functions of a config, a `Shape` and a GPU. docs/architecture.md has the formulas in words. What is
+Pure functions of a config, a `Shape` and a GPU. docs/architecture.md has the formulas. What is
 counted exactly (weights, LoRA, optimiser, KV cache, activations that autograd keeps) is tested
 against the real thing on a CPU. What only a GPU can say is in `ON_A_CARD`: guesses, not measured
 yet.

@@ -1,5 +1,5 @@
 """How much memory SFT, DPO and a reward model need, and the micro-batch that fits a GPU; before
-any weights are loaded. docs/architecture.md has the formulas in words, and tests/test_plan_of_stages.py
+any weights are loaded. docs/architecture.md has the formulas, and tests/test_plan_of_stages.py
 compares them with what TRL's trainers hold.
 """
 
