@@ -15,6 +15,7 @@
   const NUMBER = new Intl.NumberFormat("en-US", { maximumSignificantDigits: 4 });
   const short = (value) => (Number.isFinite(value) ? NUMBER.format(value) : "-");
   const signed = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
+  const note = (text, className = "meta") => element("p", { className }, text);
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
   const address = (path) => path.split("/").map(encodeURIComponent).join("/");
   const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
@@ -22,7 +23,7 @@
   // Charts -----------------------------------------------------------------------------------
 
   function chart(figure) {
-    const { steps, curves } = JSON.parse(figure.dataset.values);
+    const { steps, curves, names } = JSON.parse(figure.dataset.values); // names: of problems
     const plot = figure.querySelector(".plot");
     const labels = [...figure.querySelectorAll(".legend b")];
     const last = labels.map((label) => label.textContent);
@@ -31,7 +32,6 @@
     cross.setAttribute("class", "cross");
     figure.querySelector(".legend").after(at);
     plot.querySelector("svg").append(cross);
-    plot.tabIndex = 0;
     let chosen = -1;
 
     const span = steps[steps.length - 1] - steps[0];
@@ -40,10 +40,10 @@
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
       labels.forEach((label, curve) => {
-        const [value, low, high] = curves[curve][i] || [];
+        const [value, low, high] = [curves[curve][i] ?? []].flat();
         label.textContent = short(value) + (high === undefined ? "" : ` (${short(low)} to ${short(high)})`);
       });
-      at.replaceChildren(`step ${steps[i]} `, linkTo(steps[i]));
+      at.replaceChildren(...(names ? [names[i]] : [`step ${steps[i]} `, linkTo(steps[i])]));
     };
     const point = (event) => {
       const box = plot.getBoundingClientRect();
@@ -80,7 +80,31 @@
 
   document.querySelectorAll("figure[data-values]").forEach(chart);
   const section = find("rollouts");
-  if (!section) return;
+
+  // The page of a run that is running loads itself again, and shows what it showed before.
+  const CONTROLS = ["filter", "order", "colour", "search"];
+  const before = history.state;
+  const folds = () => [...document.querySelectorAll("details")];
+  let hash = () => "";
+  function reload() {
+    if (document.activeElement?.id === "search" || String(getSelection())) return;
+    const values = section ? CONTROLS.map((id) => find(id).value) : [];
+    const isRead = section && section.getBoundingClientRect().top < innerHeight;
+    const open = folds().map((each) => each.open);
+    history.replaceState({ values, open, hash: isRead ? hash() : "", scroll: scrollY }, "");
+    location.reload();
+  }
+  function restore() {
+    history.scrollRestoration = "manual";
+    folds().forEach((each, i) => (each.open = before.open[i] ?? false));
+    scrollTo(0, before.scroll);
+    history.replaceState(null, "");
+  }
+  if ("live" in document.body.dataset) setInterval(reload, 15000);
+  if (!section) {
+    if (before) restore();
+    return;
+  }
 
   // Prompts ------------------------------------------------------------------------------------
 
@@ -153,6 +177,7 @@
     find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
     find("prompts").replaceChildren(...(everywhere ? [] : all.map(card)));
     if (wanted()) mark(wanted());
+    key();
     find("prompts").dataset.hash = everywhere ? "" : step.hash;
     find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
     if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
@@ -193,21 +218,21 @@
 
   function card(prompt) {
     const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
-    const answered = isOwn ? "gold answer " : "answer of the row ";
     const shown = prompt.candidates.map((each) => candidate(each, prompt));
-    const heading = [prompt.name, " ", element("small", {}, about(prompt))];
-    const summary = element("summary", {}, element("span", {}, "prompt"));
+    const summary = element("summary", {}, element("span", {}, "whole prompt"));
+    const answered = prompt.answer[0] ? `, ${isOwn ? "reference" : "answer of the row"} ` : "";
     return element(
       "div",
       { className: "prompt" },
-      element("h3", {}, ...heading),
+      element("h3", { dir: "auto" }, joined(prompt.question)),
+      element("p", { className: "meta" }, `${prompt.name}: ${about(prompt)}${answered}`, element("b", {}, joined(prompt.answer))),
       element("details", { open: wanted() !== "" }, summary, pre(prompt.prompt)),
-      prompt.answer[0] ? element("p", { className: "meta" }, answered, joined(prompt.answer)) : null,
-      element("div", { className: "candidates" }, ...shown),
+      element("div", { className: "candidates", tabIndex: 0, role: "group", ariaLabel: "candidates" }, ...shown),
     );
   }
 
   function candidate(found, prompt) {
+    const isRight = found.score >= 1;
     const rewards = Object.entries(found.rewards);
     const said = rewards.length > 1 ? rewards.map(([name, value]) => `${name} ${short(value)}`) : [];
     if (found.score !== total(found)) said.push(`score ${short(found.score)}`);
@@ -215,14 +240,27 @@
     if (found.selected !== undefined) said.push(found.selected ? "selected" : "not selected");
     if (found.finish_reason === "length") said.push("truncated");
     if (found.tokens !== undefined) said.push(counted(found.tokens, "token"));
-    const reward = element("b", {}, `${found.candidate}: reward ${short(total(found))}`);
+    const mark = element("b", { className: isRight ? "up" : "down" }, isRight ? "✓ " : "✗ ", ...(found.answer ? [joined(found.answer), " "] : []));
+    const chip = element("b", { className: "chip" }, `reward ${short(total(found))}`);
     return element(
       "div",
       { className: found.selected ? "candidate chosen" : "candidate" },
-      element("p", { className: "meta" }, reward, ...said.map((each) => `, ${each}`)),
-      found.lost ? element("p", { className: "lost" }, `lost: ${joined(found.lost)}`) : null,
+      element("p", { className: "meta" }, `${found.candidate + 1} `, mark, chip, ...said.map((each) => `, ${each}`)),
+      found.advantage === undefined ? null : bar(found.advantage / (largest(prompt) || 1)),
+      found.lost ? note(`lost: ${joined(found.lost)}`, "lost") : null,
       coloured(found, prompt) || body(found),
     );
+  }
+
+  const largest = (prompt) => Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
+
+  // From the middle to the right where it is raised, to the left where it is lowered.
+  function bar(share) {
+    const made = element("i", {});
+    made.style.width = `${50 * Math.abs(share)}%`;
+    made.style.marginLeft = `${50 + 50 * Math.min(0, share)}%`;
+    made.style.background = share < 0 ? "var(--bad)" : "var(--good)";
+    return element("div", { className: "bar", ariaHidden: true }, made);
   }
 
   const body = (found) => (found.turns ? turns(found) : pre(found.completion));
@@ -230,12 +268,11 @@
   // An episode: what the model wrote, the calls in it, and what it was answered.
   function turns(found) {
     const made = element("div", { className: "turns" });
-    const note = (n, noun, what) =>
-      n > 0 && made.append(element("p", { className: "meta" }, `${counted(n, noun)} ${what}`));
+    const more = (n, noun, what) => n > 0 && made.append(note(`${counted(n, noun)} ${what}`));
     found.turns.forEach((turn, i) => {
       const isLast = i === found.turns.length - 1;
       const left = isLast ? found.turns_left_out : 0;
-      note(left, "turn", "left out");
+      more(left, "turn", "left out");
       const facts = [`turn ${i + 1 + left}`];
       if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
       if (turn.failed_calls) facts.push(counted(turn.failed_calls, "failed call"));
@@ -245,7 +282,7 @@
         const error = element("b", {}, joined(call.error));
         made.append(element("p", { className: "call" }, code, " ", error));
       }
-      note(turn.calls - turn.tool_calls.length, "call", "more");
+      more(turn.calls - turn.tool_calls.length, "call", "more");
       if (lengthOf(turn.observation)) {
         const said = pre(turn.observation);
         said.className = "said";
@@ -256,22 +293,38 @@
   }
 
   // Texts are [text], or [beginning, characters left out, end].
+  const LONG = 500; // characters
   const joined = (parts) => (parts.length === 1 ? parts[0] : `${parts[0]}…${parts[2]}`);
 
   function pre([begin, left, end]) {
     const made = element("pre", { dir: "auto" }, begin);
-    if (left) {
-      const note = `\n${counted(left, "character")} left out, they are in the file\n`;
-      made.append(element("i", {}, note), end);
-    }
+    if (begin.length > LONG) made.tabIndex = 0; // it may scroll
+    if (left) made.append(element("i", {}, `\n${counted(left, "character")} left out, they are in the file\n`), end);
     return made;
   }
 
   // Colours ------------------------------------------------------------------------------------
 
-  const WARM = "217,115,13";
+  // Value by value, where the next shade begins; what is below the first is white.
+  const KEYS = {
+    gaps: { unit: 1e4, edges: [0.02, 0.05, 0.1, 0.3, 1], said: "|learner - sampler|, nats" },
+    logprobs: { unit: -100, edges: [0.5, 1, 2, 3, 5], said: "-log-probability, nats" },
+    advantages: { edges: [-1, -0.5, 0, 0.5, 1], said: "advantage, of the largest of its prompt" },
+  };
   const tint = (colour, share) => `rgba(${colour},${(0.75 * Math.min(1, Math.max(0, share))).toFixed(2)})`;
-  const side = (value, most) => tint(value < 0 ? "200,50,60" : "43,138,87", Math.abs(value) / most);
+  const side = (share) => tint(share < 0 ? "200,50,60" : "43,138,87", Math.abs(share));
+  const shade = (by, value) => tint("184,50,128", KEYS[by].edges.filter((edge) => value >= edge).length / 5);
+
+  function key() {
+    const by = find("colour").value;
+    const { edges, said } = KEYS[by] || { edges: [] };
+    find("key").hidden = !by;
+    find("key").replaceChildren(said || "", ...edges.map((edge) => {
+      const made = element("span", {}, by === "advantages" ? signed(edge).slice(0, 4) : `from ${edge}`);
+      made.style.backgroundColor = by === "advantages" ? side(edge) : shade(by, edge);
+      return made;
+    }));
+  }
 
   // The completion with its tokens, or all of it, coloured as was asked; null: nothing to colour by.
   function coloured(found, prompt) {
@@ -279,8 +332,7 @@
     const tokens = found.traced;
     if (by === "advantages" && found.advantage && !tokens?.advantages) {
       const made = body(found);
-      const most = Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
-      const colour = side(found.advantage, most);
+      const colour = side(found.advantage / largest(prompt));
       for (const each of made.tagName === "PRE" ? [made] : made.querySelectorAll("pre:not(.said)")) {
         each.style.backgroundImage = `linear-gradient(${colour},${colour})`;
       }
@@ -289,11 +341,9 @@
     const values = by && tokens?.[by];
     if (!values) return null;
     const most = Math.max(1, ...values.map((value) => Math.abs(value || 0)));
-    const shade = {
-      gaps: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
-      logprobs: (value) => tint(WARM, -value / 500),
-      advantages: (value) => side(value, most),
-    }[by];
+    const colour = by === "advantages"
+      ? (value) => side(value / most)
+      : (value) => shade(by, by === "gaps" ? Math.abs(value) / KEYS[by].unit : value / KEYS[by].unit);
     const made = element("pre", { dir: "auto" });
     tokens.pieces.forEach((piece, i) => {
       const span = element("span", { className: "t", title: "not sampled" }, piece);
@@ -302,7 +352,7 @@
         const said = [`log-probability ${(tokens.logprobs[i] / 100).toFixed(2)}`];
         if (tokens.gaps) said.push(`learner ${(tokens.gaps[i] / 1e4).toFixed(4)}`);
         if (tokens.advantages) said.push(`advantage ${(tokens.advantages[i] / 1000).toFixed(3)}`);
-        span.style.backgroundColor = shade(values[i]);
+        span.style.backgroundColor = colour(values[i]);
         span.title = said.join(", ");
       }
       made.append(span);
@@ -344,5 +394,12 @@
     const link = event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) goTo(link.hash); // no event of the hash's comes
   });
-  if (!goTo(location.hash)) select((data.steps.length || everything.length) - 1);
+  hash = () => everything[index].hash;
+  const newest = (data.steps.length || everything.length) - 1;
+  if (before) {
+    CONTROLS.forEach((id, i) => (find(id).value = before.values[i] ?? find(id).value));
+    const shown = everything.findIndex((each) => each.hash === before.hash);
+    select(shown < 0 ? newest : shown);
+    restore();
+  } else if (!goTo(location.hash)) select(newest);
 })();
