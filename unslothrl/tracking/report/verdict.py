@@ -7,7 +7,7 @@ and p is under 0.05. Of few problems the interval is too narrow, hence both.
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import Difference
@@ -15,21 +15,23 @@ from unslothrl.tracking.metrics import is_number, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.history import LEAST, RunHistory
 from unslothrl.tracking.report.problems import difference, is_clear
-from unslothrl.tracking.run_folder import RunFolder
+from unslothrl.tracking.run_folder import RunFolder, noting_errors
 
 BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
-HACKED, COLLAPSED, BROKEN = "reward up alone", "worse", "broken"
+HACKED, COLLAPSED = "reward up alone", "worse"
+BROKEN, STOPPED = "broken", "stopped"
 SURE = 3.0  # standard errors by which a training curve has risen
 ENDED = {"failed": "Failed", "killed": "Killed", "interrupted": "Stopped"}
 ADVICE = {
-    FLAT: "See in the report which problems are never solved. Then train longer, raise "
-    "--num_candidates or --lr, or choose problems that are solved sometimes.",
+    FLAT: "See in the report what does not improve. Train longer, with a higher --lr or other "
+    "data; in RL also with more --num_candidates, on problems that are solved sometimes.",
     HACKED: "Read the completions with the highest rewards in the report: what earns without being "
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
     BROKEN: "Read some completions in the report, and try the reward on right answers with "
     "`unslothrl score`.",
+    STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
 }
 
 
@@ -45,10 +47,15 @@ class Verdict(NamedTuple):
         return ADVICE.get(self.kind, "")
 
 
-def ending(folder: RunFolder) -> tuple[Verdict, list[signs.Sign]]:
-    """The verdict on a run, and its warnings. ValueError where a file is damaged."""
-    run = RunHistory.read(folder)
-    return verdict(run), [each for each in signs.found(run) if each.rule.level == signs.WARNING]
+NONE = Verdict(UNKNOWN, "")
+
+
+def ending(folder: RunFolder, note: Callable[[str], None]) -> tuple[Verdict, Sequence[signs.Sign]]:
+    """The verdict on a run, and its warnings; none where a file is damaged."""
+    with noting_errors(note):
+        run = RunHistory.read(folder)
+        return verdict(run), [s for s in signs.found(run) if s.rule.level == signs.WARNING]
+    return NONE, ()
 
 
 def verdict(run: RunHistory) -> Verdict:
@@ -56,13 +63,13 @@ def verdict(run: RunHistory) -> Verdict:
     ended = ENDED.get(run.status, "")
     if not steps:
         said = f"{ended or 'So far'}: no step was done"
-        return Verdict(BROKEN, said, "0", "down") if ended else Verdict(UNKNOWN, said)
+        return Verdict(STOPPED if ended else UNKNOWN, said)
     if reason := broken(run, steps):
         return Verdict(BROKEN, f"Broken: {reason}", "0", "down")
     found = (of_problems if run.is_rl else of_loss)(run, f"{steps} step{'s' * (steps > 1)}")
     so_far = "So far" if run.status == "running" else ended
     if ended and found.kind in (FLAT, UNKNOWN):
-        found = found._replace(kind=BROKEN)
+        found = found._replace(kind=STOPPED)
     said = f"{so_far}: {found.said[0].lower()}{found.said[1:]}" if so_far else found.said
     return found._replace(said=f"{said}, {spoken(seconds(run))}")
 
