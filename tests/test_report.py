@@ -93,7 +93,8 @@ def test_the_page_says_what_the_run_is(shown):
 def test_every_chart_of_the_issue_is_there(shown):
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown.source)
     for part in (
-        "Reward", "Held-out", "Each held-out", "Completion length", "Truncated", "Entropy", "Sampler gap",
+        "Reward", "Held-out", "Each held-out", "Completion length", "Truncated", "Entropy",
+        "Sampler gap",
         "Groups without signal", "Learning rate", "Peak memory", "Seconds of a step",
         "Loss", "KL", "Gradient norm", "tokens per second",
     ):  # fmt: skip
@@ -265,11 +266,9 @@ def test_a_score_on_a_scale_of_its_own_is_no_share():
     assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
 
 
-def judged(before: int, after: int, status: str = "finished", **curves) -> verdict.Verdict:
+def judged(before: int, after: int, curves: dict, status="finished") -> verdict.Verdict:
     """A run of 30 steps, of whose 100 held-out problems so many are solved before and after."""
-    steps = {"reward/mean": 0.5, "timing/step_s": 10.0} | {
-        name.replace("_", "/", 1): value for name, value in curves.items()
-    }
+    steps = {"reward/mean": 0.5, "timing/step_s": 10.0} | curves
     rows = [
         {"step": i, **{name: v[i] if isinstance(v, list) else v for name, v in steps.items()}}
         for i in range(30)
@@ -286,25 +285,25 @@ def judged(before: int, after: int, status: str = "finished", **curves) -> verdi
 RISING = [0.2 + 0.02 * i + 0.01 * (i % 3) for i in range(30)]
 JUDGED = {
     "Solved 97% of held-out problems after 30 steps, 52% before: +45 points, p < 0.001, 5 min": (
-        verdict.BETTER, "up", judged(52, 97, reward_mean=RISING)),
+        verdict.BETTER, "up", judged(52, 97, {"reward/mean": RISING})),
     "No clear change: solved 54% of held-out problems after 30 steps, 52% before: +2 points, "
-    "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, rollout_score=RISING)),
+    "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
     "Collapsed: solved 12% of held-out problems after 30 steps, 52% before: -40 points, p < 0.001, "
-    "5 min": (verdict.COLLAPSED, "down", judged(52, 12, reward_mean=RISING[::-1])),
+    "5 min": (verdict.COLLAPSED, "down", judged(52, 12, {"reward/mean": RISING[::-1]})),
     "Collapsed: solved 50% of held-out problems after 30 steps, 52% before: -2 points, p = 0.500, "
     "and entropy is gone, 5 min": (
-        verdict.COLLAPSED, "warn", judged(52, 50, train_entropy=[1.0] * 15 + [0.01] * 15)),
-    "The reward rose from 0.230 to 0.790 alone: solved 51% of held-out problems after 30 steps, "
+        verdict.COLLAPSED, "warn", judged(52, 50, {"train/entropy": [1.0] * 15 + [0.01] * 15})),
+    "The reward rose from 0.230 to 0.770 alone: solved 51% of held-out problems after 30 steps, "
     "52% before: -1 points, p = 1.000, 5 min": (
-        verdict.HACKED, "warn", judged(52, 51, reward_mean=RISING)),
+        verdict.HACKED, "warn", judged(52, 51, {"reward/mean": RISING})),
     "Broken: every reward was 0 in all 30 steps": (
-        verdict.BROKEN, "down", judged(0, 0, reward_mean=0.0)),
+        verdict.BROKEN, "down", judged(0, 0, {"reward/mean": 0.0})),
     "Broken: 100% of the rewards could not be computed": (
-        verdict.BROKEN, "down", judged(0, 0, reward_failed=8, samples_seen=240)),
+        verdict.BROKEN, "down", judged(0, 0, {"reward/failed": 8, "samples_seen": 240})),
     "Broken: the loss or its gradient was not finite in 30 of 30 steps": (
-        verdict.BROKEN, "down", judged(52, 97, train_loss=None)),
+        verdict.BROKEN, "down", judged(52, 97, {"train/loss": None})),
     "Stopped: no clear change: solved 52% of held-out problems after 30 steps, 52% before: "
-    "+0 points, p = 1.000, 5 min": (verdict.STOPPED, "same", judged(52, 52, "interrupted")),
+    "+0 points, p = 1.000, 5 min": (verdict.STOPPED, "same", judged(52, 52, {}, "interrupted")),
 }  # fmt: skip
 
 

@@ -69,7 +69,11 @@ def texts(browser, selector: str) -> list[str]:
 
 
 def first_task(browser) -> str:
-    return texts(browser, ".prompt h3")[0].split()[0]
+    return tasks(browser)[0]
+
+
+def tasks(browser) -> list[str]:
+    return [text.split(":")[0] for text in texts(browser, ".prompt > .meta")]
 
 
 def wait_for_answer(browser, said: str) -> None:
@@ -107,22 +111,25 @@ def test_charts_are_drawn_and_a_pointer_reads_their_values(page, run):
     browser = page(run)
     assert all(each(browser, "figure path.line", "e.getBoundingClientRect().width > 0"))
     assert len(texts(browser, "figure")) >= 14
-    at = box(browser, "figure .plot")
-    last = texts(browser, "figure:first-of-type .legend")[0]
+    at = box(browser, "#reward-mean .plot")
+    last = texts(browser, "#reward-mean .legend")[0]
     browser.move_to(at["x"] + 1, at["y"] + at["height"] / 2)
-    assert texts(browser, "figure .at")[0].startswith("step 1 rollouts of step 1")
-    shown = texts(browser, "figure .legend b")[0]
+    assert texts(browser, "#reward-mean .at")[0].startswith("step 1 rollouts of step 1")
+    shown = texts(browser, "#reward-mean .legend b")[0]
     assert float(shown) == pytest.approx(run.read_metrics()[1]["reward/mean"], abs=0.001)
     browser.move_to(at["x"] + at["width"] - 1, at["y"] + 5)
-    assert texts(browser, "figure .at")[0].startswith("step 12")
+    assert texts(browser, "#reward-mean .at")[0].startswith("step 12")
     browser.move_to(1, 1)
-    assert texts(browser, "figure:first-of-type .legend")[0] == last
+    assert texts(browser, "#reward-mean .legend")[0] == last
+    at = box(browser, "#heatmap .plot")
+    browser.move_to(at["x"] + 1, at["y"] + 5)
+    assert texts(browser, "#heatmap .at")[0].startswith("held-")
 
 
 def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
     browser = page(run)
     for _ in range(2):  # also when it is chosen again, after another step
-        at = box(browser, "figure .plot")
+        at = box(browser, "#reward-mean .plot")
         browser.move_to(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
         browser.click(at["x"] + at["width"] * 4 / 11, at["y"] + 20)
         wait_for_step(browser, "step=5")
@@ -133,7 +140,7 @@ def test_a_point_of_a_curve_leads_to_its_rollouts(page, run):
 
 def test_the_keyboard_reads_charts_too(page, run):
     browser = page(run)
-    browser.evaluate("document.querySelector('.plot').focus()")
+    browser.evaluate("document.querySelector('#reward-mean .plot').focus()")
     for key in ("ArrowLeft", "ArrowLeft", "Enter"):
         browser.call("Input.dispatchKeyEvent", type="keyDown", key=key)
     wait_for_step(browser, "step=11")
@@ -155,7 +162,8 @@ def test_the_slider_shows_each_step_with_candidates_side_by_side(page, run):
     meta = texts(browser, ".candidate .meta")[0]
     assert "reward" in meta and "accuracy" in meta and "advantage" in meta and "selected" in meta
     assert "not selected" in texts(browser, ".candidate .meta")[3]
-    assert "gold answer 7" in texts(browser, ".prompt .meta")[0]
+    assert texts(browser, ".prompt > .meta")[0].endswith("reference 7")
+    assert texts(browser, ".candidate .meta")[0][:3] in ("1 ✓", "1 ✗")
 
 
 def test_search_filters_and_orders(page, run):
@@ -170,8 +178,7 @@ def test_search_filters_and_orders(page, run):
         ("all", lambda g: True),
     ):
         set_value(browser, "filter", name)
-        shown = [text.split()[0] for text in texts(browser, ".prompt h3")]
-        assert shown == [g[0]["task"] for g in groups if keeps(g)], name
+        assert tasks(browser) == [g[0]["task"] for g in groups if keeps(g)], name
     set_value(browser, "order", "longest")
     longest = max(groups, key=lambda g: max(len(row["completion"]) for row in g))
     assert first_task(browser) == longest[0]["task"]
@@ -181,7 +188,7 @@ def test_search_filters_and_orders(page, run):
             gained[row["task"]] += sign * sum(row["rewards"].values()) / 4
     set_value(browser, "order", "improved")
     assert first_task(browser) == max(gained, key=gained.get)
-    assert f"{max(gained.values()):+.3f}" in texts(browser, ".prompt h3")[0]
+    assert f"{max(gained.values()):+.3f}" in texts(browser, ".prompt > .meta")[0]
     set_value(browser, "order", "drawn")
     part = groups[2][1]["completion"][5:40].strip()
     set_value(browser, "search", part.upper(), "input")
@@ -219,7 +226,8 @@ def test_tokens_are_coloured_on_demand(page, run):
     set_value(browser, "colour", "gaps")
     first = "".join(texts(browser, ".candidate:first-child pre:first-of-type")[0])
     assert first == rows(run, 4)[0]["completion"]
-    assert len(set(each(browser, ".t", "getComputedStyle(e).backgroundColor"))) > 5
+    assert len(set(each(browser, ".t", "getComputedStyle(e).backgroundColor"))) > 3
+    assert texts(browser, "#key span") == [f"from {x}" for x in (0.02, 0.05, 0.1, 0.3, 1)]
     title = browser.evaluate("document.querySelector('.t').title")
     assert title.startswith("log-probability -") and ", learner " in title
     set_value(browser, "colour", "advantages")

@@ -8,12 +8,13 @@ import itertools
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
+from importlib import resources
 from typing import Any, NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
 from unslothrl.tracking.metrics import buckets, components, mean, short
-from unslothrl.tracking.report.figures import FIGURES
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.problems import OF_PROBLEM, Solved, solved
 
@@ -26,6 +27,10 @@ SPREAD = ("reward/p50", "reward/p25", "reward/p75", "reward/p10", "reward/p90")
 NAMES = {"p50": "median, middle half, all but the outer tenths"}
 SMALLEST = 1e-100  # value that is told from 0
 
+# Heading -> title -> metrics, what they mean and what is healthy
+FIGURES: dict[str, dict[str, tuple[str, str]]] = tomllib.loads(
+    (resources.files(__package__) / "figures.toml").read_text(encoding="utf-8")
+)
 # Ends of metrics whose charts need not show 0, and of those whose charts reach from 0 to 1.
 FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "explained")
 SHARES = ("accuracy", "pass@1", "best_of_n")
