@@ -1,10 +1,12 @@
 """The report's script in a headless Chromium: `make report-test`.
 
-With UNSLOTHRL_SCREENSHOTS=docs/images the pictures of docs/report.md are written there.
+With UNSLOTHRL_SCREENSHOTS=docs/images UNSLOTHRL_RUN=runs/<run> pictures of that run's report are
+written there.
 """
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import chromium
@@ -14,10 +16,16 @@ from report_runs import HOSTILE, make_run
 from unslothrl.tracking import origin
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import RunFolder
 
 pytestmark = pytest.mark.slow
 
 MOST_PICTURE = 300_000  # bytes
+AXE = Path(os.environ.get("UNSLOTHRL_AXE", Path(sys.prefix) / "peers" / "axe"))
+SERIOUS = (
+    "axe.run().then((found) => found.violations.filter(({impact}) => /serious|critical/"
+    ".test(impact)).map(({id, nodes}) => `${id}: ${nodes[0].html}`))"
+)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +56,7 @@ def page(browser):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = make_run(tmp_path_factory.mktemp("runs") / "example", 12, length=40)
+    folder.write_summary({"status": "finished"})  # or the page loads itself again
     origin.record_resume(folder.path, 7)
     write_report(folder)
     return folder
@@ -260,6 +269,7 @@ def test_hostile_completions_stay_text(page, tmp_path, has_turns):
 @pytest.fixture(scope="module")
 def episodes(tmp_path_factory):
     folder = make_run(tmp_path_factory.mktemp("runs") / "episodes", 6, length=12, has_turns=True)
+    folder.write_summary({"status": "finished"})
     write_report(folder)
     return folder
 
@@ -305,7 +315,7 @@ def test_no_other_script_runs(browser, run, tmp_path):
 
 
 LOOKS = {
-    "report-light": {"width": 1280, "height": 1000},
+    "report": {"width": 1280, "height": 1000},
     "report-dark": {"width": 1280, "height": 1000, "dark": True},
     "report-phone": {"width": 390, "height": 844, "phone": True},
 }
@@ -316,16 +326,52 @@ WIDER = "document.documentElement.scrollWidth - document.documentElement.clientW
 def test_pictures(page, run, episodes, tmp_path, name):
     """Nothing is wider than the window, and the pictures are as small as the documents want."""
     folder = Path(os.environ.get("UNSLOTHRL_SCREENSHOTS", tmp_path))
+    run = RunFolder(os.environ.get("UNSLOTHRL_RUN", run.path))
     for kind, shown in (("", run), ("-rollouts", run), ("-episodes", episodes)):
         browser = page(shown, "" if not kind else "#step=4")
         browser.look(**LOOKS[name])
         assert browser.evaluate(WIDER) <= 0
+        if not kind:  # on a phone as well
+            ends = "e.getBoundingClientRect().right"
+            seen = each(browser, "#before-after tr:last-child td", ends)
+            assert len(seen) == 4 and max(seen) <= LOOKS[name]["width"]
         if kind == "-rollouts":
             set_value(browser, "colour", "gaps")
         elif not kind:
             browser.evaluate("scrollTo(0, 0)")
             browser.evaluate("new Promise(requestAnimationFrame)")
-        is_shown = kind != "-episodes" or name == "report-light"  # in docs/report.md
+        is_shown = not kind or (kind, name) == ("-rollouts", "report")  # in docs/report.md
         picture = (folder if is_shown else tmp_path) / f"{name}{kind}.png"
         browser.screenshot(picture)
         assert 10_000 < picture.stat().st_size < MOST_PICTURE
+        browser.call("Page.setBypassCSP", enabled=True)
+        browser.evaluate((AXE / "axe_playwright_python" / "axe.min.js").read_text() + "; 0")
+        assert browser.evaluate(SERIOUS) == []
+
+
+def test_the_page_of_a_running_run_loads_itself_again_where_it_is_read(page, tmp_path):
+    folder = make_run(tmp_path / "running", 6)
+    write_report(folder)
+    browser = page(folder)
+    set_value(browser, "slider", 3, "input")
+    set_value(browser, "order", "longest")
+    browser.evaluate("document.querySelector('#rollouts').scrollIntoView()")
+    top, loads = browser.evaluate("scrollY"), browser.loads
+    while browser.loads == loads:
+        browser._event(browser._message())
+    wait_for_step(browser, "step=4")
+    assert browser.evaluate("scrollY") == top > 0
+    assert browser.evaluate("document.getElementById('order').value") == "longest"
+
+
+def test_a_page_of_a_thousand_problems_is_painted_within_two_seconds(page, tmp_path):
+    folder = make_run(tmp_path / "long", 2, prompts=60, candidates=8, problems=1000)
+    row = folder.read_metrics()[1]
+    for step in range(3, 1001):
+        for kind in ("rollouts", "tokens"):
+            os.link(folder.step_file(kind, step % 2 + 1), folder.step_file(kind, step))
+        folder.log({**row, "step": step})
+    write_report(folder)
+    assert report(folder).stat().st_size < 5_000_000
+    paints = "performance.getEntriesByType('paint').map((e) => e.startTime)"
+    assert max(page(folder).evaluate(paints)) < 2000

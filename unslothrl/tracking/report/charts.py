@@ -24,7 +24,6 @@ MOST_CELLS, LEVELS = 1000, 4  # columns of a heatmap, and its shades
 MOST_LABELS, LONGEST_NAME = 10, 60
 COLOURS = 6  # c0 is of evaluations
 SPREAD = ("reward/p50", "reward/p25", "reward/p75", "reward/p10", "reward/p90")
-NAMES = {"p50": "median, middle half, all but the outer tenths"}
 SMALLEST = 1e-100  # value that is told from 0
 
 # Heading -> title -> metrics, what they mean and what is healthy
@@ -91,7 +90,7 @@ def curves_of(metrics: str, runs: Sequence[RunHistory]) -> dict[str, str]:
         elif metric.startswith("eval/"):
             found |= {metric.replace("*", name): "c0" for name in sets}
         else:
-            found[metric] = f"c{(place - 1) % (COLOURS - 1) + 1}"
+            found[metric] = "c1" if metric == SPREAD[0] else f"c{(place - 1) % (COLOURS - 1) + 1}"
     return found
 
 
@@ -126,7 +125,7 @@ def drawn_of(
 def legend(metric: str) -> str:
     """A metric's name in a legend, after the evaluation set that it is of."""
     *sets, key = metric.split("/")[1:]
-    return " ".join([*sets, NAMES.get(key, key.removesuffix("_s").replace("_", " "))])
+    return " ".join([*sets, "median" if key == "p50" else key.removesuffix("_s").replace("_", " ")])
 
 
 def curve_of(run: RunHistory, metric: str) -> Curve:

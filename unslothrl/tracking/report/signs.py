@@ -76,7 +76,8 @@ class Trend:
         self.best = self.highest[1]
 
 
-class On(NamedTuple):
+@dataclass(frozen=True)
+class On:
     """Whether something holds of a metric that `least` steps have; * is any evaluation set."""
 
     metric: str
