@@ -84,7 +84,7 @@ def shown(run) -> Page:
 
 def test_the_page_says_what_the_run_is(shown):
     for part in (
-        "running", "modelembedded", "learnergrpo", "rewardaccuracy,format", "torch2.13.0",
+        "running", "modelembedded", "learnergrpo", "reward['accuracy','format']", "torch2.13.0",
         "started2026-11-2208:15", "Startedbyunslothrl--learnergrpo", "shuffle_rewardsfalse",
     ):  # fmt: skip
         assert part in shown.words.replace(" ", ""), part

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from unslothrl.algorithms.estimates import Difference
 from unslothrl.files import write_whole
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import components, duration
+from unslothrl.tracking.metrics import duration
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures, chart_of
 from unslothrl.tracking.report.history import RunHistory
@@ -99,19 +99,8 @@ def text(value: Any) -> Markup:
 
 
 def of_run(run: RunHistory) -> dict[str, Any]:
-    """What the page of a single run has: what it trained on what, figures, and commands."""
-    summary, options, timed = run.summary, run.options, run.values("timing/step_s")
-    rewards = [name.removeprefix("reward/") for name in components(run.rows)]
-    what = {
-        "stage": "" if run.is_rl else origin.METHODS[run.kind].name,
-        "model": options.get("model"),
-        "data set": options.get("dataset"),
-        "from adapter": options.get("adapter"),
-        "learner": options.get("learner"),
-        "reward": ", ".join(map(str, options.get("reward") or rewards)),
-        "started": run.begun.started,
-        "page written": origin.now(),
-    }
+    """What the page of a single run has: figures, and commands."""
+    summary, timed = run.summary, run.values("timing/step_s")
     totals = {
         "tokens generated": sum(run.values("rollout/tokens")),
         "tokens read": max(run.values("train/tokens"), default=0),
@@ -120,7 +109,7 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     commands = [
         ("Started by", run.begun.command),
         ("Adapter", summary.get("adapter")),
-        ("Use it", summary.get("command")),
+        ("Use it", None if verdict(run).advice else summary.get("command")),
         *(
             ("Resumed", "; ".join((f"after step {each.step}, {each.date}", *each.changes)))
             for each in run.begun.resumes
@@ -129,8 +118,10 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     versions = {"unslothrl": summary.get("version"), **run.begun.versions}
     return {
         "status": run.status,
-        "what": {name: value for name, value in what.items() if value},
         "numbers": {
+            "trained by": origin.METHODS[run.kind].name,
+            "started": run.begun.started or "-",
+            "page written": origin.now(),
             "steps": f"{len(timed):,}",
             "time in steps": duration(sum(timed)),
             "in evaluations": duration(sum(run.values("timing/eval_s"))),
