@@ -134,6 +134,7 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(bin)/python tools/notebooks.py $(ARGS)
 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
+	$(bin)/python tools/peers.py axe
 	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
 
 llama-test: setup ## GGUF files against llama.cpp's own logits and tokens

@@ -106,6 +106,7 @@ def make_run(
     lr: float = 2e-5,
     eval_every: int = 5,
     has_turns: bool = False,
+    problems: int = 20,
 ) -> RunFolder:
     """A run that gets better. Every second step draws the prompts of the step before again."""
     draw = random.Random(path.name)
@@ -113,7 +114,7 @@ def make_run(
     folder = RunFolder.create(path.parent, path.name, config)
     known = origin.Origin("unslothrl --learner grpo", "2026-11-22 08:15", {"torch": "2.13.0"})
     origin.write(folder.path, known)
-    folder.log({"step": 0, **evaluate(folder, draw, 0, 0.3, write)})
+    folder.log({"step": 0, **evaluate(folder, draw, 0, 0.3, write, problems)})
     for step in range(1, number_of_steps + 1):
         share = 0.3 + 0.6 * step / number_of_steps
         groups = [
@@ -134,15 +135,15 @@ def make_run(
         metrics = metrics_of(draw, step, number_of_steps, groups)
         metrics |= episode_metrics([one for group in groups for one in group.completions])
         if step % eval_every == 0 or step == number_of_steps:
-            metrics |= evaluate(folder, draw, step, share, write)
+            metrics |= evaluate(folder, draw, step, share, write, problems)
         folder.log({"step": step, "policy_version": step, **metrics})
     return folder
 
 
 def evaluate(
-    folder: RunFolder, draw: random.Random, step: int, right: float, write: Write
+    folder: RunFolder, draw: random.Random, step: int, right: float, write: Write, problems: int
 ) -> dict[str, float]:
-    groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(20)]
+    groups = [made_group(draw, f"held-{i}", 2, right, 20, write) for i in range(problems)]
     folder.write_rows("evals", step, evaluation_rows({"held_out": groups}))
     return {
         "eval/held_out/pass@1": fmean(score for group in groups for score in group.scores),

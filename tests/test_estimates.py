@@ -101,9 +101,9 @@ def test_a_difference_by_hand():
 
 
 def test_signs_are_random_where_nothing_differs():
-    assert sign_test([0.0, 0.0]) == 1 and paired([0.5] * 5, [0.5] * 5).p == 1
+    assert sign_test((0.0, 0.0)) == 1 and paired([0.5] * 5, [0.5] * 5).p == 1
     draw = np.random.default_rng(2)
-    shares = [sign_test(draw.standard_normal(12).tolist()) for _ in range(100)]
+    shares = [sign_test(tuple(draw.standard_normal(12).tolist())) for _ in range(100)]
     assert statistics.fmean(share < 0.1 for share in shares) == pytest.approx(0.1, abs=0.05)
 
 
@@ -112,6 +112,6 @@ def test_many_differences_are_drawn_and_few_are_counted():
         # at least so many of one sign, either way
         count = right + wrong
         exact = 2 * sum(math.comb(count, k) for k in range(right, count + 1)) / 2**count
-        drawn = sign_test([0.1] * right + [-0.1] * wrong)
+        drawn = sign_test((0.1,) * right + (-0.1,) * wrong)
         assert drawn == pytest.approx(exact, abs=error)
-    assert sign_test([0.1] * 60) == pytest.approx(0, abs=1e-4)
+    assert sign_test((0.1,) * 60) == pytest.approx(0, abs=1e-4)

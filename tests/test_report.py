@@ -19,7 +19,7 @@ from report_runs import HOSTILE, make_run
 from unslothrl.commands import cli
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import LARGEST
-from unslothrl.tracking.report import charts, page, rollout_data, signs
+from unslothrl.tracking.report import charts, problems, rollout_data, signs, verdict
 from unslothrl.tracking.report.history import RunHistory, read_all
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.rollout_data import browser_data
@@ -84,7 +84,7 @@ def shown(run) -> Page:
 
 def test_the_page_says_what_the_run_is(shown):
     for part in (
-        "running", "modelembedded", "learnergrpo", "rewardaccuracy,format", "torch2.13.0",
+        "running", "modelembedded", "learnergrpo", "reward['accuracy','format']", "torch2.13.0",
         "started2026-11-2208:15", "Startedbyunslothrl--learnergrpo", "shuffle_rewardsfalse",
     ):  # fmt: skip
         assert part in shown.words.replace(" ", ""), part
@@ -93,7 +93,8 @@ def test_the_page_says_what_the_run_is(shown):
 def test_every_chart_of_the_issue_is_there(shown):
     captions = re.findall(r"<figcaption>(.*?)</figcaption>", shown.source)
     for part in (
-        "Reward", "Evaluation", "Completion length", "Truncated", "Entropy", "Sampler gap",
+        "Reward", "Held-out", "Each held-out", "Completion length", "Truncated", "Entropy",
+        "Sampler gap",
         "Groups without signal", "Learning rate", "Peak memory", "Seconds of a step",
         "Loss", "KL", "Gradient norm", "tokens per second",
     ):  # fmt: skip
@@ -195,7 +196,7 @@ def test_resumes_are_recorded_and_marked(run, tmp_path):
     assert [each.step for each in origin.read(folder.path).resumes] == [3, 4]
     page = page_of(folder)
     assert "after step 3," in page.words and "lr 0.1 -> 0.2" in page.words
-    assert page.source.count('class="mark"') == 2 * page.tags.count("svg")
+    assert page.source.count('class="mark"') == 2 * (page.tags.count("svg") - 1)  # no heatmap's
 
 
 @pytest.mark.parametrize("text", ["", '{"resumes": [[1]]}', '{"x": ' + "[" * 9999])
@@ -263,6 +264,54 @@ def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
 
 def test_a_score_on_a_scale_of_its_own_is_no_share():
     assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
+
+
+def judged(before: int, after: int, curves: dict, status="finished") -> verdict.Verdict:
+    """A run of 30 steps, of whose 100 held-out problems so many are solved before and after."""
+    steps = {"reward/mean": 0.5, "timing/step_s": 10.0} | curves
+    rows = [
+        {"step": i, **{name: v[i] if isinstance(v, list) else v for name, v in steps.items()}}
+        for i in range(30)
+    ]
+    rows[0]["eval/s/pass@1"], rows[-1]["eval/s/pass@1"] = before / 100, after / 100
+    run = RunHistory(rows, summary={"status": status})
+    run.__dict__["evaluations"] = {
+        step: {"s": {str(i): [float(i < solved)] for i in range(100)}}
+        for step, solved in ((0, before), (29, after))
+    }
+    return verdict.verdict(run)
+
+
+RISING = [0.2 + 0.02 * i + 0.01 * (i % 3) for i in range(30)]
+JUDGED = {
+    "Solved 97% of held-out problems after 30 steps, 52% before: +45 points, p < 0.001, 5 min": (
+        verdict.BETTER, "up", judged(52, 97, {"reward/mean": RISING})),
+    "No clear change: solved 54% of held-out problems after 30 steps, 52% before: +2 points, "
+    "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
+    "Collapsed: solved 12% of held-out problems after 30 steps, 52% before: -40 points, p < 0.001, "
+    "5 min": (verdict.COLLAPSED, "down", judged(52, 12, {"reward/mean": RISING[::-1]})),
+    "Collapsed: solved 50% of held-out problems after 30 steps, 52% before: -2 points, p = 0.500, "
+    "and entropy is gone, 5 min": (
+        verdict.COLLAPSED, "warn", judged(52, 50, {"train/entropy": [1.0] * 15 + [0.01] * 15})),
+    "The reward rose from 0.230 to 0.770 alone: solved 51% of held-out problems after 30 steps, "
+    "52% before: -1 points, p = 1.000, 5 min": (
+        verdict.HACKED, "warn", judged(52, 51, {"reward/mean": RISING})),
+    "Broken: every reward was 0 in all 30 steps": (
+        verdict.BROKEN, "down", judged(0, 0, {"reward/mean": 0.0})),
+    "Broken: 100% of the rewards could not be computed": (
+        verdict.BROKEN, "down", judged(0, 0, {"reward/failed": 8, "samples_seen": 240})),
+    "Broken: the loss or its gradient was not finite in 30 of 30 steps": (
+        verdict.BROKEN, "down", judged(52, 97, {"train/loss": None})),
+    "Stopped: no clear change: solved 52% of held-out problems after 30 steps, 52% before: "
+    "+0 points, p = 1.000, 5 min": (verdict.STOPPED, "same", judged(52, 52, {}, "interrupted")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", JUDGED)
+def test_the_first_line_says_whether_it_worked(said):
+    kind, tone, found = JUDGED[said]
+    assert (found.kind, found.tone, found.said) == (kind, tone, said)
+    assert bool(found.advice) == (kind != verdict.BETTER)  # the adapter is not recommended
 
 
 # The rollouts in the page
@@ -364,7 +413,7 @@ def test_any_values_can_be_drawn(values):
     points = list(enumerate(values))
     low, *_, high = charts.nice_ticks(min(values), max(values))
     assert low < high
-    figure = charts.figure("t", {"a": points, "b": points[:1]})
+    figure = charts.figure("t", {"a": ("c0", points), "b": ("c1", points[:1])})
     paths = [path[1:] for kind, path, _ in figure.strokes if kind in ("line", "dot")]
     numbers = [float(n) for path in paths for n in re.split("[MLh ]", path)]
     assert numbers and all(-1 <= n <= 101 for n in numbers)
@@ -385,21 +434,25 @@ def test_a_fault_of_the_report_ends_no_run():
 
 
 def test_a_figure_carries_its_values():
-    curves = {"a<b": [(1, 0.25, 0.0, 0.5), (3, 0.75, 0.5, 1.0)], "c": [(2, 1.0), (3, 2.0)]}
-    figure = charts.figure("t", curves, marks=[2, 9])
+    curves = {
+        "a<b": ("c0", [(1, 0.25, 0.0, 0.5), (3, 0.75, 0.5, 1.0)]),
+        "c": ("c0", [(2, 1.0), (3, 2.0)]),
+    }
+    figure = charts.figure("t", curves, marks=[2, 9], limits=[3.0])
     assert json.loads(figure.values) == {
         "steps": [1, 2, 3],
         "curves": [[[0.25, 0.0, 0.5], None, [0.75, 0.5, 1.0]], [None, [1.0], [2.0]]],
     }
     kinds = [kind for kind, *_ in figure.strokes if kind != "grid"]
-    assert kinds == ["mark", "band", "line", "dot", "line", "dot"]
+    assert kinds == ["limit", "mark", "band", "line", "dot", "line dashed", "dot"]
 
 
 def test_the_report_of_a_long_run_stays_small():
     curve = [(step, float(step)) for step in range(1, 10_001)]
     assert len(charts.thinned(curve)) == charts.MOST_POINTS
     assert charts.thinned(curve)[-1][0] == 10_000
-    assert len(charts.figure("time", {"a": curve, "b": curve}).values) < 20_000
+    curves = {name: (name, curve) for name in ("c0", "c1")}
+    assert len(charts.figure("time", curves).values) < 20_000
 
 
 # Several runs
@@ -418,7 +471,13 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     page = Page(path.read_text())
     assert "u" not in page.tags and "b <u>" in page.words
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
-    assert re.findall("<t[hd]>([^<]+)", differing) == ["a", "b &lt;u&gt;", "lr", "2e-05", "0.0001"]
+    assert re.findall("<t[hd][^>]*>([^<]+)", differing) == [
+        "a",
+        "b &lt;u&gt;",
+        "lr",
+        "2e-05",
+        "0.0001",
+    ]
     carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
     assert carried and all(len(figure["curves"]) == 2 for figure in carried)
     assert "difference of the last" in page.words
@@ -469,7 +528,7 @@ def plain_difference(before: dict, after: dict, key: str = "pass@1") -> str:
     first, last = RunHistory(()), RunHistory(())
     first.__dict__["evaluations"] = {0: {"s": before}}
     last.__dict__["evaluations"] = {0: {"s": after}}
-    return re.sub("<.*?>", "", page.difference((first, (0, 0.5)), (last, (0, 0.25)), "s", key))
+    return str(problems.difference((first, (0, 0.5)), (last, (0, 0.25)), "s", key))
 
 
 def test_the_difference_of_evaluations_by_hand():

@@ -20,6 +20,9 @@ from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.run import unexpected
 from unslothrl.tracking.metrics import sample_line, step_line, summary_lines
+from unslothrl.tracking.report.history import RunHistory
+from unslothrl.tracking.report.signs import found
+from unslothrl.tracking.report.verdict import BROKEN, Verdict
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trial import facts, header
@@ -79,13 +82,12 @@ def test_samples_come_with_the_first_step_and_then_now_and_then():
     assert re.findall(r"minute (\d)\n", written()) == ["0", "2", "4"]
 
 
-def test_a_score_that_stays_zero_is_said_twice_and_at_the_end():
+def test_a_score_that_stays_zero_is_said_twice():
     terminal, _, written = view(live=False)
     for step in range(1, 41):
         terminal.step({"rollout/score": 0.0, "timing/step_s": 1.0}, step, 40)
-    terminal.finish({"status": "finished", "steps": 40, "seconds": 40.0})
     said = re.findall("no completion was ever right(?:, in (\\d+) steps)?", written())
-    assert said == ["3", "30", ""]
+    assert said == ["3", "30"]
 
 
 def test_a_step_says_what_failed_and_had_no_signal():
@@ -191,6 +193,17 @@ def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
     both = {"step": first, **EVAL}, {"step": last, **(EVAL if first == last else AFTER)}
     lines = summary_lines(SUMMARY | dict(zip(("first_eval", "last_eval"), both, strict=True)), ())
     assert f"{lines[1][0]}: {lines[1][1]}" == said
+
+
+def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
+    terminal, _, written = view(live=False)
+    rows = [{"step": i, "rollout/score": 0.0, "reward/failed": 1} for i in range(3)]
+    signs = found(RunHistory(rows)) * 3
+    terminal.finish(SUMMARY, Verdict(BROKEN, "Broken: a reason"), signs)
+    labels = [line.partition(": ")[0] for line in written().splitlines()]
+    assert labels == ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter",
+                      "instead", "report"]  # fmt: skip
+    assert "warning: No completion was ever right. The score was 0 in all 3 steps" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -18,6 +18,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 LEVEL = 0.95
 EXACT = 16  # problems that differ, up to which every way to give signs is tried
@@ -116,10 +117,11 @@ def paired(before: Sequence[float], after: Sequence[float]) -> Difference:
         return Difference(mean, min(-1.0, mean), max(1.0, mean), 1.0)
     error = statistics.stdev(differences, mean) / math.sqrt(count)
     half = t_quantile(0.5 + LEVEL / 2, count - 1) * error
-    return Difference(mean, mean - half, mean + half, sign_test(differences))
+    return Difference(mean, mean - half, mean + half, sign_test(tuple(differences)))
 
 
-def sign_test(differences: Sequence[float]) -> float:
+@lru_cache(maxsize=64)  # a report asks for the same more than once
+def sign_test(differences: tuple[float, ...]) -> float:
     """The share of all ways to give the differences signs whose sum is as far from 0 as theirs;
     of `DRAWS` random ones, theirs counted, where there are too many ways."""
     sizes = [abs(each) for each in differences if each]

@@ -8,7 +8,8 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import for_terminal, one_line, plain
 from unslothrl.tracking import proof
-from unslothrl.tracking.report.history import DAMAGED, RunHistory, listing, read_all
+from unslothrl.tracking.report.history import DAMAGED, RunHistory, read_all
+from unslothrl.tracking.report.listing import cells, listing
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 
@@ -60,7 +61,7 @@ def listed(path: Path) -> RunHistory:
     folder = RunFolder(path)
     try:
         run = RunHistory.read(folder)
-        run.cells()  # what it is made of may be damaged too
+        cells(run)  # what it is made of may be damaged too
         return run
     except (OSError, *WRONG):
         return RunHistory((), summary={"status": DAMAGED}, folder=folder, name=path.name)

@@ -22,7 +22,8 @@ from unslothrl.text import plain
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 NONE = "none"  # instead of a name: the environment's rewards are all
 TAKEN = (  # in metrics
-    "mean", "failed", "zero_signal_groups", "filtered_groups", "environment", OVERLONG
+    "mean", "p10", "p25", "p50", "p75", "p90", "failed", "zero_signal_groups", "filtered_groups",
+    "environment", OVERLONG,
 )  # fmt: skip
 
 

@@ -25,6 +25,7 @@ from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
+from unslothrl.tracking.report.verdict import ending
 from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import starting_adapter
@@ -115,7 +116,7 @@ class EarlierRun:
         view.note("this run has finished: set --max_steps or --episodes higher to continue")
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
-        view.finish(self.summary())
+        view.finish(self.summary(), *ending(self.folder, view.note))
 
     @property
     def draws_otherwise(self) -> bool:
@@ -336,7 +337,7 @@ class Job(abc.ABC):
             self.view.stage("copying to the mirror")
             self.mirror.close(*([] if status == "finished" else [INTERRUPTED_S]))
         if error is None:
-            self.view.finish(summary)
+            self.view.finish(summary, *ending(self.folder, self.view.note))
             return
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)

@@ -14,7 +14,9 @@ from unslothrl.records import Group
 Row = Mapping[str, Any]
 Points = list[tuple[int, float]]  # (step, value)
 
+QUANTILES = tuple(f"reward/p{share}" for share in (10, 25, 50, 75, 90))  # of a step's completions
 NOT_COMPONENTS = {  # names under reward/ that are no reward's
+    *QUANTILES,
     "reward/mean",
     "reward/zero_signal_groups",
     "reward/filtered_groups",

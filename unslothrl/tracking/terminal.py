@@ -35,11 +35,15 @@ from unslothrl.tracking.metrics import (
     step_line,
     summary_lines,
 )
+from unslothrl.tracking.report.signs import Sign
+from unslothrl.tracking.report.verdict import NONE, Verdict
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
+MOST_WARNINGS = 3  # at the end
+OF_ADAPTER = ("command", "evaluate", "export")  # in a summary
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
@@ -217,14 +221,25 @@ class Terminal:
         for line in evaluation_lines(step, metrics):
             self.line(line, "bold")
 
-    def finish(self, summary: Mapping[str, Any]) -> None:
-        """Shows how the run ended: `summary` as in summary.json, with what can be done now."""
+    def finish(
+        self,
+        summary: Mapping[str, Any],
+        verdict: Verdict = NONE,
+        signs: Sequence[Sign] = (),
+    ) -> None:
+        """Shows how the run ended: `summary` as in summary.json; its verdict, and the first of its
+        warnings; and what can be done now, with its adapter if that may be worth using."""
         self._end_phase()
         self.__exit__()
+        if verdict.advice:
+            summary = {**summary, **dict.fromkeys(OF_ADAPTER)}
         lines = summary_lines(summary, self.values, self.columns[0][0])
-        if self.wrong:
-            lines.insert(1, ("score", "no completion was ever right"))
-        self._labelled(lines)
+        warnings = [f"{each.rule.title}. {each.seen} {each.rule.advice}" for each in signs]
+        lines[1:1] = [("verdict", verdict.said)] if verdict.said else []
+        lines[2:2] = [("warning", each) for each in warnings[:MOST_WARNINGS]]
+        if verdict.advice:
+            lines.insert(-1, ("instead", verdict.advice))
+        self._labelled(lines, {"up": "bold green", "same": ""}.get(verdict.tone, "bold red"))
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:
         """Shows why the run failed, None if the caller prints the reason; and `lines` (label, text)
@@ -235,9 +250,10 @@ class Terminal:
             self.line(f"failed: {message}", "bold red")
         self._labelled(lines)
 
-    def _labelled(self, lines: Sequence[tuple[str, str]]) -> None:
+    def _labelled(self, lines: Sequence[tuple[str, str]], verdict: str = "") -> None:
+        styles = {"finished": "bold", "verdict": verdict, "warning": "yellow"}
         for label, text in lines:
-            self.line(f"{label}: {text}", "bold green" if label == "finished" else "")
+            self.line(f"{label}: {text}", styles.get(label, ""))
 
     def _end_phase(self) -> None:
         """Prints the seconds of a stage that has ended, so that a slow start can be explained."""

@@ -12,10 +12,12 @@ import numpy as np
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.advantages import explained_variance, has_signal
 from unslothrl.records import Completion, Group, Sample, Update
+from unslothrl.tracking.metrics import QUANTILES
 from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups
 
 Metrics = dict[str, float]
 mean = statistics.fmean
+SHARES = [int(name[-2:]) / 100 for name in QUANTILES]
 
 # Of the tokens that are shown
 MOST_TRACED = 200  # of a run that are traced, about
@@ -29,8 +31,10 @@ def rollout_metrics(groups: Sequence[Group], failed: int, seconds: float) -> Met
     """Of all groups that were drawn for a step, in so many seconds; `failed` rewards."""
     completions = [completion for group in groups for completion in group.completions]
     tokens = sum(sum(c.version_counts.values()) for c in completions)
+    totals = rated(groups, [group.totals for group in groups])
     return {
-        "reward/mean": mean_rated(groups, [group.totals for group in groups]),
+        "reward/mean": mean(totals) if totals else 0.0,
+        **dict(zip(QUANTILES, np.quantile(totals or [0.0], SHARES).tolist(), strict=True)),
         **{
             f"reward/{name}": mean_rated(groups, [group.rewards[name] for group in groups])
             for name in groups[0].rewards
@@ -140,9 +144,13 @@ def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
 
 def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> float:
     """The mean of the candidates' `values`, [groups][candidates], but for those that are lost."""
+    found = rated(groups, values)
+    return mean(found) if found else 0.0
+
+
+def rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> list[float]:
     pairs = zip(groups, values, strict=True)
-    rated = [of_group[i] for group, of_group in pairs for i in group.rated]
-    return mean(rated) if rated else 0.0
+    return [of_group[i] for group, of_group in pairs for i in group.rated]
 
 
 def is_traced(step: int, total_steps: int) -> bool:

@@ -31,6 +31,7 @@ from unslothrl.weights.adapter import Adapter
 MOST_WAITING = 4  # calls; the loop waits when there are more, because their arguments take memory
 SHARE = 0.02  # of a run's time that checkpoints may take, where the user does not say how often
 KEPT = 5  # checkpoints whose seconds are remembered
+REPORT_S, REPORT_SHARE = 15.0, 0.01  # between two reports, and of a run's time for all of them
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,7 @@ class Saving:
         self.pieces, self.note = pieces, note
         self.schedule = CheckpointSchedule(checkpoint_every)
         self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
+        self.report_at = 0.0  # by the monotonic clock, when the next one is due
 
     def rollouts(self, step: int, groups: Sequence[Group], trace: Trace | None = None) -> None:
         """Every completion of a step, with what was trained on marked."""
@@ -93,13 +95,18 @@ class Saving:
             with noting_errors(self.note):
                 write_tokens(self.folder, step, trace.tokens(self.pieces))
 
-    def report(self) -> None:
+    def report(self, is_due: bool) -> None:
+        """Writes the page, where it is not due yet only if enough time has passed."""
+        if is_due or time.monotonic() >= self.report_at:
+            self.report_at = math.inf  # not another one while this waits
+            self.run(self._write_report)
 
-        def write() -> None:
-            with noting_errors(self.note):
-                write_report(self.folder)
-
-        self.run(write)
+    def _write_report(self) -> None:
+        started = time.monotonic()
+        with noting_errors(self.note):
+            write_report(self.folder)
+        ended = time.monotonic()
+        self.report_at = ended + max(REPORT_S, (ended - started) / REPORT_SHARE)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Every completion of an evaluation, by set."""

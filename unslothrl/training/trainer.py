@@ -130,7 +130,7 @@ class Trainer:
         with stopping.held():
             self.log(metrics)
             self.mark()
-        self.saving.report()
+        self.saving.report(is_due=True)
 
     def train_step(self) -> None:
         """One step, and what is due after it."""
@@ -164,8 +164,7 @@ class Trainer:
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again
             self.saving.checkpoint(self.boundary)
-        if evaluates:
-            self.saving.report()
+        self.saving.report(is_due=evaluates)
 
     def step(self) -> Metrics:
         """One batch of tasks: rollout, credit, updates, a new version. -> its metrics."""

@@ -4,153 +4,144 @@ The drawing is 100 x 100 units, stretched to its box; strokes keep their width. 
 values, which the page's script reads out where a pointer is. `page.html` puts them together.
 """
 
+import itertools
 import json
 import math
+import re
+import tomllib
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from importlib import resources
+from typing import Any, NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
 from unslothrl.tracking.metrics import buckets, components, mean, short
-from unslothrl.tracking.report.history import TOKENS_PER_S, RunHistory
+from unslothrl.tracking.report.history import RunHistory
+from unslothrl.tracking.report.problems import OF_PROBLEM, Solved, solved
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 MOST_DOTS = 20  # a curve of no more points has a mark on each
-COLOURS = 6
+MOST_CELLS, LEVELS = 1000, 4  # columns of a heatmap, and its shades
+MOST_LABELS, LONGEST_NAME = 10, 60
+COLOURS = 6  # c0 is of evaluations
+SPREAD = ("reward/p50", "reward/p25", "reward/p75", "reward/p10", "reward/p90")
 SMALLEST = 1e-100  # value that is told from 0
 
-# Heading -> title -> metrics, where * is every reward, or every evaluation set. What none of the
-# runs has is left out.
-FIGURES: dict[str, dict[str, str]] = {
-    "What it earned": {
-        "Reward, mean of a step's completions": "reward/mean reward/*",
-        "Evaluation on held-out problems, with 95% intervals": "eval/*/pass@1 eval/*/best_of_n",
-    },
-    "What it learnt": {
-        "Loss": "train/loss eval/*/loss",
-        "Token accuracy": "train/token_accuracy eval/*/token_accuracy",
-        "Entropy, nats per token": "train/entropy eval/*/entropy",
-        "Pairs whose better answer is preferred, share; a tie is half":
-            "train/accuracy eval/*/accuracy",
-        "Margin between the two answers": "train/margin eval/*/margin",
-        "Implicit rewards, beta x log-ratio to the reference":
-            "train/reward_chosen train/reward_rejected eval/*/reward_chosen eval/*/reward_rejected",
-        "Log-probability of an answer, nats":
-            "train/logprob_chosen train/logprob_rejected eval/*/logprob_chosen "
-            "eval/*/logprob_rejected",
-        "Score, mean of all answers": "train/reward_mean eval/*/reward_mean",
-    },
-    "Completions": {
-        "Score: share of right completions": "rollout/score",
-        "Completion length, tokens": "rollout/mean_length",
-        "Truncated completions, share": "rollout/truncated",
-        "Groups without signal": "reward/zero_signal_groups reward/filtered_groups",
-        "Failed rewards": "reward/failed",
-        "Prompt redraws per step": "rollout/resamples",
-    },
-    "Episodes": {
-        "Turns of an episode": "episode/turns",
-        "Tool calls of an episode": "episode/tool_calls episode/failed_tool_calls",
-        "Lost episodes": "episode/lost",
-    },
-    "Updates": {
-        "Sampler gap, |sampler - learner| in nats": "train/sampler_gap train/sampler_gap_p99",
-        "Staleness, versions behind": "rollout/staleness rollout/staleness_mean",
-        "Effective tokens, share": "train/ess",
-        "KL against the reference, nats per token": "train/kl_reference",
-        "Tokens bounded, share": "train/clip_fraction train/correction_truncated",
-        "Gradient norm, before clipping": "train/grad_norm",
-        "Learning rate": "train/lr",
-        "Skipped updates": "train/skipped_updates",
-        "Critic: share of the returns' variance explained": "train/value_explained",
-    },
-    "Machine": {
-        "Generation, tokens per second": "rollout/tokens_per_s",
-        "Tokens per second": TOKENS_PER_S,
-        "Seconds of a step":
-            "timing/step_s timing/generation_s timing/reward_s timing/update_s timing/sync_s "
-            "timing/overhead_s",
-        "Peak memory, MB": "memory/learner_peak_mb memory/actor_peak_mb",
-    },
-}  # fmt: skip
+# Heading -> title -> metrics, what they mean and what is healthy
+FIGURES: dict[str, dict[str, tuple[str, str]]] = tomllib.loads(
+    (resources.files(__package__) / "figures.toml").read_text(encoding="utf-8")
+)
 # Ends of metrics whose charts need not show 0, and of those whose charts reach from 0 to 1.
 FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "explained")
 SHARES = ("accuracy", "pass@1", "best_of_n")
 
 
 Curve = Sequence[tuple[float, ...]]
-"""Points (step, value), or with the ends of an interval (step, value, low, high), ascending."""
-Stroke = tuple[str, str, int]
-"""A kind (grid, mark, or line, band or dot of a curve), a path, and the number of a colour."""
+"""Points (step, value), or with the ends of intervals (step, value, low, high, ...), ascending."""
+Curves = Mapping[str, tuple[str, Curve]]
+"""By their names, each with its colour."""
+Stroke = tuple[str, str, str]
+"""A kind (grid, mark, limit, or line, band or dot of a curve), a path, and its curve's colour."""
 
 
 class Figure(NamedTuple):
     title: str
-    legend: Sequence[tuple[str, str]]  # of each curve, its name and its last value
+    legend: Sequence[tuple[str, str, str]]  # of each curve, its name, its last value, its colour
     strokes: Sequence[Stroke]
     heights: Sequence[tuple[float, str]]  # percent from the top, label
     steps: Sequence[tuple[float, float]]  # percent from the left, label
     values: str  # JSON
+    about: str = ""
+    metrics: Sequence[str] = ()  # whose addresses lead here
 
 
-def all_figures(runs: Sequence[RunHistory]) -> dict[str, list[Figure]]:
-    """The figures of these runs by their headings."""
+def all_figures(
+    runs: Sequence[RunHistory], limits: Mapping[str, float] = {}
+) -> dict[str, list[Figure]]:
+    """The figures of these runs by their headings; `limits` of metrics are drawn."""
     drawn = {
-        heading: [each for title, names in figures.items() for each in drawn_of(title, names, runs)]
+        heading: [
+            each._replace(about=about, metrics=metrics.split())
+            for title, (metrics, about) in figures.items()
+            for each in drawn_of(title, metrics, runs, limits)
+        ]
         for heading, figures in FIGURES.items()
     }
+    if len(runs) == 1:
+        drawn["What it earned"][1:1] = [
+            heatmap(name, found) for name in runs[0].sets if (found := solved(runs[0], name))
+        ]
     return {heading: figures for heading, figures in drawn.items() if figures}
 
 
-def curves_of(metrics: str, runs: Sequence[RunHistory]) -> list[str]:
-    """The metrics of a figure that one of the runs may have."""
+def chart_of(metric: str) -> str:
+    """The address of a metric's chart in the page."""
+    return re.sub(r"[^a-z0-9_]+", "-", metric)
+
+
+def curves_of(metrics: str, runs: Sequence[RunHistory]) -> dict[str, str]:
+    """The metrics of a figure that one of the runs may have, and their colours."""
     sets = dict.fromkeys(name for run in runs for name in run.sets)
-    found: list[str] = []
-    for metric in metrics.split():
+    found: dict[str, str] = {}
+    for place, metric in enumerate(metrics.split(), 1):
         if metric == "reward/*":
-            rewards = list(dict.fromkeys(name for run in runs for name in components(run.rows)))
-            found += rewards if len(rewards) > 1 else []  # one is the mean
+            rewards = dict.fromkeys(name for run in runs for name in components(run.rows))
+            names = list(rewards) if len(rewards) > 1 else []  # one is the mean
+            found |= {name: f"c{i % (COLOURS - 1) + 1}" for i, name in enumerate(names, 1)}
+        elif metric.startswith("eval/"):
+            found |= {metric.replace("*", name): "c0" for name in sets}
         else:
-            found += [metric.replace("*", name) for name in (sets if "*" in metric else [""])]
+            found[metric] = "c1" if metric == SPREAD[0] else f"c{(place - 1) % (COLOURS - 1) + 1}"
     return found
 
 
-def drawn_of(title: str, metrics: str, runs: Sequence[RunHistory]) -> list[Figure]:
+def drawn_of(
+    title: str, metrics: str, runs: Sequence[RunHistory], limits: Mapping[str, float]
+) -> list[Figure]:
     """A figure of a run, or of several runs one for each metric; none where all is 0."""
-    names = [name for name in curves_of(metrics, runs) if any(run.points(name) for run in runs)]
+    colours = curves_of(metrics, runs)
+    names = [name for name in colours if any(run.points(name) for run in runs)]
+    groups: dict[str, Curves]
     if len(runs) == 1:
-        groups = {title: {legend(metric): curve_of(runs[0], metric) for metric in names}}
+        groups = {title: {legend(m): (colours[m], curve_of(runs[0], m)) for m in names}}
     else:
         form = "{}: {}" if len(names) > 1 else "{}"
         groups = {
-            form.format(title, legend(metric)): {run.name: curve_of(run, metric) for run in runs}
+            form.format(title, legend(metric)): {
+                run.name: (f"c{i % COLOURS}", curve_of(run, metric)) for i, run in enumerate(runs)
+            }
             for metric in names
         }
     low = None if any(metric.endswith(FREE) for metric in names) else 0.0
     high = 1.0 if all(metric.endswith(SHARES) for metric in names) else None
     marks = [resume.step for resume in runs[0].begun.resumes] if len(runs) == 1 else []
+    lines = [limits[metric] for metric in metrics.split() if metric in limits]
     return [
-        figure(title, {name: each for name, each in curves.items() if each}, low, high, marks)
+        figure(title, {name: e for name, e in curves.items() if e[1]}, low, high, marks, lines)
         for title, curves in groups.items()
-        if any(point[1] for each in curves.values() for point in each)
+        if any(point[1] for _, each in curves.values() for point in each)
     ]
 
 
 def legend(metric: str) -> str:
     """A metric's name in a legend, after the evaluation set that it is of."""
     *sets, key = metric.split("/")[1:]
-    return " ".join([*sets, key.removesuffix("_s").replace("_", " ")])
+    return " ".join([*sets, "median" if key == "p50" else key.removesuffix("_s").replace("_", " ")])
 
 
 def curve_of(run: RunHistory, metric: str) -> Curve:
-    """With intervals where the completions of all evaluations are there to compute them."""
+    """With the spread of a step's rewards, or with intervals where the completions of all
+    evaluations are there to compute them."""
     points = run.points(metric)
+    if metric == SPREAD[0]:
+        ends = [dict(run.points(name)) for name in SPREAD[1:]]
+        return [(*point, *(each.get(point[0], point[1]) for each in ends)) for point in points]
     kind, _, rest = metric.partition("/")
     evaluated, _, key = rest.rpartition("/")
-    has_interval = kind == "eval" and key == "pass@1"
+    has_interval = kind == "eval" and key in OF_PROBLEM
     known = [run.scores(step, evaluated) for step, _ in points] if has_interval else [{}]
     if not all(known):
         return points
-    found = [estimate([mean(s) for s in scores.values()]) for scores in known]
+    found = [estimate([OF_PROBLEM[key](s) for s in scores.values()]) for scores in known]
     return [(*point, each.low, each.high) for point, each in zip(points, found, strict=True)]
 
 
@@ -165,42 +156,84 @@ def thinned(curve: Curve) -> list[tuple[float, ...]]:
 
 def figure(
     title: str,
-    curves: Mapping[str, Curve],
+    curves: Curves,
     low: float | None = None,
     high: float | None = None,
     marks: Sequence[int] = (),
+    limits: Sequence[float] = (),
 ) -> Figure:
-    """A line chart of curves by their names, each with points. `low` and `high` are values that its
-    vertical range must include; `marks` are steps that get a dashed line."""
-    data = [thinned(each) for each in curves.values()]
+    """A line chart of curves, each with points. `low` and `high` are values that its vertical range
+    must include; `marks` are steps that get a dashed line, `limits` values."""
+    data = [thinned(each) for _, each in curves.values()]
     values = [value for points in data for _, *ends in points for value in ends]
-    values += [limit for limit in (low, high) if limit is not None]
+    values += [limit for limit in (low, high, *limits) if limit is not None]
     ticks = nice_ticks(min(values), max(values))
     steps = sorted({step for points in data for step, *_ in points})
-    strokes = [("grid", f"M0 {up(tick, ticks):.2f}H100", 0) for tick in ticks[1:]]
+    strokes = [("grid", f"M0 {up(tick, ticks):.2f}H100", "") for tick in ticks[1:]]
+    strokes += [("limit", f"M0 {up(limit, ticks):.2f}H100", "") for limit in limits]
     for mark in marks:
         if steps[0] <= mark <= steps[-1]:
-            strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", 0))
-    for number, points in enumerate(data):
+            strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", ""))
+    seen: set[str] = set()
+    for points, (colour, _) in zip(data, curves.values(), strict=True):
         x = [across(step, steps) for step, *_ in points]
-        value, *band = ([up(p[i], ticks) for p in points] for i in range(1, len(points[0])))
-        colour = number % COLOURS
+        value, *ends = ([up(p[i], ticks) for p in points] for i in range(1, len(points[0])))
         if len(points) > 1:
-            if band:
-                edge = f"{path([*x, *x[::-1]], [*band[1], *band[0][::-1]])}Z"
+            for below, above in zip(ends[::2], ends[1::2], strict=True):
+                edge = f"{path([*x, *x[::-1]], [*above, *below[::-1]])}Z"
                 strokes.append(("band", edge, colour))
-            strokes.append(("line", path(x, value), colour))
+            strokes.append(("line dashed" if colour in seen else "line", path(x, value), colour))
         if len(points) <= MOST_DOTS:  # lines of no length with round ends
             strokes.append(("dot", f"{path(x, value, 'h0M')}h0", colour))
+        seen.add(colour)
     heights = [(up(tick, ticks), f"{tick:,.5g}") for tick in ticks]
-    ends = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
+    ends_of_steps = [(across(step, steps), step) for step in sorted({steps[0], steps[-1]})]
     known = [{step: [float(f"{v:.5g}") for v in rest] for step, *rest in each} for each in data]
     carried = {  # more digits than a chart shows; null where a curve has no point
         "steps": steps,
         "curves": [[each.get(step) for step in steps] for each in known],
     }
-    named = [(name, short(each[-1][1])) for name, each in curves.items()]
-    return Figure(title, named, strokes, heights, ends, json.dumps(carried, separators=(",", ":")))
+    named = [(name, short(each[-1][1]), colour) for name, (colour, each) in curves.items()]
+    return Figure(title, named, strokes, heights, ends_of_steps, compact(carried))
+
+
+def heatmap(name: str, found: Solved) -> Figure:
+    """Problems from left to right, evaluations from top to bottom; the darker, the more of a
+    problem's completions are right."""
+    size = 100 / len(found.steps)
+    parts = buckets(range(len(found.problems)), MOST_CELLS)
+    width = 100 / len(parts)
+    paths = [""] * LEVELS
+    rows = [[mean([row[i] for i in part]) for part in parts] for row in found.shares]
+    for y, row in enumerate(rows):
+        x = 0
+        for level, run in itertools.groupby(math.ceil(share * LEVELS - 1e-9) for share in row):
+            cells = len(list(run))
+            if level:
+                paths[level - 1] += f"M{x * width:.2f} {y * size:.2f}h{cells * width:.2f}"
+                paths[level - 1] += f"v{size:.2f}h{-cells * width:.2f}z"
+            x += cells
+    heights = [((y + 0.5) * size, f"step {step}") for y, step in enumerate(found.steps)]
+    carried = {
+        "steps": [part[0] + 1 for part in parts],
+        "names": [found.problems[part[0]][:LONGEST_NAME] for part in parts],
+        "curves": [[[round(share, 2)] for share in row] for row in rows],
+    }
+    return Figure(
+        f"Each held-out problem, at each evaluation ({name})",
+        [(f"step {at}", short(mean(row)), "") for at, row in zip(found.steps, rows, strict=True)],
+        [(f"heat heat{level}", path, "c0") for level, path in enumerate(paths, 1) if path],
+        heights if len(heights) <= MOST_LABELS else [heights[0], heights[-1]],
+        [(0.0, 1), (100.0, len(found.problems))],
+        compact(carried),
+        "A column is a problem, sorted by when it is first solved by half of its completions; "
+        f"a row is an evaluation. {found.said} A column that turns pale was forgotten.",
+        ("heatmap",),
+    )
+
+
+def compact(carried: Mapping[str, Any]) -> str:
+    return json.dumps(carried, separators=(",", ":"))
 
 
 def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:

@@ -12,12 +12,10 @@ from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import (
     Points,
     Row,
-    duration,
     eval_sets,
     is_number,
     mean,
     series,
-    short,
 )
 from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
@@ -26,10 +24,6 @@ from unslothrl.tracking.run_folder import CONFIG, EVALS, LOCK, RunFolder, is_fre
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
 DAMAGED = "damaged"
-LISTED = {  # column of a table of runs -> figure, of the first evaluation set where it has none
-    "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
-    "tokens right": "token_accuracy", "pairs right": "accuracy",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -98,24 +92,6 @@ class RunHistory:
         """Problem -> the scores of its completions in an evaluation; {} where it is not there."""
         return self.evaluations.get(step, {}).get(name, {})
 
-    def cells(self) -> dict[str, str]:
-        """A run in a line of a table, by column. Of curves the first and the last value."""
-        timed = self.values("timing/step_s")
-        curves = {}
-        for column, figure in LISTED.items():
-            names = [figure, *(f"eval/{name}/{figure}" for name in self.sets)]
-            curves[column] = change(next(filter(None, map(self.points, names)), []))
-        return {
-            "run": self.name,
-            "status": self.status,
-            "started": self.begun.started or "-",
-            "method": str(self.options.get("learner", "-")) if self.is_rl else self.kind,
-            "model": str(self.options.get("model", "-")),
-            "steps": str(len(timed)),
-            "time": duration(sum(timed)),
-            **curves,
-        }
-
 
 def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the tokens that a step of SFT, DPO or a reward model has read of the run's, a second."""
@@ -130,34 +106,10 @@ def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return found
 
 
-def change(points: Points) -> str:
-    """The first and the last value of a curve."""
-    if len(points) < 2:
-        return short(points[0][1]) if points else "-"
-    return f"{short(points[0][1])} -> {short(points[-1][1])}"
-
-
 def read_all(folders: Sequence[Path]) -> list[RunHistory]:
     """Those of one name are told apart by their path."""
     names = [path.resolve().name for path in folders]
     return [
         RunHistory.read(RunFolder(path), name if names.count(name) == 1 else str(path))
         for path, name in zip(folders, names, strict=True)
-    ]
-
-
-def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
-    """The lines of a table of runs, its heading first, without columns that say nothing."""
-    cells = [run.cells() for run in runs]
-    columns = [name for name in cells[0] if any(each[name] != "-" for each in cells)]
-    return [columns, *([each[name] for name in columns] for each in cells)]
-
-
-def listing(runs: Sequence[RunHistory]) -> list[str]:
-    """The runs as lines of plain text, one a run."""
-    lines = table_of(runs)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
     ]

@@ -9,7 +9,7 @@ markup (trusted types; browsers that do not know them ignore that).
 import base64
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,23 +17,21 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from unslothrl.algorithms.estimates import estimate, paired
+from unslothrl.algorithms.estimates import Difference
 from unslothrl.files import write_whole
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import EVALUATED, components, duration, mean, short
+from unslothrl.tracking.metrics import duration
 from unslothrl.tracking.report import signs
-from unslothrl.tracking.report.charts import all_figures
-from unslothrl.tracking.report.history import RunHistory, table_of
+from unslothrl.tracking.report.charts import all_figures, chart_of
+from unslothrl.tracking.report.history import RunHistory
+from unslothrl.tracking.report.listing import table_of
+from unslothrl.tracking.report.problems import evaluations, flipped, is_clear
 from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
+from unslothrl.tracking.report.verdict import verdict
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
 SAME_FOR_ALL = ("run_name", "output_dir", "resume")  # options that say nothing of what was trained
-EVALUATIONS = (*EVALUATED, ("margin", "margin"))  # label, key
-OF_PROBLEM: dict[str, Callable[[Sequence[float]], float]] = {"pass@1": mean, "best_of_n": max}
-"""Figure -> that of a problem, of its completions' scores; others are no problem's own."""
-Evaluated = tuple[RunHistory, tuple[int, float]]
-"""A run, and a point of one of its evaluations."""
 
 
 def write_report(folder: RunFolder | Path | str) -> Path:
@@ -51,6 +49,8 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     only = runs[0] if len(runs) == 1 else None
     data = browser_data(only.folder) if only else {"steps": [], "evals": []}
     begun = [run for run in runs if any(row["step"] for row in run.rows)]
+    found = [(run.name, sign) for run in begun for sign in signs.found(run)]
+    figures = all_figures(runs, {s.rule.metric: s.rule.limit for _, s in found if s.rule.limit})
     environment = Environment(
         autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
     )
@@ -63,10 +63,14 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
-        signs=[(run.name, sign) for run in begun for sign in signs.found(run)],
+        verdicts=[(run.name, verdict(run)) for run in runs],
+        chart_of=chart_of,
+        signs=found,
         is_fine=only is not None and bool(only.values("timing/step_s")),
         evaluations=evaluations(runs),
-        figures=all_figures(runs),
+        figures=figures,
+        charted={metric for drawn in figures.values() for each in drawn for metric in each.metrics},
+        examples=flipped(only) if only else [],
         has_rollouts=bool(data["steps"] or data["evals"]),
         **(of_comparison(runs) if only is None else of_run(only)),
     )
@@ -79,30 +83,24 @@ def asset(name: str) -> str:
 
 
 def text(value: Any) -> Markup:
-    """Of unknown origin, for HTML: escaped, and with every character to be seen."""
+    """Of unknown origin, for HTML: escaped, and with every character to be seen. A difference is
+    green or red if it is clear."""
     if isinstance(value, Markup):
         return value
-    shown = str(value).lower() if isinstance(value, bool) else str(value)
-    return escape(visible(shown))
+    shown = escape(visible(str(value).lower() if isinstance(value, bool) else str(value)))
+    if not isinstance(value, Difference):
+        return shown
+    if not is_clear(value):
+        return shown + Markup(' <span class="same">no clear change</span>')
+    return Markup(f'<b class="{"up" if value.mean > 0 else "down"}">{shown}</b>')
 
 
 # Parts of a page
 
 
 def of_run(run: RunHistory) -> dict[str, Any]:
-    """What the page of a single run has: what it trained on what, figures, and commands."""
-    summary, options, timed = run.summary, run.options, run.values("timing/step_s")
-    rewards = [name.removeprefix("reward/") for name in components(run.rows)]
-    what = {
-        "stage": "" if run.is_rl else origin.METHODS[run.kind].name,
-        "model": options.get("model"),
-        "data set": options.get("dataset"),
-        "from adapter": options.get("adapter"),
-        "learner": options.get("learner"),
-        "reward": ", ".join(map(str, options.get("reward") or rewards)),
-        "started": run.begun.started,
-        "page written": origin.now(),
-    }
+    """What the page of a single run has: figures, and commands."""
+    summary, timed = run.summary, run.values("timing/step_s")
     totals = {
         "tokens generated": sum(run.values("rollout/tokens")),
         "tokens read": max(run.values("train/tokens"), default=0),
@@ -111,7 +109,7 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     commands = [
         ("Started by", run.begun.command),
         ("Adapter", summary.get("adapter")),
-        ("Use it", summary.get("command")),
+        ("Use it", None if verdict(run).advice else summary.get("command")),
         *(
             ("Resumed", "; ".join((f"after step {each.step}, {each.date}", *each.changes)))
             for each in run.begun.resumes
@@ -120,8 +118,10 @@ def of_run(run: RunHistory) -> dict[str, Any]:
     versions = {"unslothrl": summary.get("version"), **run.begun.versions}
     return {
         "status": run.status,
-        "what": {name: value for name, value in what.items() if value},
         "numbers": {
+            "trained by": origin.METHODS[run.kind].name,
+            "started": run.begun.started or "-",
+            "page written": origin.now(),
             "steps": f"{len(timed):,}",
             "time in steps": duration(sum(timed)),
             "in evaluations": duration(sum(run.values("timing/eval_s"))),
@@ -148,54 +148,3 @@ def of_comparison(runs: Sequence[RunHistory]) -> dict[str, Any]:
             if name not in SAME_FOR_ALL and any(value != values[0] for value in values)
         ],
     }
-
-
-def evaluations(runs: Sequence[RunHistory]) -> list[list[str]]:
-    """The rows of the held-out evaluations: first, last, difference and best; of two runs also how
-    their last ones differ."""
-    rows = []
-    for name in dict.fromkeys(name for run in runs for name in run.sets):
-        for label, key in EVALUATIONS:
-            having = [run for run in runs if run.points(f"eval/{name}/{key}")]
-            for run in having:
-                of = f"{label} {name} {run.name}" if len(runs) > 1 else f"{label} {name}"
-                rows.append([of, *evaluation_cells(run, name, key)])
-            if len(having) == len(runs) == 2:
-                one, other = ((run, run.points(f"eval/{name}/{key}")[-1]) for run in runs)
-                changed = difference(one, other, name, key)
-                rows.append([f"{label} {name} difference of the last", "", "", changed, ""])
-    return rows
-
-
-def evaluation_cells(run: RunHistory, name: str, key: str) -> list[str]:
-    points = run.points(f"eval/{name}/{key}")
-    better = -1 if key == "loss" else 1
-    best_step, best = max(points, key=lambda point: better * point[1])
-    first = with_interval(run, name, key, *points[0])
-    last = changed = "-"
-    if len(points) > 1:
-        last = with_interval(run, name, key, *points[-1])
-        changed = difference((run, points[0]), (run, points[-1]), name, key)
-    return [first, last, changed, f"{short(best)} (step {best_step})"]
-
-
-def with_interval(run: RunHistory, name: str, key: str, step: int, value: float) -> str:
-    scores = run.scores(step, name)
-    if key not in OF_PROBLEM or not scores:
-        return short(value)
-    return str(estimate([OF_PROBLEM[key](each) for each in scores.values()]))
-
-
-def difference(before: Evaluated, after: Evaluated, name: str, key: str) -> str:
-    """How a figure of two evaluations differs: of a problem's own with its interval and p, paired,
-    "-" where they are not of the same problems, or the best is one of more completions in one."""
-    (run, (step, value)), (other, (other_step, other_value)) = before, after
-    if key not in OF_PROBLEM:
-        return f"{other_value - value:+.3f}"
-    scores, others = run.scores(step, name), other.scores(other_step, name)
-    counts = [{len(of) for of in each.values()} for each in (scores, others)]
-    is_unfair = key == "best_of_n" and counts[0] != counts[1]
-    if is_unfair or not scores or scores.keys() != others.keys():
-        return "-"
-    of = OF_PROBLEM[key]
-    return str(paired([of(scores[each]) for each in scores], [of(others[each]) for each in scores]))

@@ -6,8 +6,7 @@
   const find = (id) => document.getElementById(id);
 
   function element(tag, properties, ...children) {
-    const made = document.createElement(tag);
-    Object.assign(made, properties);
+    const made = Object.assign(document.createElement(tag), properties);
     made.append(...children.filter((child) => child !== null));
     return made;
   }
@@ -16,13 +15,13 @@
   const short = (value) => (Number.isFinite(value) ? NUMBER.format(value) : "-");
   const signed = (value) => `${value >= 0 ? "+" : ""}${value.toFixed(3)}`;
   const counted = (n, word) => `${n.toLocaleString("en-US")} ${word}${n === 1 ? "" : "s"}`;
-  const address = (path) => path.split("/").map(encodeURIComponent).join("/");
+  const meta = (...parts) => element("p", { className: "meta" }, ...parts);
   const sum = (values) => values.reduce((total, value) => total + (value || 0), 0);
 
   // Charts -----------------------------------------------------------------------------------
 
   function chart(figure) {
-    const { steps, curves } = JSON.parse(figure.dataset.values);
+    const { steps, curves, names } = JSON.parse(figure.dataset.values); // names: of problems
     const plot = figure.querySelector(".plot");
     const labels = [...figure.querySelectorAll(".legend b")];
     const last = labels.map((label) => label.textContent);
@@ -31,7 +30,6 @@
     cross.setAttribute("class", "cross");
     figure.querySelector(".legend").after(at);
     plot.querySelector("svg").append(cross);
-    plot.tabIndex = 0;
     let chosen = -1;
 
     const span = steps[steps.length - 1] - steps[0];
@@ -40,15 +38,14 @@
       chosen = i;
       cross.setAttribute("d", `M${(100 * place(i)).toFixed(2)} 0V100`);
       labels.forEach((label, curve) => {
-        const [value, low, high] = curves[curve][i] || [];
+        const [value, low, high] = [curves[curve][i] ?? []].flat();
         label.textContent = short(value) + (high === undefined ? "" : ` (${short(low)} to ${short(high)})`);
       });
-      at.replaceChildren(`step ${steps[i]} `, linkTo(steps[i]));
+      at.replaceChildren(...(names ? [names[i]] : [`step ${steps[i]} `, linkTo(steps[i])]));
     };
     const point = (event) => {
       const box = plot.getBoundingClientRect();
-      const x = (event.clientX - box.left) / box.width;
-      const far = (i) => Math.abs(place(i) - x);
+      const far = (i) => Math.abs(place(i) - (event.clientX - box.left) / box.width);
       choose(steps.reduce((best, _, i) => (far(i) < far(best) ? i : best), 0));
     };
     const follow = () => at.querySelector("a")?.click();
@@ -63,11 +60,11 @@
     plot.addEventListener("click", (event) => event.pointerType !== "touch" && follow());
     plot.addEventListener("keydown", (event) => {
       const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (by) {
-        const from = chosen < 0 ? (by > 0 ? -1 : steps.length) : chosen;
-        choose(Math.min(steps.length - 1, Math.max(0, from + by)));
-        event.preventDefault();
-      } else if (event.key === "Enter") follow();
+      if (event.key === "Enter") follow();
+      if (!by) return;
+      const from = chosen < 0 ? (by > 0 ? -1 : steps.length) : chosen;
+      choose(Math.min(steps.length - 1, Math.max(0, from + by)));
+      event.preventDefault();
     });
   }
 
@@ -79,7 +76,32 @@
   }
 
   document.querySelectorAll("figure[data-values]").forEach(chart);
+
+  // The page of a run that is running loads itself again, and shows what it showed before.
   const section = find("rollouts");
+  const CONTROLS = section ? ["filter", "order", "colour", "search"].map(find) : [];
+  const before = history.state;
+  const folds = () => [...document.querySelectorAll("details")];
+
+  function reload() {
+    if (document.activeElement === find("search") || String(getSelection())) return;
+    const isRead = section?.getBoundingClientRect().top < innerHeight;
+    history.replaceState({
+      values: CONTROLS.map((each) => each.value), open: folds().map((each) => each.open),
+      hash: isRead && find("prompts").dataset.hash, scroll: scrollY,
+    }, "");
+    location.reload();
+  }
+
+  function restore() {
+    history.scrollRestoration = "manual";
+    folds().forEach((each, i) => (each.open = before.open[i] ?? false));
+    scrollTo(0, before.scroll);
+    history.replaceState(null, "");
+  }
+
+  if ("live" in document.body.dataset) setInterval(reload, 15000);
+  if (before && !section) restore();
   if (!section) return;
 
   // Prompts ------------------------------------------------------------------------------------
@@ -103,6 +125,7 @@
       prompt.step = step;
       prompt.reward = sum(candidates.map(total)) / (candidates.length || 1);
       prompt.right = candidates.filter((each) => each.score >= 1).length;
+      prompt.most = Math.max(...candidates.map((each) => Math.abs(each.advantage || 0)));
       prompt.longest = Math.max(...candidates.map((each) => sum(bodies(each).map(lengthOf))));
       prompt.truncated = candidates.some((each) => each.finish_reason === "length");
       if (!first.has(name)) first.set(name, prompt);
@@ -127,10 +150,10 @@
   const wanted = () => find("search").value.trim().toLowerCase();
   const about = (prompt) =>
     `mean reward ${short(prompt.reward)}` +
-    (prompt.improved === undefined ? "" : `, ${signed(prompt.improved)} since it was drawn first`) +
+    (prompt.improved === undefined ? "" : `, ${signed(prompt.improved)} since its first step here`) +
     `, ${prompt.right} of ${prompt.candidates.length} right`;
 
-  // Prompts as they were asked for; "most improved" leaves out those drawn once.
+  // Prompts as they were asked for; "most improved" leaves out those that came once.
   function chosen(prompts) {
     const text = wanted();
     const order = find("order").value;
@@ -153,6 +176,7 @@
     find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
     find("prompts").replaceChildren(...(everywhere ? [] : all.map(card)));
     if (wanted()) mark(wanted());
+    key();
     find("prompts").dataset.hash = everywhere ? "" : step.hash;
     find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
     if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
@@ -163,12 +187,13 @@
     const more = step.shown < step.completions
       ? `; ${step.shown} of ${counted(step.completions, "completion")} are in this page, all are in `
       : "; file ";
-    const line = [`${count} of ${counted(step.prompts.length, "prompt")}${more}`];
-    line.push(element("a", { href: address(step.file) }, step.file));
-    if (find("colour").value && !step.traced) {
-      line.push("; single tokens were not recorded here, so colours are of whole completions");
-    }
-    find("said").replaceChildren(...line);
+    const href = step.file.split("/").map(encodeURIComponent).join("/");
+    const untraced = "; single tokens were not recorded here, so colours are of whole completions";
+    find("said").replaceChildren(
+      `${count} of ${counted(step.prompts.length, "prompt")}${more}`,
+      element("a", { href }, step.file),
+      find("colour").value && !step.traced ? untraced : "",
+    );
   }
 
   function hit(prompt) {
@@ -193,17 +218,13 @@
 
   function card(prompt) {
     const isOwn = !prompt.candidates.some((each) => each.turns); // an environment may ask another
-    const answered = isOwn ? "gold answer " : "answer of the row ";
     const shown = prompt.candidates.map((each) => candidate(each, prompt));
-    const heading = [prompt.name, " ", element("small", {}, about(prompt))];
-    const summary = element("summary", {}, element("span", {}, "prompt"));
-    return element(
-      "div",
-      { className: "prompt" },
-      element("h3", {}, ...heading),
-      element("details", { open: wanted() !== "" }, summary, pre(prompt.prompt)),
-      prompt.answer[0] ? element("p", { className: "meta" }, answered, joined(prompt.answer)) : null,
-      element("div", { className: "candidates" }, ...shown),
+    const answered = prompt.answer[0] ? `, ${isOwn ? "reference" : "answer of the row"} ` : "";
+    return element("div", { className: "prompt" },
+      element("h3", { dir: "auto" }, joined(prompt.question)),
+      meta(`${prompt.name}: ${about(prompt)}${answered}`, element("b", {}, joined(prompt.answer))),
+      element("details", { open: wanted() !== "" }, element("summary", {}, "whole prompt"), pre(prompt.prompt)),
+      element("div", { className: "candidates", tabIndex: 0, role: "group", ariaLabel: "candidates" }, ...shown),
     );
   }
 
@@ -215,14 +236,23 @@
     if (found.selected !== undefined) said.push(found.selected ? "selected" : "not selected");
     if (found.finish_reason === "length") said.push("truncated");
     if (found.tokens !== undefined) said.push(counted(found.tokens, "token"));
-    const reward = element("b", {}, `${found.candidate}: reward ${short(total(found))}`);
-    return element(
-      "div",
-      { className: found.selected ? "candidate chosen" : "candidate" },
-      element("p", { className: "meta" }, reward, ...said.map((each) => `, ${each}`)),
+    const [className, tick] = found.score >= 1 ? ["up", "✓"] : ["down", "✗"];
+    const answer = element("b", { className }, `${tick} ${found.answer ? `${joined(found.answer)} ` : ""}`);
+    const chip = element("b", { className: "chip" }, `reward ${short(total(found))}`);
+    return element("div", { className: found.selected ? "candidate chosen" : "candidate" },
+      meta(`${found.candidate + 1} `, answer, chip, ...said.map((each) => `, ${each}`)),
+      found.advantage === undefined ? null : bar(found.advantage / (prompt.most || 1)),
       found.lost ? element("p", { className: "lost" }, `lost: ${joined(found.lost)}`) : null,
       coloured(found, prompt) || body(found),
     );
+  }
+
+  // An advantage: from the middle to the right where it is positive, else to the left.
+  function bar(share) {
+    const made = element("i", { className: share < 0 ? "negative" : "" });
+    made.style.width = `${50 * Math.abs(share)}%`;
+    made.style.marginLeft = `${50 + 50 * Math.min(0, share)}%`;
+    return element("div", { className: "bar", ariaHidden: true }, made);
   }
 
   const body = (found) => (found.turns ? turns(found) : pre(found.completion));
@@ -230,25 +260,21 @@
   // An episode: what the model wrote, the calls in it, and what it was answered.
   function turns(found) {
     const made = element("div", { className: "turns" });
-    const note = (n, noun, what) =>
-      n > 0 && made.append(element("p", { className: "meta" }, `${counted(n, noun)} ${what}`));
+    const more = (n, noun, what) => n > 0 && made.append(meta(`${counted(n, noun)} ${what}`));
     found.turns.forEach((turn, i) => {
-      const isLast = i === found.turns.length - 1;
-      const left = isLast ? found.turns_left_out : 0;
-      note(left, "turn", "left out");
+      const left = i === found.turns.length - 1 ? found.turns_left_out : 0;
+      more(left, "turn", "left out");
       const facts = [`turn ${i + 1 + left}`];
       if (turn.reward) facts.push(`reward ${short(turn.reward)}`);
       if (turn.failed_calls) facts.push(counted(turn.failed_calls, "failed call"));
       made.append(element("h4", {}, facts.join(", ")), pre(turn.reply));
       for (const call of turn.tool_calls) {
         const code = element("code", {}, `${joined(call.name)} ${joined(call.arguments)}`);
-        const error = element("b", {}, joined(call.error));
-        made.append(element("p", { className: "call" }, code, " ", error));
+        made.append(element("p", { className: "call" }, code, " ", element("b", {}, joined(call.error))));
       }
-      note(turn.calls - turn.tool_calls.length, "call", "more");
+      more(turn.calls - turn.tool_calls.length, "call", "more");
       if (lengthOf(turn.observation)) {
-        const said = pre(turn.observation);
-        said.className = "said";
+        const said = Object.assign(pre(turn.observation), { className: "said" });
         made.append(element("h4", { className: "said" }, "observation"), said);
       }
     });
@@ -257,21 +283,37 @@
 
   // Texts are [text], or [beginning, characters left out, end].
   const joined = (parts) => (parts.length === 1 ? parts[0] : `${parts[0]}…${parts[2]}`);
+  const LONG = 500; // characters of a text that may scroll
 
-  function pre([begin, left, end]) {
-    const made = element("pre", { dir: "auto" }, begin);
-    if (left) {
-      const note = `\n${counted(left, "character")} left out, they are in the file\n`;
-      made.append(element("i", {}, note), end);
-    }
+  function pre([begin, left, end = ""]) {
+    const note = left ? element("i", {}, `\n${counted(left, "character")} left out, they are in the file\n`) : "";
+    const made = element("pre", { dir: "auto" }, begin, note, end);
+    if (begin.length > LONG) made.tabIndex = 0;
     return made;
   }
 
   // Colours ------------------------------------------------------------------------------------
 
-  const WARM = "217,115,13";
-  const tint = (colour, share) => `rgba(${colour},${(0.75 * Math.min(1, Math.max(0, share))).toFixed(2)})`;
-  const side = (value, most) => tint(value < 0 ? "200,50,60" : "43,138,87", Math.abs(value) / most);
+  // Where each shade begins; what is below the first is white. Advantages are of their prompt's largest.
+  const KEYS = {
+    gaps: { unit: 1e4, edges: [0.02, 0.05, 0.1, 0.3, 1], said: "|learner - sampler|, nats" },
+    logprobs: { unit: 100, edges: [0.5, 1, 2, 3, 5], said: "-log-probability, nats" },
+    advantages: { edges: [-1, -0.5, 0, 0.5, 1], said: "advantage, of the largest" },
+  };
+  const tint = (colour, share) => `rgba(${colour},${(0.75 * Math.min(1, share)).toFixed(2)})`;
+  const shade = (by, value) => by === "advantages"
+    ? tint(value < 0 ? "200,50,60" : "43,138,87", Math.abs(value))
+    : tint("184,50,128", KEYS[by].edges.filter((edge) => Math.abs(value) >= edge).length / 5);
+
+  function key() {
+    const by = find("colour").value;
+    const steps = by ? KEYS[by].edges : [];
+    find("key").replaceChildren(by && KEYS[by].said, ...steps.map((edge) => {
+      const made = element("span", {}, by === "advantages" ? short(edge) : `from ${edge}`);
+      made.style.backgroundColor = shade(by, edge);
+      return made;
+    }));
+  }
 
   // The completion with its tokens, or all of it, coloured as was asked; null: nothing to colour by.
   function coloured(found, prompt) {
@@ -279,8 +321,7 @@
     const tokens = found.traced;
     if (by === "advantages" && found.advantage && !tokens?.advantages) {
       const made = body(found);
-      const most = Math.max(...prompt.candidates.map((each) => Math.abs(each.advantage || 0)));
-      const colour = side(found.advantage, most);
+      const colour = shade(by, found.advantage / prompt.most);
       for (const each of made.tagName === "PRE" ? [made] : made.querySelectorAll("pre:not(.said)")) {
         each.style.backgroundImage = `linear-gradient(${colour},${colour})`;
       }
@@ -288,12 +329,7 @@
     }
     const values = by && tokens?.[by];
     if (!values) return null;
-    const most = Math.max(1, ...values.map((value) => Math.abs(value || 0)));
-    const shade = {
-      gaps: (value) => tint(WARM, (Math.log10(Math.abs(value) / 1e4 + 1e-9) + 3) / 3),
-      logprobs: (value) => tint(WARM, -value / 500),
-      advantages: (value) => side(value, most),
-    }[by];
+    const unit = KEYS[by].unit || Math.max(1, ...values.map((value) => Math.abs(value || 0)));
     const made = element("pre", { dir: "auto" });
     tokens.pieces.forEach((piece, i) => {
       const span = element("span", { className: "t", title: "not sampled" }, piece);
@@ -302,7 +338,7 @@
         const said = [`log-probability ${(tokens.logprobs[i] / 100).toFixed(2)}`];
         if (tokens.gaps) said.push(`learner ${(tokens.gaps[i] / 1e4).toFixed(4)}`);
         if (tokens.advantages) said.push(`advantage ${(tokens.advantages[i] / 1000).toFixed(3)}`);
-        span.style.backgroundColor = shade(values[i]);
+        span.style.backgroundColor = shade(by, values[i] / unit);
         span.title = said.join(", ");
       }
       made.append(span);
@@ -321,10 +357,10 @@
   }
 
   // "#step=12" and "#evaluation=v000010": from a chart, or typed.
+  const place = (address) => everything.findIndex(({ hash }) => hash === address);
   function goTo(address) {
-    const found = everything.findIndex(({ hash }) => hash === address);
-    if (found < 0) return false;
-    select(found);
+    if (place(address) < 0) return false;
+    select(place(address));
     section.scrollIntoView();
     return true;
   }
@@ -336,7 +372,6 @@
   for (const id of ["filter", "order", "colour", "everywhere"]) find(id).addEventListener("change", draw);
   find("search").addEventListener("input", draw);
   find("prompts").addEventListener("click", ({ target }) => {
-    find("token").hidden = !target.title;
     find("token").textContent = target.title ? `“${target.textContent}”: ${target.title}` : "";
   });
   window.addEventListener("hashchange", () => goTo(location.hash));
@@ -344,5 +379,10 @@
     const link = event.target.closest("a[href^='#']");
     if (link && link.hash === location.hash) goTo(link.hash); // no event of the hash's comes
   });
-  if (!goTo(location.hash)) select((data.steps.length || everything.length) - 1);
+  const newest = (data.steps.length || everything.length) - 1;
+  if (before) {
+    CONTROLS.forEach((each, i) => (each.value = before.values[i] ?? each.value));
+    select(place(before.hash) < 0 ? newest : place(before.hash));
+    restore();
+  } else if (!goTo(location.hash)) select(newest);
 })();

@@ -2,10 +2,12 @@
 
 All steps of a short run; of a longer one the newest `MOST_STEPS // 4` and others over the whole
 run, evenly spaced. A step has at most `MOST_COMPLETIONS` completions, and all of them together
-`MOST_BYTES`: of a larger step some prompts are shown, and long texts are cut in the middle.
+`MOST_BYTES`, so that the page can be sent: of a larger step some prompts are shown, and long texts
+are cut in the middle.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -14,15 +16,20 @@ from typing import Any
 
 import numpy as np
 
+from unslothrl.data.columns import boxed, tagged
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups, json_text, read_jsonl
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
 
 MOST_STEPS, MOST_EVALUATIONS = 60, 20
-MOST_BYTES = 24_000_000
-MOST_BYTES_OF_STEP = 600_000
-# Characters of a text, tokens of a completion: the first that keep to a step's bytes.
-LENGTHS = ((6000, 1000), (1500, 300), (1500, 100), (400, 100), (100, 0), (0, 0))
+MOST_BYTES = 4_000_000
+MOST_BYTES_OF_STEP = 400_000
+# Every so many prompts, characters of a text, tokens of a completion: the first that keep to a
+# step's bytes.
+LENGTHS = (
+    (1, 6000, 1000), (2, 6000, 1000), (2, 3000, 300), (4, 3000, 300), (4, 1500, 100), (8, 800, 0),
+    (8, 100, 0), (8, 0, 0),
+)  # fmt: skip
 LONGEST_NAME = 200  # characters of a task's id, an answer
 MOST_TURNS, MOST_CALLS = 12, 4  # of an episode, of a turn
 KEPT = ("candidate", "score", "finish_reason", "advantage", "selected", "tokens")
@@ -69,17 +76,18 @@ def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, An
     rows = read_jsonl(path)
     tokens = {row["row"]: row for row in read_jsonl(traced)} if traced else {}
     groups = grouped([{**row, "traced": tokens.get(i)} for i, row in enumerate(rows)])
+    asked = questions([group[0]["prompt"] for group in groups])
     places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
-    chosen = [groups[place][:MOST_COMPLETIONS] for place in places]
-    for length in LENGTHS:
-        prompts = [prompt(group, *length) for group in chosen]
+    for every, *length in LENGTHS:
+        chosen = [(groups[at][:MOST_COMPLETIONS], asked[at]) for at in places[::every]]
+        prompts = [prompt(group, question, *length) for group, question in chosen]
         if len(encoded_json(prompts)) <= most:
             break
     return {
         "name": name,
         "file": f"{path.parent.name}/{path.name}",
         "completions": len(rows),
-        "shown": sum(map(len, chosen)),
+        "shown": sum(len(group) for group, _ in chosen),
         "traced": bool(tokens),
         "prompts": prompts,
     }
@@ -101,11 +109,28 @@ def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:
     return groups
 
 
-def prompt(group: Rows, most: int, most_tokens: int) -> dict[str, Any]:
+def questions(prompts: Sequence[str]) -> list[str]:
+    """The prompts without the lines and tags that all of them begin and end with: a system prompt,
+    a template."""
+    begin = re.match(r"(?s)(.*[\n>\]])?", os.path.commonprefix(prompts))  # noqa: RUF071
+    turned = os.path.commonprefix([each[::-1] for each in prompts])  # noqa: RUF071
+    end = re.match(r"(?s)(.*[\n<\[])?", turned)
+    skipped, left = begin.end() if begin else 0, end.end() if end else 0
+    return [each[skipped : len(each) - left].strip() or each.strip() for each in prompts]
+
+
+def answer_of(text: str) -> str | None:
+    """What the rewards of the package take as a completion's answer; None without one."""
+    answer = tagged(text)
+    return boxed(text) if answer is None else answer
+
+
+def prompt(group: Rows, question: str, most: int, most_tokens: int) -> dict[str, Any]:
     first = group[0]
     name = ": ".join(filter(None, [title_of(first), str(first["task"])]))
     return {
         "name": visible(name[:LONGEST_NAME]),
+        "question": cut(question, 2 * LONGEST_NAME),
         "answer": cut(str(first.get("answer", "")), LONGEST_NAME),
         "prompt": cut(first["prompt"], most),
         "candidates": [candidate(row, most, most_tokens) for row in group],
@@ -124,6 +149,8 @@ def candidate(row: Mapping[str, Any], most: int, most_tokens: int) -> dict[str, 
         found["turns_left_out"] = len(turns) - len(shown)
     else:
         found["completion"] = cut(row["completion"], most)
+        if (answer := answer_of(row["completion"])) is not None:
+            found["answer"] = cut(answer, LONGEST_NAME)
     if (tokens := row.get("traced")) and most_tokens:
         known = {k: v[:most_tokens] for k, v in tokens.items() if isinstance(v, list)}
         more = len(tokens["pieces"]) - len(known["pieces"])
@@ -175,16 +202,26 @@ Scores = Mapping[str, Mapping[str, Sequence[float]]]
 
 @lru_cache(maxsize=1 << 12)  # a run writes its page often
 def evaluation_scores(path: Path, changed: int) -> Scores:
-    """What an evaluation found, of a file as it was at the time `changed`. Another run may have
-    held out other problems under the same tasks: so a problem is called by its answer as well, or
-    where it has none by its prompt."""
-    found: dict[str, dict[str, list[float]]] = {}
+    """What an evaluation found, of a file as it was at the time `changed`."""
+    return {
+        name: {
+            problem: [row["score"] if is_number(row["score"]) else 0.0 for row in group]
+            for problem, group in problems.items()
+        }
+        for name, problems in problems_of(path).items()
+    }
+
+
+def problems_of(path: Path) -> dict[str, dict[str, Rows]]:
+    """The rows of an evaluation by set and problem. Another run may have held out other problems
+    under the same tasks: so a problem is called by its answer as well, or where it has none by its
+    prompt."""
+    found: dict[str, dict[str, Rows]] = {}
     for group in grouped(read_jsonl(path)):
         row = group[0]
         problems = found.setdefault(title_of(row), {})
         key = f"{row['task']}: {row.get('answer') or row['prompt']}"
         while key in problems:
             key += "'"
-        scores = [each["score"] for each in group]
-        problems[key] = [score if is_number(score) else 0.0 for score in scores]
+        problems[key] = group
     return found

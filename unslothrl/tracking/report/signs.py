@@ -34,6 +34,15 @@ class Rule:
     advice: str
     level: str = WARNING
     kinds: tuple[str, ...] = (RL,)
+    of: str = ""  # the metric whose chart shows it, where the test does not say
+
+    @property
+    def metric(self) -> str:
+        return self.of or getattr(self.test, "metric", "")
+
+    @property
+    def limit(self) -> float | None:
+        return getattr(self.test, "limit", None)
 
 
 class Sign(NamedTuple):
@@ -67,16 +76,20 @@ class Trend:
         self.best = self.highest[1]
 
 
-def on(
-    metric: str, holds: Callable[[Trend], bool], least: int = 2 * LEAST
-) -> Callable[[RunHistory], Blanks]:
+@dataclass(frozen=True)
+class On:
     """Whether something holds of a metric that `least` steps have; * is any evaluation set."""
 
-    def test(run: RunHistory) -> Blanks:
-        for name in run.sets if "*" in metric else [""]:
-            points = run.points(metric.replace("*", name))
-            ends = run.ends(metric.replace("*", name), least)
-            if ends is None or not holds(found := Trend(points, ends)):
+    metric: str
+    holds: Callable[[Trend], bool]
+    least: int = 2 * LEAST
+    limit: float | None = None  # beyond which it does, in the metric's chart
+
+    def __call__(self, run: RunHistory) -> Blanks:
+        for name in run.sets if "*" in self.metric else [""]:
+            points = run.points(self.metric.replace("*", name))
+            ends = run.ends(self.metric.replace("*", name), self.least)
+            if ends is None or not self.holds(found := Trend(points, ends)):
                 continue
             first, last = (points[0][1], points[-1][1]) if name else ends
             at = [step for step, value in points if value]
@@ -87,8 +100,6 @@ def on(
                 "total": f"{sum(found.values):,.0f}", "began": at[0] if at else 0,
             }  # fmt: skip
         return None
-
-    return test
 
 
 def no_signal(is_solved: bool, run: RunHistory) -> Blanks:
@@ -139,7 +150,7 @@ def rises(loss: Trend) -> bool:
 def margin_without_accuracy(run: RunHistory) -> Blanks:
     margins = run.ends("train/margin", 2 * LEAST)
     is_wider = margins is not None and margins[1] > margins[0]
-    fell = on("eval/*/accuracy", lambda c: CHANCE + NEAR_CHANCE < c.best >= c.values[-1] + FELL, 2)
+    fell = On("eval/*/accuracy", lambda c: CHANCE + NEAR_CHANCE < c.best >= c.values[-1] + FELL, 2)
     return fell(run) if is_wider else None
 
 
@@ -159,7 +170,7 @@ PAIRS = (DPO, RM)
 
 RULES = (
     Rule("No completion was ever right",
-         on("rollout/score", lambda c: not any(c.values), LEAST),
+         On("rollout/score", lambda c: not any(c.values), 2),
          "The score was 0 in all {steps} steps: what is never sampled cannot be learnt.",
          "Read some completions below. If answers are right and counted as wrong, check them with "
          "`unslothrl score`. If they are cut off, raise --max_new_tokens. Otherwise begin with "
@@ -167,17 +178,17 @@ RULES = (
     Rule("The reward collapsed", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "
-         "time, then lower --lr or --max_grad_norm."),
+         "time, then lower --lr or --max_grad_norm.", of="reward/mean"),
     Rule("Held-out problems are solved less often",
-         on("eval/*/pass@1", lambda c: c.values[-1] <= c.values[0] - FELL, 2),
+         On("eval/*/pass@1", lambda c: c.values[-1] <= c.values[0] - FELL, 2),
          "pass@1 on {set} went from {first} to {last}.",
          "Rising rewards with falling evaluations mean that the reward is earned without being "
          "right, or that training problems are memorised. If neither is so, lower --lr."),
     Rule("Updates were not finite",
-         on("train/skipped_updates", lambda c: any(c.values), 1),
+         On("train/skipped_updates", lambda c: any(c.values), 1),
          "Updates skipped: {total}, the first in step {began}: a loss or gradient overflowed.",
          "One in many steps does no harm; if there are several, lower --lr or --max_grad_norm."),
-    Rule("Rewards failed", on("reward/failed", lambda c: any(c.values), 1),
+    Rule("Rewards failed", On("reward/failed", lambda c: any(c.values), 1),
          "{total} could not be computed and counted as 0, the first of them in step {began}.",
          "The run's output names the exception. Try the function with `unslothrl score`; slow ones "
          "need a larger --reward_timeout."),
@@ -185,41 +196,42 @@ RULES = (
          "In {share} of the groups of the last steps all candidates earned the same, so their "
          "advantages are 0.",
          "Problems that are always or never solved teach nothing: mix in others, raise "
-         "--num_candidates or --temperature, or set --learner dapo, which redraws such groups."),
+         "--num_candidates or --temperature, or set --learner dapo, which redraws such groups.",
+         of="reward/zero_signal_groups"),
     Rule("Most problems are solved by now", partial(no_signal, True),
          "In {share} of the groups of the last steps all candidates earned the same, at a score "
          "of {score}.",
          "There is little left to learn from these problems: stop here, or continue with harder "
-         "ones.", NOTE),
+         "ones.", NOTE, of="reward/zero_signal_groups"),
     Rule("Many completions were cut off",
-         on("rollout/truncated", lambda c: c.ends[1] >= 0.2, LEAST),
+         On("rollout/truncated", lambda c: c.ends[1] >= 0.2, LEAST, 0.2),
          "{share} of the completions of the last steps reached the limit, most before an answer.",
          "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
          "in --system_prompt."),
     Rule("The sampler gap grew",
-         on("train/sampler_gap", lambda c: c.ends[1] >= max(3 * c.ends[0], 0.03)),
+         On("train/sampler_gap", lambda c: c.ends[1] >= max(3 * c.ends[0], 0.03), limit=0.03),
          "The mean distance of sampler and learner went from {first} to {last} nats per token.",
          "The learner trains on completions that are less and less its own: lower --lr or "
          "--max_staleness, or set --objective.correction truncated."),
     Rule("Sampler and learner disagree",
-         on("train/sampler_gap", lambda c: c.ends[0] >= 0.1, LEAST),
+         On("train/sampler_gap", lambda c: c.ends[0] >= 0.1, LEAST, 0.1),
          "They were {first} nats per token apart from the start; 0.002 to 0.02 is usual.",
          "Colour tokens by their gap below to see whether a few or all differ. Then set "
          "--objective.correction truncated, or another --engine."),
-    Rule("Few tokens count", on("train/ess", lambda c: c.ends[1] <= 0.8, LEAST),
+    Rule("Few tokens count", On("train/ess", lambda c: c.ends[1] <= 0.8, LEAST, 0.8),
          "Sampler and learner differ so much that only {share} of the tokens would be effective.",
          "Lower --max_staleness or --lr."),
     Rule("Completions became longer",
-         on("rollout/mean_length", lambda c: c.ends[1] >= 1.6 * c.ends[0]),
+         On("rollout/mean_length", lambda c: c.ends[1] >= 1.6 * c.ends[0]),
          "Their mean length went from {first} to {last} tokens.",
          "Read completions from both times. If they are longer but no better, the loss often "
          "favours length (--learner dr_grpo does not).", NOTE),
     Rule("Completions became shorter",
-         on("rollout/mean_length", lambda c: c.ends[1] <= 0.5 * c.ends[0]),
+         On("rollout/mean_length", lambda c: c.ends[1] <= 0.5 * c.ends[0]),
          "Their mean length went from {first} to {last} tokens.",
          "Read completions from both times: the reward may ask for no reasoning.", NOTE),
     Rule("Candidates have become alike",
-         on("train/entropy", lambda c: c.ends[1] <= min(0.2 * c.ends[0], 0.1)),
+         On("train/entropy", lambda c: c.ends[1] <= min(0.2 * c.ends[0], 0.1), limit=0.1),
          "The entropy fell from {first} to {last} nats per token.",
          "The policy tries little that is new. That is fine if the reward is near its best; "
          "otherwise raise --temperature, or lower --lr.", NOTE),
@@ -228,24 +240,24 @@ RULES = (
          "Check with `unslothrl score` that it can be earned at all, and that the system prompt "
          "asks for what it rewards.", NOTE),
     Rule("Nearly everything was right from the start",
-         on("rollout/score", lambda c: min(c.values) >= 0.97 and max(c.values) <= 1, LEAST),
+         On("rollout/score", lambda c: min(c.values) >= 0.97 and max(c.values) <= 1, LEAST),
          "The score was never below {lowest}.",
          "There is little to learn from these problems: use harder ones.", NOTE),
     Rule("The loss was not finite", not_finite,
          "Loss or gradient norm was no number in {steps} steps, the first of them step {first}.",
          "An adapter that was saved afterwards is of no use: begin again from an earlier one with "
-         "a lower --lr or --max_grad_norm.", kinds=OFFLINE),
-    Rule("The held-out loss rises: stop earlier", on("eval/*/loss", rises, 2),
+         "a lower --lr or --max_grad_norm.", kinds=OFFLINE, of="train/loss"),
+    Rule("The held-out loss rises: stop earlier", On("eval/*/loss", rises, 2),
          "On {set} it was {lowest} after step {at}, and is {last} now.",
          "What was learnt since then does not carry over: use the adapter of that step, or train "
          "with fewer --episodes, a lower --lr or more rows.", kinds=OFFLINE),
     Rule("Held-out pairs are told apart no better than by chance",
-         on("eval/*/accuracy", lambda c: abs(c.trained - CHANCE) <= NEAR_CHANCE, 1),
+         On("eval/*/accuracy", lambda c: abs(c.trained - CHANCE) <= NEAR_CHANCE, 1, CHANCE),
          "On {set} the better answer is preferred in {share} of the pairs.",
          "It has learnt nothing that carries over. Train longer or with a higher --lr; if that "
          "does not help, read some pairs: the better answer must be recognisable.", kinds=PAIRS),
     Rule("The worse answers are preferred",
-         on("eval/*/accuracy", lambda c: c.trained < CHANCE - NEAR_CHANCE, 1),
+         On("eval/*/accuracy", lambda c: c.trained < CHANCE - NEAR_CHANCE, 1, CHANCE),
          "On {set} the better answer is preferred in {share} of the pairs.",
          "Check that the columns are not exchanged: --chosen_column and --rejected_column. If they "
          "are right, train longer or with a higher --lr.", kinds=PAIRS),
@@ -253,20 +265,21 @@ RULES = (
          "On {set} the better answer was preferred in {best} of the pairs after step {best_at}, "
          "and is in {share} now.",
          "The training pairs are being memorised: use the adapter of that step, or train with "
-         "fewer --episodes or a lower --lr.", kinds=PAIRS),
+         "fewer --episodes or a lower --lr.", kinds=PAIRS, of="train/margin"),
     Rule("The better answers became less likely, too", chosen_less_likely,
          "At the end their log-probability is {nats} nats below the reference's.",
          "DPO widens the distance between two answers by lowering both. Answers may get worse: "
          "compare some with `unslothrl ask`, lower --lr, raise --beta, or teach the better answers "
-         "by `unslothrl sft` before.", kinds=(DPO,)),
+         "by `unslothrl sft` before.", kinds=(DPO,), of="train/reward_chosen"),
     Rule("Nearly everything was known before",
-         on("eval/*/token_accuracy", lambda c: c.points[0][0] == 0 and c.values[0] > 0.97, 1),
+         On("eval/*/token_accuracy", lambda c: c.points[0][0] == 0 and c.values[0] > 0.97, 1),
          "On {set} {first} of the tokens were right before the first step.",
          "There is little to learn from these rows.", NOTE, (SFT,)),
     Rule("Nothing was evaluated", not_evaluated,
          "Only losses of training are known, which fall also where rows are memorised.",
-         "Set --eval_every, and --eval_dataset where the data has no test split.", NOTE, OFFLINE),
-    Rule("Too early to say", on("timing/step_s", lambda c: len(c.points) < 2 * LEAST, 1),
+         "Set --eval_every, and --eval_dataset where the data has no test split.", NOTE, OFFLINE,
+         of="train/loss"),
+    Rule("Too early to say", On("timing/step_s", lambda c: len(c.points) < 2 * LEAST, 1),
          "Steps so far: {steps}; most signs need 6.",
          "Figures of single steps scatter; the evaluations before and after tell more.", NOTE,
          (RL, *OFFLINE)),

@@ -1,0 +1,154 @@
+"""Whether a run has worked, in a sentence with one number: for its page, lists of runs and the end
+of its output.
+
+Training changed something if the paired interval of the first and the last evaluation excludes 0
+and p is under 0.05. Of few problems the interval is too narrow, hence both.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from unslothrl.algorithms.estimates import Difference
+from unslothrl.tracking.metrics import is_number, mean, short
+from unslothrl.tracking.report import signs
+from unslothrl.tracking.report.history import LEAST, RunHistory
+from unslothrl.tracking.report.problems import difference, is_clear
+from unslothrl.tracking.run_folder import RunFolder, noting_errors
+
+BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
+HACKED, COLLAPSED = "reward up alone", "worse"
+BROKEN, STOPPED = "broken", "stopped"
+SURE = 3.0  # standard errors by which a training curve has risen
+BEGINNING = {"running": "So far", "failed": "Failed", "killed": "Killed", "interrupted": "Stopped"}
+ADVICE = {
+    FLAT: "See in the report what does not improve. Train longer, with a higher --lr or other "
+    "data; in RL also with more --num_candidates, on problems that are solved sometimes.",
+    HACKED: "Read the completions with the highest rewards in the report: what earns without being "
+    "right? Change the reward, and try it with `unslothrl score`.",
+    COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
+    "--lr or --max_grad_norm.",
+    BROKEN: "Read some completions in the report, and try the reward on right answers with "
+    "`unslothrl score`.",
+    STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
+}
+
+
+class Verdict(NamedTuple):
+    kind: str
+    said: str  # the sentence
+    number: str = ""  # its figure: "+45 points"
+    tone: str = "same"  # or up and down, where that is sure; warn
+
+    @property
+    def advice(self) -> str:
+        """What to look at instead of the adapter; "" where this may be worth using."""
+        return ADVICE.get(self.kind, "")
+
+
+NONE = Verdict(UNKNOWN, "")
+
+
+def ending(folder: RunFolder, note: Callable[[str], None]) -> tuple[Verdict, Sequence[signs.Sign]]:
+    """The verdict on a run, and its warnings; none where a file is damaged."""
+    with noting_errors(note):
+        run = RunHistory.read(folder)
+        return verdict(run), [s for s in signs.found(run) if s.rule.level == signs.WARNING]
+    return NONE, ()
+
+
+def verdict(run: RunHistory) -> Verdict:
+    steps = len(run.values("timing/step_s")) or len(run.values("train/loss"))
+    if not steps:
+        found = Verdict(UNKNOWN, "No step was done")
+    elif reason := broken(run, steps):
+        return Verdict(BROKEN, f"Broken: {reason}", "0", "down")
+    else:
+        judge = of_problems if run.is_rl else of_loss
+        found = judge(run, f"{steps} step{'s' * (steps > 1)}")
+        seconds = sum(run.values("timing/step_s") + run.values("timing/eval_s"))
+        found = found._replace(said=f"{found.said}, {spoken(seconds)}")
+    if begin := BEGINNING.get(run.status):
+        found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
+        if run.status != "running" and found.kind in (FLAT, UNKNOWN):
+            found = found._replace(kind=STOPPED)
+    return found
+
+
+def broken(run: RunHistory, steps: int) -> str:
+    """Why nothing can have been learnt, or ""."""
+    rewards, failed = run.values("reward/mean"), sum(run.values("reward/failed"))
+    counted = max(run.values("samples_seen"), default=0)
+    lost = sum(
+        bool(row.get("train/skipped_updates")) or not is_number(row.get("train/loss", 0))
+        for row in run.rows
+    )
+    if counted and failed >= counted / 2:
+        return f"{min(1, failed / counted):.0%} of the rewards could not be computed"
+    if len(rewards) > 1 and not any(rewards):
+        return f"every reward was 0 in all {steps} steps"
+    if lost >= steps / 2:
+        return f"the loss or its gradient was not finite in {lost} of {steps} steps"
+    return ""
+
+
+def of_problems(run: RunHistory, steps: str) -> Verdict:
+    """By the first held-out set: the last evaluation against the first."""
+    first, last = run.ends("reward/mean", 2) or (0.0, 0.0)
+    gained = rise(run.values("reward/mean"))
+    points = run.points(f"eval/{run.sets[0]}/pass@1") if run.sets else []
+    if len(points) < 2:
+        kind = UNKNOWN if gained or len(run.values("reward/mean")) < 2 * LEAST else FLAT
+        said = f"the reward went from {short(first)} to {short(last)} in {steps}"
+        return Verdict(kind, f"Not evaluated (--eval_every): {said}", f"{last - first:+.3g}")
+    (_, before), (_, after) = points[0], points[-1]
+    changed = difference((run, points[0]), (run, points[-1]), run.sets[0], "pass@1")
+    number, share, verb = f"{after - before:+.3g}", short, "scored"
+    if min(before, after) >= 0 and max(before, after) <= 1:
+        number, share, verb = f"{100 * (after - before):+.0f} points", "{:.0%}".format, "solved"
+    said = f"{verb} {share(after)} of held-out problems after {steps}, {share(before)} before"
+    if not isinstance(changed, Difference):
+        return Verdict(UNKNOWN, f"{said.capitalize()}: {number}, no interval", number)
+    said += f": {number}, {str(changed).rpartition(', ')[2]}"
+    if is_clear(changed) and changed.mean > 0:
+        return Verdict(BETTER, said.capitalize(), number, "up")
+    is_down = is_clear(changed)
+    tone = "down" if is_down else "warn"
+    if gained and (is_down or not rise(run.values("rollout/score"))):
+        rose = f"The reward rose from {short(first)} to {short(last)} alone"
+        return Verdict(HACKED, f"{rose}: {said}", number, tone)
+    entropy = run.ends("train/entropy", 2 * LEAST) or (0.0, math.inf)
+    has_frozen = entropy[1] <= min(0.2 * entropy[0], 0.1) and after < 0.9
+    if is_down or has_frozen or signs.collapse(run):
+        why = "" if is_down else f", and {'entropy is gone' if has_frozen else 'the reward fell'}"
+        return Verdict(COLLAPSED, f"Collapsed: {said}{why}", number, tone)
+    return Verdict(FLAT, f"No clear change: {said}", number)
+
+
+def of_loss(run: RunHistory, steps: str) -> Verdict:
+    """Of SFT, DPO and reward models, whose problems have no scores: so it has no interval."""
+    points = run.points(f"eval/{run.sets[0]}/loss" if run.sets else "train/loss") or [(0, 0.0)]
+    first, last = points[0][1], points[-1][1]
+    is_warned = any(sign.rule.level == signs.WARNING for sign in signs.found(run))
+    said = f"{'Held-out loss' if run.sets else 'Loss'} went from {short(first)} to {short(last)}"
+    kind = UNKNOWN if last < first and not is_warned else FLAT
+    return Verdict(kind, f"{said} in {steps}", f"{last - first:+.3g}")
+
+
+def rise(values: Sequence[float]) -> bool:
+    """Whether the last third of a curve is higher than the first by more than noise (Welch's t),
+    and by a twentieth."""
+    third = len(values) // 3
+    if third < 2:
+        return False
+    first, last = values[:third], values[-third:]
+    noise = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third)
+    return mean(last) - mean(first) > max(SURE * noise, 0.05 * abs(mean(first)))
+
+
+def spoken(seconds: float) -> str:
+    """45 s, 5 min, 3.4 h."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
