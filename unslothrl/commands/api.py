@@ -265,7 +265,7 @@ def _by_name(value: Any) -> str:
     name = getattr(value, "__name__", "OBJECTIVE")
     module = sys.modules.get(getattr(value, "__module__", ""))
     file = getattr(module, "__file__", None)
-    if file and module.__name__ != "__main__" and getattr(module, name, None) is value:
+    if file and value.__module__ != "__main__" and getattr(module, name, None) is value:
         path = Path(file)
     else:
         path = _file(f"{name}.py", _pickled(value, name).encode())
