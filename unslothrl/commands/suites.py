@@ -36,148 +36,133 @@ from unslothrl.weights.base_model import cache_folder, say
 PINS = Path(__file__).with_suffix(".txt")  # of lm-eval and all that it needs
 BASE, ADAPTER = "base", "adapter"
 FULL_NAMES = {"math500": "minerva_math500"}
-OPTIONS = ("model", "system_prompt", "max_new_tokens", "eval_problems")  # that suites know
-BATCH = 128  # prompts in a request: lm-eval cuts what is too long for the model only there
+OPTIONS = {"model", "system_prompt", "max_new_tokens", "eval_problems"}  # that suites know
+BATCH = 128  # prompts in a request; lm-eval cuts prompts that are too long only in batches
 
 
 def evaluate(
-    adapter: str, suites: str, own: str | None, flags: Mapping[str, Any], with_base: bool,
+    adapter: str, suite: str, own: str | None, flags: Mapping[str, Any], with_base: bool,
     output: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Prints the figures of `suites`, names of lm-eval's tasks, and writes what lm-eval says and
-    every completion into `output`, by default a folder in the run's evals/. UserError, RunError."""
-    if others := sorted(set(flags) - {*OPTIONS}):
+    """Prints the figures of lm-eval's tasks `suite`, and writes its records and every completion
+    into `output`, by default a folder in the run's evals/. UserError, RunError."""
+    if others := sorted(flags.keys() - OPTIONS):
         raise UserError(f"{others[0]} is not for --suite, whose tasks say it: leave it out")
     found = find(adapter)
     if output is None and found.run is None:
         raise UserError("output is not set, and the adapter is of no run: set --output FOLDER")
-    target = expanded(output) if output else found.run / EVALS / f"{found.folder.name}-suites"  # type: ignore[operator]
-    source = source_of(found, flags.get("model"))
-    python = library()
+    default = (found.run or Path()) / EVALS / f"{found.folder.name}-suites"
+    target = expanded(output) if output else default
+    source, python = source_of(found, flags.get("model")), library()
+    target.mkdir(parents=True, exist_ok=True)
     results = {}
     with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
-        tokenizer, request = Path(temporary) / "tokenizer", Path(temporary) / "request.yaml"
-        source.tokenizer(needs_template=True).save_pretrained(tokenizer)
-        tasks = tasks_of(suites, own, Path(temporary))
-        target.mkdir(parents=True, exist_ok=True)
-        say(f"starting vLLM's server over {source.name}: {target / 'server.log'}")
-        with served(source, tokenizer, target / "server.log") as (address, context):
+        folder = Path(temporary)
+        source.tokenizer(needs_template=True).save_pretrained(folder)
+        asked = settings(suite, own, flags, folder) | {"output_path": str(target)}
+        say(f"starting vLLM's server over {source.name}, log: {target / 'server.log'}")
+        with served(source, folder, target / "server.log") as of_server:
             for name in (BASE, ADAPTER) if with_base else (ADAPTER,):
-                say(f"{suites} with the {name}")
+                say(f"{suite} with the {name}")
                 shutil.rmtree(target / name, ignore_errors=True)
-                asked = wanted(name, address, context, tokenizer, tasks, own, flags, target)
-                request.write_text(json.dumps(asked), encoding="utf-8")
-                quiet = {"LMEVAL_LOG_LEVEL": "WARNING", **os.environ}
-                command = [python, "-m", "lm_eval", "run", "--config", str(request)]
-                if code := subprocess.run(command, env=quiet, stdout=subprocess.DEVNULL).returncode:
-                    raise RunError(
-                        f"suite {suites}: lm-eval ended with exit code {code}, see above"
-                    )
+                model = {"model_args": {"model": name, **of_server, **asked["model_args"]}}
+                (folder / "asked.yaml").write_text(json.dumps(asked | model), encoding="utf-8")
+                done = subprocess.run(
+                    [python, "-m", "lm_eval", "run", "--config", str(folder / "asked.yaml")],
+                    env={"LMEVAL_LOG_LEVEL": "WARNING", **os.environ}, stdout=subprocess.DEVNULL,
+                )  # fmt: skip
+                if done.returncode:
+                    raise RunError(f"suite {suite}: lm-eval failed, and says why above")
                 results[name] = read(target / name)
     if as_json:
         print(json.dumps({"adapter": str(found.folder), "suites": results}))
     else:
-        lines = [*table(results), "", f"completions, and what lm-eval recorded: {target}"]
+        lines = [*table(results), "", f"completions, and lm-eval's own records: {target}"]
         print(for_terminal("\n".join(lines), kept="\n\t"))
 
 
 def library() -> str:
     """-> the Python of lm-eval's environment, which is made unless it is there."""
-    pins = PINS.read_bytes()
     folder = cache_folder().parent / "lm-eval"
     python, done = folder / "bin" / "python", folder / "installed"  # written last
-    if not done.is_file() or done.read_bytes() != pins:
+    if not done.is_file() or done.read_bytes() != PINS.read_bytes():
         say(f"installing lm-eval into {folder}, once: about 250 MB to download, 1 GB on disk")
         base = getattr(sys, "_base_executable", sys.executable)
-        subprocess.run([base, "-m", "venv", "--clear", str(folder)], check=True)
-        pip = [str(python), "-m", "pip", "install", "-q", "--no-deps", "-r", str(PINS)]
-        subprocess.run([*pip, "--disable-pip-version-check"], check=True)
-        done.write_bytes(pins)
+        subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
+        pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--no-deps", "-r", str(PINS)], check=True)
+        done.write_bytes(PINS.read_bytes())
     return str(python)
 
 
-def tasks_of(suites: str, own: str | None, folder: Path) -> list[str]:
-    """The tasks as lm-eval takes them. Of those that have a folder of their name in `own`, the rows
-    are read from its files: they become a group in a file in `folder`."""
-    names = [FULL_NAMES.get(name, name) for name in suites.split(",")]
-    data = {name: expanded(own or "") / name for name in names}
-    local = [name for name in names if own and data[name].is_dir()]
+def settings(suite: str, own: str | None, flags: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """What lm-eval's `--config` takes, whichever policy it asks. Tasks that have a folder of their
+    name in `own` read its files: a group of these is written into `folder`."""
+    names = [FULL_NAMES.get(name, name) for name in suite.split(",")]
+    files = {name: expanded(own) / name for name in names if own}
+    local = {name: str(path.resolve()) for name, path in files.items() if path.is_dir()}
+    rows = [{"task": name, "dataset_path": local[name], "dataset_name": None} for name in local]
     group = folder / "local.yaml"
-    rows = [
-        {"task": n, "dataset_path": str(data[n].resolve()), "dataset_name": None} for n in local
-    ]
     group.write_text(json.dumps({"group": "local", "task": rows}), encoding="utf-8")
-    return [name for name in names if name not in local] + [str(group)] * bool(local)
-
-
-def wanted(
-    name: str, address: str, context: int, tokenizer: Path, tasks: list[str], own: str | None,
-    flags: Mapping[str, Any], target: Path,
-) -> dict[str, Any]:  # fmt: skip
-    """The settings of lm-eval, as its `--config` takes them."""
-    limit, longest = flags.get("eval_problems"), flags.get("max_new_tokens")
-    return {
-        "model": "local-completions",  # tokens in: log-likelihoods too, which a chat server lacks
-        "model_args": {
-            "model": name, "base_url": f"{address}/v1/completions", "max_length": context,
-            "tokenizer_backend": "huggingface", "tokenizer": str(tokenizer),
-            "timeout": 3600,
-        },
-        "tasks": tasks, "batch_size": BATCH, "apply_chat_template": True, "log_samples": True,
-        "output_path": str(target),
-        **({"include_path": str(expanded(own))} if own else {}),
-        **({"limit": limit} if limit else {}),
-        **({"gen_kwargs": {"max_gen_toks": longest}} if longest else {}),
-        **({"system_instruction": text} if (text := flags.get("system_prompt")) else {}),
+    given = {
+        "limit": flags.get("eval_problems"), "system_instruction": flags.get("system_prompt"),
+        "gen_kwargs": {"max_gen_toks": flags["max_new_tokens"]} if "max_new_tokens" in flags else 0,
+        "include_path": own and str(expanded(own)),
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value} | {
+        "model": "local-completions",  # with log-likelihoods, which a server of chats lacks
+        "model_args": {"tokenizer": str(folder), "tokenizer_backend": "huggingface", "timeout": 3600},
+        "tasks": [name for name in names if name not in local] + [str(group)] * bool(local),
+        "batch_size": BATCH, "apply_chat_template": True, "log_samples": True,
     }  # fmt: skip
 
 
 @contextlib.contextmanager
-def served(source: Source, tokenizer: Path, log: Path) -> Iterator[tuple[str, int]]:
-    """-> (address, context in tokens) of a server of the base and the adapter, by these names. It
-    ends with the block, also by Ctrl-C or SIGTERM. RunError where it does not start."""
+def served(source: Source, tokenizer: Path, log: Path) -> Iterator[dict[str, Any]]:
+    """-> what lm-eval takes of a server of the base and the adapter, by these names. It ends with
+    the block, also by Ctrl-C or SIGTERM. RunError where it does not start."""
     gpus = Machine.detect().gpus
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    rank = adapter_check.check_settings(str(source.folder)).rank
+        port = free.getsockname()[1]
+    rank = vllm_rank(adapter_check.check_settings(str(source.folder)).rank)
+    dtype = half_precision(gpus[0].capability if gpus else None)
     command = [
-        sys.executable, "-m", SERVER, "--model", str(source.base), "--served-model-name", BASE,
-        "--tokenizer", str(tokenizer), "--host", "127.0.0.1", "--port", port,
-        "--dtype", half_precision(gpus[0].capability if gpus else None), "--max-model-len", "auto",
-        "--enable-lora", "--max-lora-rank", str(vllm_rank(rank)),
-        "--lora-modules", f"{ADAPTER}={source.folder.resolve()}", "--generation-config", "vllm",
+        sys.executable, "-m", SERVER, "--model", source.base, "--tokenizer", tokenizer, "--dtype",
+        dtype, "--max-model-len", "auto", "--host", "127.0.0.1", "--port", port, "--enable-lora",
+        "--max-lora-rank", rank, "--lora-modules", f"{ADAPTER}={source.folder.resolve()}",
+        "--served-model-name", BASE, "--generation-config", "vllm",
         *([] if gpus else ["--enforce-eager"]),
     ]  # fmt: skip
     own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GB)}
+    env = {**variables.OF_VLLM, **own, **os.environ}
     stopping.listen()
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, env={**variables.OF_VLLM, **own, **os.environ}, start_new_session=True,
-            stdout=file, stderr=file,
-        )  # fmt: skip
+    with log.open("wb") as to:
+        server = subprocess.Popen(
+            [*map(str, command)], env=env, start_new_session=True, stdout=to, stderr=to
+        )
+    address, context = f"http://127.0.0.1:{port}/v1", 0
     try:
-        yield (address := f"http://127.0.0.1:{port}"), context_of(address, process, log)
+        while not context:
+            if server.poll() is not None:
+                raise RunError(f"vLLM's server did not start: {log} says why")
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(f"{address}/models") as answer,
+            ):
+                context = json.load(answer)["data"][0]["max_model_len"]
+            time.sleep(1)
+        yield {"base_url": f"{address}/completions", "max_length": context}
     finally:
         with contextlib.suppress(ProcessLookupError):  # all of it has ended
-            os.killpg(process.pid, signal.SIGTERM)
-        process.wait()
-
-
-def context_of(address: str, process: subprocess.Popen, log: Path) -> int:
-    """The tokens that a server takes, when it has started. RunError where it ends instead."""
-    while process.poll() is None:
-        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}/v1/models") as said:
-            return json.load(said)["data"][0]["max_model_len"]
-        time.sleep(1)
-    last = (log.read_text("utf-8", "replace").strip().splitlines() or [""])[-1]
-    raise RunError(f"vLLM's server did not start ({last:.300}): read {log}")
+            os.killpg(server.pid, signal.SIGTERM)
+        server.wait()
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """lm-eval's record of one policy, with each problem's values: "task metric,filter" -> those."""
+    """lm-eval's record of one policy, and the values of problems: "task metric,filter" -> those."""
     found = json.loads(next(folder.rglob("results_*.json")).read_text("utf-8"))
     values: dict[str, list[float]] = {}
-    for path in sorted(folder.rglob("samples_*.jsonl")):
+    for path in folder.rglob("samples_*.jsonl"):
         task = path.stem.removeprefix("samples_").rpartition("_")[0]
         for row in map(json.loads, path.read_text("utf-8").splitlines()):
             for metric in row["metrics"]:
@@ -186,22 +171,24 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """For people: each metric of each task, with its standard error as lm-eval gives it; of means,
-    the difference on the same problems with its 95% interval."""
+    """For people: each metric of each task with its standard error, as lm-eval gives them, and of
+    means the difference on the same problems with its 95% interval."""
     *_, last = results.values()
     rows = [["", "", *results, "difference"]]
-    for task, figures in last["results"].items():
-        count = last["n-samples"].get(task, {}).get("effective", "")
-        version, shots = last["versions"].get(task), last["n-shot"].get(task)
+    for task, metric in [(task, each) for task, of in last["results"].items() for each in of]:
+        if "," not in metric or "_stderr," in metric:
+            continue
+        names, both = (metric, metric.replace(",", "_stderr,")), []
+        cells = []
+        for each in results.values():
+            numbers = [each["results"][task].get(name) for name in names]
+            cells.append(" ± ".join(f"{n:.4f}" if type(n) is float else str(n) for n in numbers))
+            both.append(each["values"].get(f"{task} {metric}") or [None])
+        is_mean = len(both) > 1 and all(isinstance(value, int | float) for value in sum(both, []))
+        count = last["n-samples"].get(task, {}).get("effective", "all")
+        shots, version = last["n-shot"].get(task), last["versions"].get(task)
         title = f"{task} v{version}, {shots}-shot, {count} problems"
-        for metric in [each for each in figures if "," in each and "_stderr," not in each]:
-            error = metric.replace(",", "_stderr,")
-            of_each = [each["results"][task] for each in results.values()]
-            shown = [f"{each[metric]:.4f} ± {each[error]:.4f}" for each in of_each]
-            both = [each["values"].get(f"{task} {metric}") for each in results.values()]
-            is_mean = len(both) > 1 and all(isinstance(v, int | float) for v in both[0] or [None])
-            rows.append([title, metric, *shown, str(paired(*both)) if is_mean else ""])
-            title = ""
+        rows.append([title, metric, *cells, str(paired(*both)) if is_mean else ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return [f"lm-eval {last['lm_eval_version']}; ± is the standard error", *lines]
