@@ -37,6 +37,7 @@ PINS = Path(__file__).with_suffix(".txt")  # of lm-eval and all that it needs
 BASE, ADAPTER = "base", "adapter"
 FULL_NAMES = {"math500": "minerva_math500"}
 OPTIONS = {"model", "system_prompt", "max_new_tokens", "eval_problems"}  # that suites know
+TIMEOUT = {"timeout": 3600}  # seconds, of a request
 BATCH = 128  # prompts in a request; lm-eval cuts prompts that are too long only in batches
 
 
@@ -111,7 +112,7 @@ def settings(suite: str, own: str | None, flags: Mapping[str, Any], folder: Path
     }  # fmt: skip
     return {name: value for name, value in given.items() if value} | {
         "model": "local-completions",  # with log-likelihoods, which a server of chats lacks
-        "model_args": {"tokenizer": str(folder), "tokenizer_backend": "huggingface", "timeout": 3600},
+        "model_args": {"tokenizer": str(folder), "tokenizer_backend": "huggingface"} | TIMEOUT,
         "tasks": [name for name in names if name not in local] + [str(group)] * bool(local),
         "batch_size": BATCH, "apply_chat_template": True, "log_samples": True,
     }  # fmt: skip
@@ -184,10 +185,11 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             numbers = [each["results"][task].get(name) for name in names]
             cells.append(" ± ".join(f"{n:.4f}" if type(n) is float else str(n) for n in numbers))
             both.append(each["values"].get(f"{task} {metric}") or [None])
-        is_mean = len(both) > 1 and all(isinstance(value, int | float) for value in sum(both, []))
-        count = last["n-samples"].get(task, {}).get("effective", "all")
-        shots, version = last["n-shot"].get(task), last["versions"].get(task)
-        title = f"{task} v{version}, {shots}-shot, {count} problems"
+        is_mean = len(both) > 1 and all(isinstance(v, int | float) for each in both for v in each)
+        title = task
+        if of := last["n-samples"].get(task):  # not of a group
+            shots, version = last["n-shot"][task], last["versions"][task]
+            title += f" v{version}, {shots}-shot, {of['effective']} problems"
         rows.append([title, metric, *cells, str(paired(*both)) if is_mean else ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
