@@ -15,10 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from unslothrl.algorithms.estimates import paired
 from unslothrl.commands.adapters import Source, find, source_of
@@ -37,7 +37,6 @@ PINS = Path(__file__).with_suffix(".txt")  # of lm-eval and all that it needs
 BASE, ADAPTER = "base", "adapter"
 FULL_NAMES = {"math500": "minerva_math500"}
 OPTIONS = {"model", "system_prompt", "max_new_tokens", "eval_problems"}  # that suites know
-TIMEOUT = {"timeout": 3600}  # seconds, of a request
 BATCH = 128  # prompts in a request; lm-eval cuts prompts that are too long only in batches
 
 
@@ -105,16 +104,16 @@ def settings(suite: str, own: str | None, flags: Mapping[str, Any], folder: Path
     rows = [{"task": name, "dataset_path": local[name], "dataset_name": None} for name in local]
     group = folder / "local.yaml"
     group.write_text(json.dumps({"group": "local", "task": rows}), encoding="utf-8")
-    given = {
-        "limit": flags.get("eval_problems"), "system_instruction": flags.get("system_prompt"),
-        "gen_kwargs": {"max_gen_toks": flags["max_new_tokens"]} if "max_new_tokens" in flags else 0,
-        "include_path": own and str(expanded(own)),
-    }  # fmt: skip
-    return {name: value for name, value in given.items() if value} | {
+    length = flags.get("max_new_tokens")
+    return {
         "model": "local-completions",  # with log-likelihoods, which a server of chats lacks
-        "model_args": {"tokenizer": str(folder), "tokenizer_backend": "huggingface"} | TIMEOUT,
+        "model_args": {"tokenizer": str(folder), "tokenizer_backend": "huggingface",
+                       "timeout": 3600},
+        "gen_kwargs": {"max_gen_toks": length} if length else {},
         "tasks": [name for name in names if name not in local] + [str(group)] * bool(local),
-        "batch_size": BATCH, "apply_chat_template": True, "log_samples": True,
+        "include_path": own and str(expanded(own)), "limit": flags.get("eval_problems") or None,
+        "system_instruction": flags.get("system_prompt"), "apply_chat_template": True,
+        "batch_size": BATCH, "log_samples": True,
     }  # fmt: skip
 
 
@@ -134,22 +133,20 @@ def served(source: Source, tokenizer: Path, log: Path) -> Iterator[dict[str, Any
         "--served-model-name", BASE, "--generation-config", "vllm",
         *([] if gpus else ["--enforce-eager"]),
     ]  # fmt: skip
-    own = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GB)}
-    env = {**variables.OF_VLLM, **own, **os.environ}
+    environment = {
+        **variables.OF_VLLM, "VLLM_ENABLE_V1_MULTIPROCESSING": "1",
+        "VLLM_CPU_KVCACHE_SPACE": str(CPU_CACHE_GB), **os.environ,
+    }  # fmt: skip
     stopping.listen()
     with log.open("wb") as to:
-        server = subprocess.Popen(
-            [*map(str, command)], env=env, start_new_session=True, stdout=to, stderr=to
-        )
+        streams: dict[str, Any] = {"stdout": to, "stderr": to, "start_new_session": True}
+        server = subprocess.Popen([*map(str, command)], env=environment, **streams)
     address, context = f"http://127.0.0.1:{port}/v1", 0
     try:
         while not context:
             if server.poll() is not None:
                 raise RunError(f"vLLM's server did not start: {log} says why")
-            with (
-                contextlib.suppress(OSError),
-                urllib.request.urlopen(f"{address}/models") as answer,
-            ):
+            with contextlib.suppress(OSError), urlopen(f"{address}/models") as answer:
                 context = json.load(answer)["data"][0]["max_model_len"]
             time.sleep(1)
         yield {"base_url": f"{address}/completions", "max_length": context}
@@ -176,21 +173,22 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
     means the difference on the same problems with its 95% interval."""
     *_, last = results.values()
     rows = [["", "", *results, "difference"]]
-    for task, metric in [(task, each) for task, of in last["results"].items() for each in of]:
-        if "," not in metric or "_stderr," in metric:
-            continue
-        names, both = (metric, metric.replace(",", "_stderr,")), []
-        cells = []
-        for each in results.values():
-            numbers = [each["results"][task].get(name) for name in names]
-            cells.append(" ± ".join(f"{n:.4f}" if type(n) is float else str(n) for n in numbers))
-            both.append(each["values"].get(f"{task} {metric}") or [None])
-        is_mean = len(both) > 1 and all(isinstance(v, int | float) for each in both for v in each)
-        title = task
-        if of := last["n-samples"].get(task):  # not of a group
+    for task, figures in last["results"].items():
+        title, of = task, last["n-samples"].get(task)
+        if of:  # not of a group
             shots, version = last["n-shot"][task], last["versions"][task]
             title += f" v{version}, {shots}-shot, {of['effective']} problems"
-        rows.append([title, metric, *cells, str(paired(*both)) if is_mean else ""])
+        for metric in [each for each in figures if "," in each and "_stderr," not in each]:
+            both = [each["values"].get(f"{task} {metric}", []) for each in results.values()]
+            of_all = [value for each in both for value in each]
+            is_mean = len(both) > 1 and of_all and all(isinstance(v, int | float) for v in of_all)
+            cells = [cell(each["results"][task], metric) for each in results.values()]
+            rows.append([title, metric, *cells, str(paired(*both)) if is_mean else ""])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     return [f"lm-eval {last['lm_eval_version']}; ± is the standard error", *lines]
+
+
+def cell(figures: Mapping[str, Any], metric: str) -> str:
+    values = (figures[metric], figures[metric.replace(",", "_stderr,")])
+    return " ± ".join(f"{value:.4f}" if type(value) is float else str(value) for value in values)
