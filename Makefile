@@ -86,10 +86,10 @@ host-test: setup ## a run on two nodes, and one on two hosts, one of which loses
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(call slow_tests,split_engine)
 
-suite-test: setup ## environments: other libraries', all broken ones in a run, 10,000 episodes, the page's commands
+suite-test: setup ## environments: other libraries', broken ones, 10,000 episodes, the page's commands; benchmarks
 	$(call slow_tests,environment_suites environments_page documented_forms \
 	    broken_environments hostile_messages python_tool search_tool newcomer_environment \
-	    dialogue dialogue_families)
+	    dialogue dialogue_families benchmarks)
 
 hostile-test: setup ## every hostile program at every level, wrong files and options, mistakes of users
 	$(call slow_tests,sandbox processes assertions custom scoring trl_rewards fuzz \

@@ -71,7 +71,7 @@ ask "What is 928 - 467?"
 ask runs/<run> "What is 928 - 467?"
 ask --base --temperature 0 "What is 928 - 467?"
 eval
-eval runs/<run> --n 4
+eval runs/<run> --suite gsm8k,math500
 eval runs/<run>/adapters/v000030 --dataset problems.jsonl
 export --output my-model
 export runs/<run> --to adapter --output my-adapter

@@ -184,10 +184,24 @@ def evaluate(
     output: str = typer.Option(
         None, metavar="FILE", help="JSONL of every completion; default: evals/ in its run."
     ),
+    suite: str = typer.Option(
+        None, metavar="TASKS", help="Standard suites, by lm-eval's names: gsm8k,math500,ifeval."
+    ),
+    suite_folder: str = typer.Option(
+        None, "--suite_folder", metavar="FOLDER", help="Their rows in TASK/*.jsonl; tasks of yours."
+    ),
     json: bool = JSON,
     **flags: Any,
 ) -> None:
     """Compare an adapter with its base, with intervals: pass@k, majority vote."""
+    if suite:
+        from unslothrl.commands.suites import evaluate as benchmark
+
+        given = {"n": n, "dataset": dataset, **flags}
+        given = {name: value for name, value in given.items() if value is not None}
+        return benchmark(
+            named_adapter(run, adapter), suite, suite_folder, given, base, output, json
+        )
     from unslothrl.commands.eval import evaluate as figures
 
     flags |= {} if n is None else {"eval_candidates": n}
