@@ -31,7 +31,7 @@ metadata: {version: 1.0}
 
 
 def write_rows(file: Path, rows: list[dict]) -> None:
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
