@@ -86,7 +86,7 @@ def library() -> str:
     folder = cache_folder().parent / "lm-eval"
     python, done = folder / "bin" / "python", folder / "installed"  # written last
     if not done.is_file() or done.read_bytes() != PINS.read_bytes():
-        say(f"installing lm-eval into {folder}, once: about 250 MB to download, 1 GB on disk")
+        say(f"installing lm-eval into {folder}, once: 185 MB to download, 1 GB on disk")
         base = getattr(sys, "_base_executable", sys.executable)
         subprocess.run([base, "-m", "venv", "--clear", folder], check=True)
         pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
