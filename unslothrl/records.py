@@ -51,8 +51,7 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One completion (or one turn of it) to draw, with a seed of its own: candidates never share
-    random numbers."""
+    """One completion or turn to draw. No two share random numbers: each has a seed."""
 
     id: str  # unique among an engine's requests in flight
     prompt_ids: tuple[int, ...]

@@ -85,8 +85,7 @@ class Actor:
         self.is_closing = False
 
     def load(self, adapter: Adapter, fetch_s: float = 0.0) -> dict[str, float]:
-        """Makes `adapter` the policy; `fetch_s` is how long it took to come here. -> metrics: the
-        bytes of weights that arrived, and the seconds."""
+        """Makes `adapter` the policy. -> metrics: the bytes that arrived, and the seconds."""
         started = time.perf_counter()
         with self._named():
             self.engine.load(adapter)
@@ -129,8 +128,7 @@ class Actor:
             self.error = RunError("an episode was cancelled by what it called")
 
     def abandon(self, indices: Collection[int] | None = None) -> None:
-        """Gives groups up, all of them without `indices`: nothing more is drawn for them, and none
-        of them is handed over."""
+        """Gives groups up, all of them without `indices`: none of them is handed over."""
         chosen = [index for index in self.groups if indices is None or index in indices]
         ids = [id for index in chosen for id in self.turns if id.startswith(f"{index}/")]
         self.engine.abort(ids)

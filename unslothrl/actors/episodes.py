@@ -209,8 +209,7 @@ class Course:
         )
 
     def observe(self, answer: dict[str, Any]) -> None:
-        """Adds an observation to the sequence; or begins another, with what came before as its
-        prompt."""
+        """Adds an observation to the sequence, or begins another one after it."""
         assert self.talk is not None and self.sequence is not None
         with of_the_environment():
             said, extension = added(self.talk, answer)
@@ -341,8 +340,7 @@ def added(talk: Conversation, answer: dict[str, Any]) -> tuple[str, Extension]:
 
 
 def first_messages(own: Sequence[Message], opened: dict[str, Any]) -> list[Message]:
-    """A task's own; with a text of the environment's behind, or as the user's turn in its place; or
-    the environment's."""
+    """A task's own, or with the environment's text behind or in its place, or the environment's."""
     given, more = opened.get("prompt"), opened.get("more")
     if more:
         return [*own[:-1], {**own[-1], "content": own[-1]["content"] + more}]

@@ -66,8 +66,7 @@ def best_of(scores: Sequence[float], k: int) -> float:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The mean of the problems' values and its interval; of one problem, all that scores from 0 to
-    1 could be."""
+    """The mean and its interval; of a single problem all from 0 to 1."""
     count, mean = len(values), statistics.fmean(values)
     if count < 2:
         return Estimate(mean, min(0.0, mean), max(1.0, mean))
@@ -98,8 +97,7 @@ def t_quantile(share: float, freedom: int) -> float:
 
 
 def t_within(angle: float, freedom: int) -> float:
-    """The probability of |t| < sqrt(freedom) tan(angle): a finite sum (Abramowitz and Stegun 1964,
-    26.7.3 and 26.7.4)."""
+    """P(|t| < sqrt(freedom) tan(angle)) (Abramowitz and Stegun 1964, 26.7.3 and 26.7.4)."""
     sine, cosine = math.sin(angle), math.cos(angle)
     is_odd = freedom % 2
     term, total = (cosine, 0.0) if is_odd else (1.0, 0.0)

@@ -150,8 +150,7 @@ class LoraBackend:
         return self._adapter(REWARD_MODEL, is_frozen=True)
 
     def sequence_scores(self, samples: Sequence[Sample]) -> torch.Tensor:
-        """The reward model's score of each whole sequence, [samples] float32: what its head makes
-        of the state at the last token."""
+        """[samples] float32: what a reward model's head makes of the state at the last token."""
         head = self.score_head
         states, _ = self.states_before([one_longer(sample) for sample in samples])
         scores = states.float() @ head[WEIGHT][0]
@@ -266,8 +265,7 @@ class LoraBackend:
 
 
 def one_longer(sample: Sample) -> Sample:
-    """The sample with any token more, the only one that was sampled: the state before that is the
-    one at its last token."""
+    """The sample with any token more, the only one that was sampled."""
     ids, zero = np.append(sample.completion_ids, 0), np.zeros(1, np.float32)
     sampled = np.arange(len(ids)) == len(ids) - 1
     return Sample(sample.prompt_ids, ids, zero, zero, sample.policy_version, sampled=sampled)
@@ -310,8 +308,7 @@ def version_name(key: int) -> str:
 
 
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
-    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config, without
-    whatever else is trained beside it."""
+    """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     weights = safetensors.torch.save(
         {

@@ -54,8 +54,7 @@ class Pack:
 
 @dataclass(frozen=True)
 class Padded:
-    """Each sample in a row of its own, filled up on the right: under causal attention no real token
-    sees a padding token."""
+    """Each sample in a row of its own, filled up on the right, which no real token sees."""
 
     ids: torch.Tensor  # [samples, longest]
     rows: torch.Tensor  # [sampled tokens] -> the row and column of the output that predicts it
@@ -82,8 +81,7 @@ def can_pack(model: Any) -> bool:
 
 
 def row_lengths(positions: torch.Tensor | None) -> torch.Tensor | None:
-    """[sequences] int32 of a pack whose positions [1, tokens] restart with every sequence; None of
-    what is no pack."""
+    """[sequences] int32 of a pack whose positions restart with every sequence; else None."""
     if positions is None or positions.dim() != 2 or len(positions) != 1:
         return None
     starts = (positions[0] == 0).nonzero().flatten()
@@ -209,8 +207,7 @@ def attend_once(
     mask: torch.Tensor | None,  # [rows, 1, 1, tokens]
     scale: float | None,
 ) -> torch.Tensor:
-    """Of one new token: the heads that share a key are its queries, so no key is repeated for them.
-    -> [rows, 1, heads, size]."""
+    """Of one new token -> [rows, 1, heads, size]; the heads that share a key are its queries."""
     grouped = query.view(len(query), key.shape[1], -1, query.shape[3])
     output = torch.nn.functional.scaled_dot_product_attention(
         grouped, key, value, attn_mask=mask, scale=scale

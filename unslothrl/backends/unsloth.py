@@ -296,8 +296,7 @@ def engine_options(memory_share: float, max_num_seqs: int, rank: int) -> dict[st
 
 
 def unmapped_asleep_mb() -> float:
-    """What the sleeping engine has given back and PyTorch's allocator still counts: all but the
-    weights."""
+    """What the engine has given back and PyTorch's allocator still counts: all but weights."""
     from vllm.device_allocator.cumem import CuMemAllocator
 
     pool = CuMemAllocator.instance

@@ -199,8 +199,7 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoint folders of one run. Methods raise OSError where the disk is full or cannot be
-    reached."""
+    """The checkpoint folders of one run. Methods raise OSError."""
 
     def __init__(self, run: Path, keep: int = KEPT):
         """`keep`: the newest that are kept, beside the one with the best evaluation."""
@@ -245,13 +244,11 @@ class CheckpointStore:
                 remove(self.of_step(step))
 
     def newest(self, note: Note = lambda line: None) -> Any:
-        """What `read` gives of the newest that is whole, None if none is. `note` gets a line for
-        each newer one."""
+        """What `read` gives of the newest that is whole. `note` gets a line for each newer one."""
         return next(self.whole_ones(note), None)
 
     def whole_ones(self, note: Note) -> Iterator[Any]:
-        """What `read` gives of those that are whole, the newest first. `note` gets a line for each
-        other."""
+        """What `read` gives of the whole ones, newest first. `note` gets a line for each other."""
         for step in reversed(self.steps()):
             folder = self.of_step(step)
             try:
@@ -275,8 +272,7 @@ class Checkpoints(CheckpointStore):
     def write(
         self, state: RunState, learner: bytes, is_best: bool = False, groups: Sequence[Ahead] = ()
     ) -> Path:
-        """-> its folder. `is_best`: it has the best evaluation so far; `groups` were drawn
-        ahead."""
+        """-> its folder. `is_best`: it has the best evaluation; `groups` were drawn ahead."""
         self.folder.mkdir(exist_ok=True)
         for left_over in self.folder.glob(".step_*"):  # of a process that was killed meanwhile
             remove(left_over)

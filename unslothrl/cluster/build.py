@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
 
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
-    """-> an `Actor` with an engine and a base of its own; without a `plan` it has the GPU that it
-    finds to itself."""
+    """-> an `Actor` with an engine and a base of its own; without a `plan` on the GPU here."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
         limit_card_memory()

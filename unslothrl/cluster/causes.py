@@ -56,8 +56,7 @@ def process_died(
 
 
 def probable_cause(message: str, log: str, killed_for_memory: bool) -> str:
-    """Why a process died, judged by Ray's message, the end of its log, and whether the kernel has
-    killed a process for memory meanwhile."""
+    """Why a process died: by Ray's message, the end of its log, and the kernel's kills."""
     if "OUT_OF_MEMORY" in message or "memory was low" in message:
         return f"Ray killed it because the machine ran short of memory: {LOWER_MEMORY}"
     if killed_for_memory:
@@ -82,16 +81,14 @@ def oom_killed() -> int:
 
 
 def summary_of(error: BaseException) -> str:
-    """An unexpected exception in a line: its kind, its message without secrets, and where it was
-    raised."""
+    """An unexpected exception in a line: its kind, its message without secrets, and where."""
     lines = [line for line in redacted(str(error), guess=True).splitlines() if line.strip()]
     message = f": {lines[0].strip()[:300]}" if lines else ""
     return f"{type(error).__name__}{message}{place(error)}"
 
 
 def place(error: BaseException) -> str:
-    """ " (file.py, line 3)": the innermost frame outside of libraries, in the process that raised
-    `error`."""
+    """ " (file.py, line 3)": the innermost frame outside of libraries, also a remote one."""
     if isinstance(error.__cause__, Remote):
         remote = re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__))
         frames: Sequence[tuple[str, str | int]] = remote

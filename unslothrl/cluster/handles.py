@@ -51,8 +51,7 @@ class Transport(Protocol):
     def call(self, method: str, *arguments: Any) -> Call[Any]: ...
 
     def fetch(self, argument: Any) -> Call[float] | float:
-        """Brings an argument of a later call to the process's node, beside what the process is
-        doing. -> seconds"""
+        """Brings an argument of a later call to the process's node meanwhile. -> seconds"""
 
 
 class ActorHandle:
@@ -207,8 +206,7 @@ class Cluster:
         return 0.0
 
     def answer_s(self) -> float:
-        """Seconds that such answers take now, of processes that have been asked of late: long where
-        the machines are busy."""
+        """Seconds that such answers take now, of processes that were asked of late."""
         return 0.0
 
     def check_learners(self) -> None:
@@ -305,8 +303,7 @@ class Checks:
         return handle.check(self.level, self.shape if draws else None)
 
     def problem(self, name: str, found: Found) -> UserError | RunError | None:
-        """What is wrong with a process, by what its `check` found: it cannot sandbox programs as
-        the others do, or holds another base."""
+        """What is wrong with a process, by its `check`: its sandbox, or another base."""
         refusal, base_hash, changed = found
         self.record({"process": name, "base": base_hash, "changed_by_adapter": changed})
         if refusal:

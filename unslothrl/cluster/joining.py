@@ -105,8 +105,7 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
 
 
 def join_elsewhere(address: str) -> str:
-    """Joins from another process. -> what it printed, until the result was certain, because Ray's
-    client would go on trying."""
+    """Joins from another process, since Ray's client would go on trying. -> what it printed"""
     process = subprocess.Popen(
         [sys.executable, "-m", "unslothrl.cluster.joining", address],
         stdout=subprocess.PIPE,
@@ -165,8 +164,7 @@ class RayHead:
         return True
 
     def check(self) -> None:
-        """Looks now and then. Raises HeadLost once it is gone; what is called after that is for the
-        end of the run."""
+        """Looks now and then. Raises HeadLost once it is gone, but at the end of the run."""
         now = time.monotonic()
         if self.is_gone or now - self.looked < LOOK_S:
             return

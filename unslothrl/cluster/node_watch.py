@@ -203,8 +203,7 @@ class NodeWatch:
         return ""
 
     def _elsewhere(self, plan: ProcessPlan, closed: set[str]) -> ProcessPlan | None:
-        """The plan of a process on another node: by its memory, or on the largest GPUs that no
-        other process has and that it fits on."""
+        """The plan of a process on another node: by its memory, or on its largest free GPUs."""
         nodes = [node for node in self.usable.values() if node.id not in closed]
         if plan.kind == LEARNER:  # they were made ready for actors
             wrong = self.nodes.differences({node.id: {LEARNER} for node in nodes})

@@ -41,8 +41,7 @@ class Start:
 
 
 def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
-    """What a process gets on this machine: this process's environment, where to import us from, and
-    the GPUs that it was planned for."""
+    """What a process gets here: this one's environment, its import path, and its GPUs."""
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
         **(variables.of_cards(*plan.cards) if plan.cards else {}),
@@ -53,8 +52,7 @@ def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> d
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU of a node, which the run holds by a placement group of its own: Ray binds a group to
-    one GPU for as long as it exists."""
+    """A GPU of a node, held by a placement group: Ray binds a group to one GPU for good."""
 
     group: Any
     visible: str  # what CUDA_VISIBLE_DEVICES is there for this GPU alone
@@ -62,8 +60,7 @@ class Card:
 
 
 class JoinedNodes:
-    """The nodes of a cluster that was joined; GPUs that the placement does not use are given
-    back."""
+    """The nodes of a cluster that was joined; GPUs that are not used are given back."""
 
     def __init__(self, ray: Any, config: Config, base: Path, machine: Machine):
         self.ray, self.config, self.machine = ray, config, machine

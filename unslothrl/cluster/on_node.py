@@ -116,8 +116,7 @@ def prepare(
 
 
 def remove(session: str, job: str) -> None:
-    """Removes a run's folders on this node, also those of an earlier time on it: a node that was
-    cut off joins again as another one."""
+    """Removes a run's folders on this node, also those of an earlier time on it."""
     for folder in room().glob(f"{SCRATCH_PREFIX}{session}-{job}-*"):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -65,8 +65,7 @@ class RayHost:
         return os.getpid()
 
     def fetch(self, refs: list[Any]) -> float:
-        """Reads objects of Ray's, each once for all processes of a node. They come in a list
-        because Ray would fetch arguments itself. -> seconds"""
+        """Reads objects of Ray's in a list, which Ray does not fetch itself. -> seconds"""
         import ray
 
         ray.wait(refs, fetch_local=False)

@@ -181,8 +181,7 @@ class RayCluster(Cluster):
             self._launch(name)
 
     def _wait_ready(self, names: Collection[str]) -> None:
-        """Returns when these are built. One that dies meanwhile, or hangs, is started again; raises
-        what else ended the construction of one."""
+        """Returns when these are built. One that dies or hangs meanwhile is started again."""
         waiting: dict[str, Call[Any]] = {name: self._way(name).ready() for name in names}
         began, starts, clock = dict.fromkeys(names, 0.0), Counter(names), Clock()
         allowed_s = {name: self.start_allowed_s(self.plans[name].kind) for name in names}
@@ -302,8 +301,7 @@ class RayCluster(Cluster):
         return self._watch(handle.name).silence_s()
 
     def answer_s(self) -> float:
-        """The lower median, since one process that was cut off for a while says nothing of the
-        others."""
+        """The lower median: one process that was cut off for a while says nothing."""
         now, watches = time.monotonic(), self.watches.values()
         recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
         return statistics.median_low(recent) if recent else 0.0
@@ -367,8 +365,7 @@ class RayCluster(Cluster):
         self.learners = [LearnerHandle(name, self._way(name)) for name in names]
 
     def _place(self, name: str) -> None:
-        """Decides where a process starts. Where its node has gone, waits until another is ready.
-        Raises RunError if none can be."""
+        """Decides where a process starts, and waits for a node where its own has gone."""
         watch = self.node_watch
         while watch is not None and (problem := watch.find_place(name)):
             if not watch.looks:

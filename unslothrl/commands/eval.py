@@ -156,8 +156,7 @@ def is_within(path: Path, folder: Path) -> bool:
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
-    """-> (the config with a reward that can grade the sets that are known by name, a note where it
-    is another one than the run's)."""
+    """-> (the config with a reward that can grade the named sets, a note where that is another)."""
     chosen = rewards.choose(config.reward)
     if not chosen:
         return config, ()

@@ -212,8 +212,7 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
 
 
 def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:
-    """The option's help, its choices, unit, limits and default, which is `default` where that is
-    given."""
+    """An option's help with its choices, unit, limits and default, or `default` in its place."""
     entry, choices = table.options[name], choices_of(name, table)
     said = entry.metadata["help"]
     if default is not None:

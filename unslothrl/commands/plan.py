@@ -130,8 +130,7 @@ def store_line(store: Mapping[str, Any]) -> str:
 
 
 def table(machine: Machine) -> Report:
-    """GB that known models need by context on this machine's smallest GPU; None: does not fit.
-    UserError where there is none."""
+    """GB that known models need by context on the smallest GPU; None: does not fit. UserError."""
     if not machine.gpus:
         raise UserError("plan: this machine has no GPU: set --card GB, or --model NAME")
     gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb)
@@ -182,8 +181,7 @@ OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leav
 
 
 def list_recipes(card: str | None, as_json: bool) -> None:
-    """Prints a line for each recipe that fits, those made for such a machine first; `card`: as if
-    there were these GPUs. UserError."""
+    """Prints a line for each recipe that fits, those for such a machine first. UserError."""
     machine = machine_with(card)
     found = [recipe_report(name, machine) for name in RECIPES]
     has_gb = max((gpu.memory_mb / 1024 for gpu in machine.gpus), default=0.0)
@@ -234,8 +232,7 @@ def refusal(report: Report, machine: Machine) -> str:
 
 
 def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:
-    """Those that fit, for people, and the names of the others. With a GPU those for a CPU are left
-    out."""
+    """Those that fit, without those for a CPU where there is a GPU; and the others' names."""
     text = [f"{'recipe':<15} {'needs':>8} {'takes':>26}  what it trains"]
     for each in found:
         if each["fits"] and not (has_gb and not each["made_for_gb"]):

@@ -88,8 +88,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
 def settings_of(
     config: Config, given: frozenset[str], shape: Shape, machine: Machine
 ) -> dict[str, dict[str, Any] | None]:
-    """The options and flags of the largest and the fastest setting that fits, as `--fit` finds
-    them; what was given stays."""
+    """The largest and the fastest setting that fits, as `--fit` finds it; what was given stays."""
     found: dict[str, dict[str, Any] | None] = {}
     for which in ("largest", "fastest"):
         best, _ = fit.fit(replace(config, fit=which), given, machine)
@@ -189,8 +188,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
 def stage_settings(
     stage: Stage, options: OfflineOptions, shape: Shape, gpu: Gpu | None
 ) -> dict[str, dict[str, Any] | None]:
-    """The longest rows, and the largest micro-batch at the given length, that fit; what was given
-    stays."""
+    """The longest rows, and the largest micro-batch at the given length, that fit."""
     if gpu is None:
         return {"largest": None, "fastest": None}
     found: dict[str, OfflineOptions | None] = {}

@@ -67,8 +67,7 @@ RUN = Table(Config, "train")
 def read_value(
     name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
 ) -> Any:
-    """`value` of the option `name` in its own type and inside its limits; a flag's number may be
-    text. UserError, which begins with `where`."""
+    """`value` in the option's own type and limits; a flag's may be text. UserError with `where`."""
     if name not in table:
         dashes = "--" if is_flag else ""
         raise UserError(where + names.unknown(name, table.flags, table.command, dashes))

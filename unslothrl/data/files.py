@@ -41,8 +41,7 @@ Row = dict[str, Any]
 
 
 class Rows(Protocol):
-    """Rows in order, of which only those that are asked for are held in memory: a list, or a data
-    set of the `datasets` library, is one too."""
+    """Rows in order, read as they are asked for: a list or a data set of `datasets` is one too."""
 
     def __len__(self) -> int: ...
 
@@ -186,8 +185,7 @@ def lines_of(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_json(path: Path) -> Rows:
-    """A list of objects, or one object that holds such a list or columns, is read whole; an object
-    a line is not."""
+    """A list of objects, or one object with rows or columns, is read whole; JSONL is not."""
     with path.open("rb") as file:
         is_list = file.read(CHUNK).removeprefix(BOM).lstrip().startswith(b"[")
     if is_list or path.stat().st_size <= IN_MEMORY:
@@ -198,8 +196,7 @@ def read_json(path: Path) -> Rows:
 
 
 def rows_in(whole: Any) -> list[Row] | None:
-    """The rows of a list of objects, or of one object with such a list or with columns; None for
-    any other value."""
+    """Those of a list of objects, or of one object with a list or columns; None of all else."""
     if isinstance(whole, list) and all(isinstance(row, dict) for row in whole):
         return whole
     if not isinstance(whole, dict):
@@ -265,8 +262,7 @@ def refuse_repeated(columns: list[str]) -> None:
 
 
 def dialect_of(path: Path) -> dict[str, Any]:
-    """Options of `csv.reader`: the delimiter is the one that the header has most of, a comma (a tab
-    in .tsv) where it has none."""
+    """For `csv.reader`: the delimiter that the header has most of, else a comma (.tsv: a tab)."""
     with path.open("rb") as file:
         header = file.readline(LONGEST_ROW).decode("utf-8", errors="replace")
     usual = "\t" if path.suffix.lower() == ".tsv" else ","

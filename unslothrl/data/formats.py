@@ -238,8 +238,7 @@ def final_answer(worked: str) -> str:
 
 
 def text_of(value: Any, column: str) -> str:
-    """A value as text, a whole number without ".0". UnusableRow unless it is text, or a finite
-    number, that is not empty."""
+    """As text, a whole number without ".0". UnusableRow unless it is that, and not empty."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
     if isinstance(value, float) and not math.isfinite(value):

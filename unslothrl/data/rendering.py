@@ -131,8 +131,7 @@ class Renderer:
     def tasks(
         self, name: str, rows: Iterable[tuple[int, Mapping]], skipped: Skipped
     ) -> Iterator[Task]:
-        """The tasks of (number, row) pairs; what is not used is counted in `skipped`. UserError
-        where two different problems have the same prompt."""
+        """Of (number, row) pairs, but for `skipped` ones. UserError: one prompt of two problems."""
         asked: dict[int, tuple[int, int]] = {}  # hash of ids -> (hash of the problem, its row)
         for batch in batches(rows, BATCH):
             kept: list[tuple[int, Mapping, Record, str]] = []

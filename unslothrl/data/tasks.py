@@ -129,8 +129,7 @@ class EndlessTasks:
     def draw(
         self, position: int, count: int, between: Callable[[], None] = lambda: None
     ) -> tuple[list[Task], int]:
-        """-> (the `count` tasks from `position` on, the position after them). `between` is called
-        before each, and may raise."""
+        """-> (`count` tasks from `position` on, the position after). `between`: before each."""
         drawn = []
         for i in range(count):
             between()

@@ -61,8 +61,7 @@ class Conversation:
                 self.text = dialogue.decode(self.prompt_ids)
 
     def reply(self, token_ids: Sequence[int]) -> Action:
-        """Takes the turn that the policy has written, whole or cut off. -> its text, special tokens
-        left out, and its parts."""
+        """Takes the policy's turn, whole or cut off. -> its text, and its parts."""
         dialogue, ids = self.dialogue, tuple(token_ids)
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
         reasoning, rest = reasoned(raw, self._is_open())
@@ -171,8 +170,7 @@ class Conversation:
 
 
 def as_message(reply: Action) -> Message:
-    """A reply with its reasoning and its calls apart. Of calls that cannot be made only their text
-    is left."""
+    """A reply with reasoning and calls apart. Calls that cannot be made are text."""
     unparsed = [call.text for call in reply.calls if call.error]
     content = "\n".join(filter(None, (reply.content, "\n".join(unparsed))))
     message: Message = {"role": "assistant", "content": content}

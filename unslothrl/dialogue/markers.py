@@ -41,8 +41,7 @@ class Markers:
         return self._pattern.sub("", text)
 
     def clean(self, messages: Sequence[Message]) -> list[Message]:
-        """Observations that cannot forge a turn: of other keys, such as `tool_calls`, a template
-        would make what only the policy writes."""
+        """Observations that cannot forge a turn: without keys such as `tool_calls`."""
         return [
             {"role": message["role"]}
             | {key: self.broken(message[key]) for key in FIELDS if message.get(key) is not None}

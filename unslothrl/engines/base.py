@@ -122,8 +122,7 @@ class InFlight:
     versions: tuple[int, ...] = ()
 
     def left(self) -> Request:
-        """What the segment is to draw. Each has a seed of its own: the first one's would start
-        the same random numbers again."""
+        """What the segment is to draw, with a seed of its own: other random numbers."""
         if not self.segment:
             return self.request
         request, sampling = self.request, self.request.sampling

@@ -50,8 +50,7 @@ class Slots:
         return self.llm.apply_model(manager_of)[0]
 
     def loaded(self, id: int, adapter: Adapter, folder: Path) -> None:
-        """vLLM says that it has loaded `adapter` from `folder`. Raises AdapterMismatch if a slot
-        differs from what was published."""
+        """vLLM has loaded `adapter` from `folder`. AdapterMismatch if a slot differs."""
         published = self.published_as(adapter, folder)
         self.published.pop(id, None)
         self._compare(id, published)

@@ -66,8 +66,7 @@ class Chunk:
         return finished
 
     def _logits(self, model: Any) -> torch.Tensor:
-        """[rows, vocabulary] of the next token; the cache holds what came before. A prompt is
-        computed once for all its requests."""
+        """[rows, vocabulary] of the next token. A prompt is computed once for its requests."""
         is_first = self.cache is None
         if is_first:
             self.cache = DynamicCache(config=model.config)
@@ -347,8 +346,7 @@ class TransformersEngine:
             self.versions_unloaded += 1
 
     def sleep(self) -> None:
-        """Leaves the mode in which the backend generates, so that it can train. What is in flight
-        goes on with the next `step`."""
+        """Lets the backend train. What is in flight goes on with the next `step`."""
         peak_memory_mb()  # what it has awake
         self.awake.close()
         self.model = None

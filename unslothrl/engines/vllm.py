@@ -137,8 +137,7 @@ class VllmEngine:
         self._unload_unused()
 
     def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
-        """-> the number of the load. From new files where it fails: somebody may have damaged or
-        removed the first."""
+        """-> the load's number. From new files where it fails: the first may be damaged."""
         try:
             return self._add_files(adapter)
         except Exception:

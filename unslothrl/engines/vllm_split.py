@@ -61,8 +61,7 @@ def set_variables_of(workers: int) -> None:
 
 
 class SplitSlots(Slots):
-    """What the workers hold in their slots: each compares it in its own process with its part of
-    what was published."""
+    """What the workers' slots hold: each compares its part of what was published."""
 
     def __init__(self, llm: Any):
         super().__init__(llm)
@@ -142,8 +141,7 @@ class SplitVllmEngine(vllm.VllmEngine):
     canary = watched(vllm.VllmEngine.canary)
 
     def fingerprint(self) -> str:
-        """That of the 4-bit base, of which every worker's weights must be its part. Raises RunError
-        where they are not."""
+        """That of the 4-bit base, whose part each worker must have. RunError."""
         check_base(self.in_workers(partial(base_problem, self.base, False)))
         return base_model.fingerprint(PackedWeights(self.base).in_order())
 

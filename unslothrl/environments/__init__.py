@@ -32,8 +32,7 @@ def names() -> tuple[str, ...]:
 
 
 def check(name: str) -> None:
-    """UserError where there is no such environment. Its file, which may import what the driver
-    must not, is tried in a process of its own."""
+    """UserError where there is none. Its file is tried in a process of its own."""
     file, separator, _ = name.rpartition(":")
     if not separator and name not in names():
         raise UserError(
@@ -45,8 +44,7 @@ def check(name: str) -> None:
 
 
 def check_tools(texts: Sequence[str]) -> list[str]:
-    """-> notes on what is left out. Raises UserError for what is no tool, and for what a search
-    cannot look in."""
+    """-> notes on what is left out. UserError: no tool, or nothing to search in."""
     from unslothrl.environments.corpus import Corpus  # needs NumPy
 
     notes = []

@@ -59,8 +59,7 @@ class EnvironmentForm:
         return {"tools": self.tools.schemas, "max_turns": self.max_turns, **prompt}
 
     def prompt(self, task: Task, seed: int) -> Answer:
-        """Ours: `reset` may leave the seed out. Gymnasium's has no task, and may give a dict beside
-        the first observation."""
+        """Ours: the seed may be left out. Gymnasium's may give a dict beside the first text."""
         reset = self.environment.reset
         given = (task,) if takes_task(reset) else ()
         said = awaited(reset(*given, **taken(reset, {"seed": seed})))
@@ -298,8 +297,7 @@ def conversation(value: Any, roles: Sequence[str] = OBSERVED) -> str | list[Mess
 
 
 def message(given: Any, roles: Sequence[str]) -> Message:
-    """What a template may see of a message: with a call in it, it would write a turn of the
-    policy's whatever the role."""
+    """Without a call, which would make a turn of the policy's of it whatever the role."""
     if not isinstance(given, Mapping) or "role" not in given or "content" not in given:
         raise InvalidEnvironment(
             f"a message is {kind(given)}: give {{'role': ..., 'content': ...}}"

@@ -156,8 +156,7 @@ class Server:
         self.episodes[number] = pid
 
     def end(self, number: int) -> None:
-        """Ends an episode's process and those that it has started: what loses its parent becomes
-        this process's own."""
+        """Ends an episode's process and those that it has started."""
         left = {self.episodes.pop(number)} if number in self.episodes else set()
         while left:
             for pid in left:

@@ -79,8 +79,7 @@ class Tools:
         ]
 
     def answer(self, action: Action) -> dict[str, Any]:
-        """What the calls of a turn have given, a message each; one that fails says so to the
-        policy."""
+        """What a turn's calls have given, a message each; failures are told in them."""
         messages, errors = [], 0
         for call in action.calls:
             said, failed = self.call(call)

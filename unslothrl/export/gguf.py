@@ -164,8 +164,7 @@ def vocabulary_of(
 
 
 def write(model: Any, tokenizer: GgufTokenizer, path: Path, kind: str, name: str) -> None:
-    """Writes a causal model of transformers whose weights lie on the host. One tensor at a time is
-    held a second time."""
+    """Writes a causal model whose weights lie on the host, a tensor at a time."""
     config = model.config
     check(config)
     writer = gguf.GGUFWriter(path, config.model_type)

@@ -69,8 +69,7 @@ def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStor
 
 
 class Exchange:
-    """One learner's end. Every rank joins, and then calls `sum` as often as the others do, until a
-    PeerLost closes it."""
+    """One learner's end. Each joins, and calls `sum` equally often, until a PeerLost."""
 
     def __init__(
         self,
@@ -81,8 +80,7 @@ class Exchange:
         store: Any = None,
         deadline_s: float = JOIN_S,
     ):
-        """`store` is what `listen` returned, with the `address`, to rank 0. Returns when all are
-        there, or raises PeerLost after `deadline_s`."""
+        """`store`: what `listen` returned. Raises PeerLost after `deadline_s`."""
         self.rank, self.world_size = rank, world_size
         self.store, self.group = store, None
         host, _, port = address.rpartition(":")

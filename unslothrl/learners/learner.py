@@ -148,8 +148,7 @@ class Learner:
         train_policy: bool = True,
         deadline_s: float | None = None,
     ) -> list[Update]:
-        """`Learner.update` of several learners in one process, one after the other; their gradients
-        are added up in the learners' order."""
+        """`Learner.update` of several learners in one process, summed in their order."""
         updates = [
             learner.forward_backward(part, train_policy)
             for learner, part in zip(learners, parts, strict=True)
@@ -167,8 +166,7 @@ class Learner:
     def step(
         self, lrs: dict[str, float], finite: bool = True, update: Update | None = None
     ) -> Update:
-        """One step of each optimiser; none where the loss or a gradient is not `finite`. `update`
-        is what is known of the gradient."""
+        """One step of each optimiser; none where loss or gradient is not `finite`."""
         norms = {"lora": float("nan")}
         if finite:
             norms = self._clip_gradients()

@@ -69,8 +69,7 @@ class Passes:
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
-        """Log-probabilities and values as they are before an update, in the order of `samples`: of
-        each its fields that are known now."""
+        """Log-probabilities and values before an update, of each of `samples` in order."""
         measured: dict[int, dict[str, Any]] = {}
         for indices in self._micro_batches(samples):
             part = [samples[i] for i in indices]
@@ -136,8 +135,7 @@ class Passes:
         update: Update,
         olds: list[np.ndarray],
     ) -> torch.Tensor:
-        """Adds to `update`, and to `olds` the log-probabilities before the update. -> the policy's,
-        [tokens], without their gradients."""
+        """Adds to `update` and `olds`. -> the policy's log-probabilities, [tokens]."""
         policy, entropies = self.backend.token_logprobs(
             samples, self.config.temperature, bool(self.objective.entropy_coefficient)
         )

@@ -139,8 +139,7 @@ class Mirror:
         self.thread = threading.Thread()  # the latest pass
 
     def update(self) -> None:
-        """The folder has something new. Returns at once; a pass that is under way leaves what it
-        does not see any more to the next."""
+        """The folder has something new. Returns at once; a pass under way leaves it to the next."""
         if not self.is_closed and not self.thread.is_alive():
             # A daemon: one that hangs does not hold the process.
             self.thread = threading.Thread(target=self._send, daemon=True)

@@ -139,8 +139,7 @@ def given_fields(options: OfflineOptions) -> dict[str, Any]:
 
 
 class Recorder(TrainerCallback):
-    """Hands each finished step, its evaluation included, to the run, and decides when the Trainer
-    evaluates, saves and stops."""
+    """Hands each finished step to the run; decides when to evaluate, save and stop."""
 
     def __init__(self, run: Any):
         """`run`: an `offline.run.StageRun`."""

@@ -180,8 +180,7 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:
-    """A prompt and its completion, or whole episode, must fit the model's context. Raises UserError
-    if they cannot."""
+    """A prompt and its completion, or episode, must fit the model's context. UserError."""
     config = changes.config
     prompt, new, option = config.max_prompt_tokens, config.episode_tokens, config.length_option
     if shape is None or shape.context is None or prompt + new <= shape.context:

@@ -101,14 +101,12 @@ def usable_mb(gpu: Gpu) -> float:
 
 
 def usable_share(gpu: Gpu | None) -> float:
-    """The same as a fraction of the GPU's memory; of a GPU that nobody has looked at yet, what
-    there is of an idle one."""
+    """As a fraction of the GPU's memory; of one that nobody has looked at, as if idle."""
     return USABLE if gpu is None else usable_mb(gpu) / gpu.memory_mb
 
 
 def prefill_tokens(gpu: Gpu | None) -> int:
-    """Tokens of an actor's largest batch: what vLLM chooses for a GPU of the size that we may use
-    (engine/arg_utils.py:2460)."""
+    """Of an actor's largest batch: vLLM's for a GPU of that size (engine/arg_utils.py:2460)."""
     if gpu is None or gpu.memory_mb < LARGE_CARD_MB or "a100" in gpu.name.lower():
         return PREFILL_TOKENS
     return LARGE_PREFILL_TOKENS
@@ -291,8 +289,7 @@ def versions_mb(config: Config, shape: Shape, rank: int) -> float:
 
 
 def unsloth_prefill(left_mb: float) -> int:
-    """Tokens of the largest batch of the learner's engine, by what its share leaves for a KV cache
-    (unsloth_zoo/vllm_utils.py:4399)."""
+    """Of the largest batch, by what is left for a KV cache (unsloth_zoo/vllm_utils.py:4399)."""
     return next((tokens for most, tokens in UNSLOTH_PREFILL if left_mb <= most * 1024), 8192)
 
 
@@ -308,8 +305,7 @@ def whole_cache(config: Config, shape: Shape) -> float:
 
 
 def unsloth_reserve(config: Config, shape: Shape, gpu: Gpu) -> float:
-    """MB of `usable_mb` that Unsloth keeps out of its engine's share: two sequences' activations
-    (the same function)."""
+    """MB that Unsloth keeps out of its engine's share: two sequences' activations (same file)."""
     wide = shape.hidden + 2 * shape.key + 2 + 2 * shape.inner
     elements = 2 * config.context * wide + shape.inner * shape.hidden
     return 1.25 * elements * HALF / MB - (gpu.physical_mb - usable_mb(gpu))

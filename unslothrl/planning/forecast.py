@@ -117,8 +117,7 @@ def of_process(process: ProcessPlan) -> dict[str, Any]:
 
 
 def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
-    """What the run would take of this machine. Raises UserError where its processes cannot be
-    placed at all."""
+    """What the run would take of this machine. UserError where it cannot be placed."""
     placed = place(config, Resources.of_machine(config, machine), shape=shape)
     everyone = [process.needs for process in placed.processes if process.needs]
     host = sum(sum(needs.host.values()) for needs in everyone) + DRIVER_MB
@@ -132,8 +131,7 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
 
 
 def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
-    """The 4-bit base, three adapters and two checkpoints; the 16-bit base too if it is quantised
-    here."""
+    """The 4-bit base, 3 adapters, 2 checkpoints; the 16-bit base if it is quantised here."""
     base = shape.weight_bytes()
     if "4bit" not in config.model:
         base += shape.parameters() * HALF

@@ -222,8 +222,7 @@ def best_node(
 
 
 def _check_shared_gpu(config: Config) -> None:
-    """Raises UserError where one GPU cannot do what the options name: hold their shares, or
-    generate while it updates."""
+    """UserError where one GPU cannot hold their shares, or generate while it updates."""
     if config.max_staleness:
         raise UserError(
             f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "

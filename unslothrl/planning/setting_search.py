@@ -33,8 +33,7 @@ def with_length(config: Config, tokens: int) -> Config:
 
 
 def lower(config: Config, given: Set[str], excess: Callable[[Config], float]) -> Config:
-    """The config, lowered until `excess(config)` (MB too many) is at most 0 or there is nothing
-    left to lower."""
+    """Lowered until `excess(config)`, MB too many, is at most 0, or as far as it goes."""
 
     def greedily(config: Config, *floors: tuple[str, int]) -> Config:
         """Halves, again and again, whichever option saves most, down to its floor."""

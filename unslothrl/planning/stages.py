@@ -97,8 +97,7 @@ class StageNeeds:
 
 @dataclass(frozen=True)
 class Fitted:
-    """`options` with the micro-batch that fits; a note for each change; why a run with them would
-    be refused, "" where it would not."""
+    """`options` with the micro-batch that fits; notes; why a run would be refused, or ""."""
 
     options: OfflineOptions
     notes: tuple[str, ...] = ()
@@ -154,8 +153,7 @@ def rows_of(options: OfflineOptions) -> int:
 
 
 def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine: Machine) -> Any:
-    """The host's memory and the disk: the base, an adapter, the checkpoints that are kept and the
-    one that is being written."""
+    """Host memory and disk: base, adapter, checkpoints, one of them being written."""
     host = sum(found.host.values()) + (0 if machine.gpus else found.needed_mb())
     lora = shape.lora_weights(options.max_lora_rank)
     moments = TRAINED["cuda" if machine.gpus else "cpu"] - 2 * NUMBER

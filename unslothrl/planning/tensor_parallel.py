@@ -18,8 +18,7 @@ QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECAS
 
 
 def check_model(config: Config) -> None:
-    """Raises UserError where vLLM cannot split the model, as far as its name and the files that are
-    here say so."""
+    """UserError where vLLM cannot split the model, as far as its name and files say."""
     gpus = config.actor_tensor_parallel
     if gpus == 1:
         return

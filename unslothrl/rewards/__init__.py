@@ -41,8 +41,7 @@ class Chosen:
 
 
 def choose(texts: tuple[str, ...]) -> list[Chosen]:
-    """The rewards that "name", "name=weight" or "file.py:function=weight" name; none for NONE.
-    UserError."""
+    """Those that "name", "name=weight" or "file.py:function=weight" name. UserError."""
     if NONE in texts:
         if len(texts) > 1:
             raise UserError("reward none is given with others: leave it out, or them")

@@ -192,8 +192,7 @@ def free_names(text: str) -> set[str]:
 
 
 def is_module(name: str, nodes: list[ast.stmt]) -> bool:
-    """Whether a name that nobody defines is a module that the tests forgot to import: math.isclose
-    must not be the program's."""
+    """Whether an unknown name is a module that the tests forgot to import, such as math."""
     walked = [node for each in nodes for node in ast.walk(each)]
     inside = [getattr(node.value, "id", "") for node in walked if isinstance(node, ast.Attribute)]
     uses = [node.id for node in walked if isinstance(node, ast.Name)].count(name)
@@ -202,8 +201,7 @@ def is_module(name: str, nodes: list[ast.stmt]) -> bool:
 
 
 def called_everywhere(tree: ast.Module) -> set[str]:
-    """Of tests that call Python's own names alone, such as `sum(10, 15) == 6`: the innermost that
-    every assertion calls."""
+    """Of tests such as `sum(10, 15) == 6`: the innermost name that every assertion calls."""
     in_each = [
         [getattr(call.func, "id", "") for call in ast.walk(node) if isinstance(call, ast.Call)]
         for node in ast.walk(tree)

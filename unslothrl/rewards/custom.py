@@ -53,8 +53,7 @@ class Signature:
         )
 
     def has_messages(self, task: Task) -> bool:
-        """Whether completion and prompt are lists of messages for it, as TRL has them where the
-        data set's prompts are such."""
+        """Whether it gets completion and prompt as lists of messages, as TRL has them."""
         is_own = bool({*self.names, self.second} & set(OWN))
         return (
             self.is_batch
@@ -109,8 +108,7 @@ ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=
 
 
 def signature_of(path: Path, name: str) -> Signature:
-    """Raises UserError for a file that is no Python. Whether it has a function of this name is seen
-    when it is loaded, before a run."""
+    """UserError for a file that is no Python; the function is looked for when it is loaded."""
     from unslothrl.rewards.assertions import python_of
 
     text = read_text(path)

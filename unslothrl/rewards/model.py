@@ -46,8 +46,7 @@ def absolute(text: str) -> str:
 
 
 def in_full(text: str) -> str:
-    """ "rm:runs/NAME=0.5" with the whole path of the adapter, so that a run which goes on scores by
-    the same one."""
+    """ "rm:runs/NAME=0.5" with the adapter's whole path: a resumed run scores by the same."""
     name, weight = parted(text)
     return f"{PREFIX}{folder_of(name)}{weight}"
 

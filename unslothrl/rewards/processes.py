@@ -129,8 +129,7 @@ class RewardProcess:
 
 
 class ProcessPool(contextlib.AbstractContextManager):
-    """`count` processes that calls are made in, one for each core where it is 0. They start with
-    the first call."""
+    """`count` processes, or one a core, in which calls are made. They start with the first."""
 
     def __init__(
         self,

@@ -143,8 +143,7 @@ class Scorer:
         return self._programs(chosen.reward, given)
 
     def _short(self, function: str, given: Sequence[tuple]) -> list[Result]:
-        """Calls that take little time; one that has failed, perhaps by another's fault, is made
-        again by itself."""
+        """Calls that take little time; a failed one is made again by itself."""
         results = together(self.processes, EACH, function, given, self.deadline_s)
         failed = [i for i, result in enumerate(results) if result.error is not None]
         again = self.processes.call([RewardCall(function, given[i]) for i in failed])
@@ -153,8 +152,7 @@ class Scorer:
         return results
 
     def _programs(self, reward: Reward, given: Sequence[tuple]) -> list[Result]:
-        """Each trial of each completion is a call; the first failure of a completion ends its
-        group of calls."""
+        """Each trial of each completion is a call; a completion's first failure ends its trials."""
         from unslothrl.sandbox import levels
 
         assert reward.trials is not None
@@ -277,8 +275,7 @@ class FailureReport:
         self.reported: set[tuple[str, str]] = set()
 
     def check(self, groups: Sequence[Group]) -> int:
-        """-> how many rewards failed in `groups`. WillRepeat where one failed on more than half of
-        the completions."""
+        """-> how many failed in `groups`. WillRepeat: more than half of the completions."""
         failures = [failure for group in groups for failure in group.failures]
         completions = sum(len(group.completions) for group in groups)
         for name, count in Counter(failure.reward for failure in failures).items():

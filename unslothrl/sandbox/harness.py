@@ -40,8 +40,7 @@ def main() -> None:
 
 
 def end() -> None:
-    """What Python does at a program's end, without taking itself apart, which takes a third of the
-    time of a short program."""
+    """What Python does at a program's end, without the third of its time to take itself apart."""
     if "threading" in sys.modules:
         sys.modules["threading"]._shutdown()
     atexit._run_exitfuncs()

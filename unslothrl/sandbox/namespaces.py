@@ -44,8 +44,7 @@ def check(result: int, what: str) -> None:
 
 
 def enter(folder_mb: int, files: int, is_root: bool, threads: bool) -> None:
-    """Makes this process the one that becomes the program, whose folder has these limits. Only in a
-    forked child. OSError."""
+    """Makes this process the program's, with its limits. Only in a forked child. OSError."""
     die_with_parent()
     unshare(CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS, is_root)
     first = os.fork()

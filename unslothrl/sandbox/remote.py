@@ -190,8 +190,7 @@ def called(function: Callable, values: list, names: list[str]) -> Any:
 
 
 def error_of(names: list[str], message: str, own: dict[str, type]) -> BaseException:
-    """An error of the first class of the names that is of the row's code, or Python's, and takes a
-    text."""
+    """An error of the first of the names that is the row's class, or Python's, with a text."""
     for name in names:
         kind = own.get(name) or getattr(builtins, name, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):

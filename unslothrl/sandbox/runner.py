@@ -69,8 +69,7 @@ def start(
     stderr: int = subprocess.PIPE,
     inherited: tuple[int, ...] = (),
 ) -> StartedProgram:
-    """Starts a program, which also inherits the file descriptors `inherited`; what it holds is
-    closed with `stack`."""
+    """Starts a program, which inherits the descriptors `inherited`; `stack` closes the rest."""
     how = levels.start(stack, level, limits)
     stdin = view.memory_fd(stack, program.stdin.encode(errors="surrogatepass"))
     request = view.memory_fd(stack, request_of(program, limits, how.uid))
@@ -112,8 +111,7 @@ def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
 
 
 def watch(started: StartedProgram, limits: Limits) -> ProgramResult:
-    """Reads until the program ends or breaks a limit, then ends all its processes. OSError where it
-    has not begun."""
+    """Reads until it ends or breaks a limit, then ends all its processes. OSError: not begun."""
     process, report = started.process, started.report.fileno()
     assert process.stdout is not None and process.stderr is not None
     out, error = process.stdout.fileno(), process.stderr.fileno()
@@ -190,8 +188,7 @@ def read_result(reply: bytes) -> tuple[object, bool]:
 
 @functools.cache
 def boot() -> str:
-    """A program with `remote`'s functions `serve` and `verdict`. OSError where a module's file
-    cannot be read."""
+    """A program with `remote`'s `serve` and `verdict`. OSError: a module cannot be read."""
     return BOOT.format(
         name=link.__name__, link=inspect.getsource(link), remote=inspect.getsource(remote)
     )
@@ -249,8 +246,7 @@ def wait_for_begin(started: StartedProgram, errors: int) -> None:
 
 @contextlib.contextmanager
 def temporary_folder() -> Iterator[str]:
-    """A new folder; afterwards all that is in it is deleted, but nothing else, whatever the program
-    has put in its place."""
+    """A new folder; whatever the program has put in its place, only what is in it is deleted."""
     path = tempfile.mkdtemp(prefix="unslothrl-program-")
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

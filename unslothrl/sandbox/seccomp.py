@@ -131,8 +131,7 @@ MSYNC = (26, 227)  # does nothing, as with any file in memory
 
 
 def conditional(threads: bool, own_pid: int | None) -> list[Conditional]:
-    """`threads`: whether the program may start some. `own_pid`: the only process that it may
-    signal; None: whichever it can see."""
+    """`threads`: it may start some. `own_pid`: all that it may signal; None: what it sees."""
     own = () if own_pid is None else (Condition(0, (own_pid,)),)
     signals = [Conditional(numbers, own) for numbers in SIGNALS]
     return [*CONDITIONAL, *([CLONE] if threads else []), *signals]

@@ -38,8 +38,7 @@ def fits(driver: tuple[str, str]) -> bool:
 
 
 def drivers() -> list[tuple[str, str]]:
-    """(driver's version, GPU's name) of each GPU by nvidia-smi; [] where it is not there or does
-    not know."""
+    """(driver's version, GPU's name) by nvidia-smi; [] where that is not there."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

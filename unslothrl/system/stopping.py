@@ -101,8 +101,7 @@ def output_closed() -> None:
 
 
 def cause() -> Stopped:
-    """What stops this process, also where a library has raised KeyboardInterrupt in its place, as
-    Ray does."""
+    """What stops this process, also where a library has raised KeyboardInterrupt for it."""
     return Stopped(_stops.number)
 
 

@@ -113,8 +113,7 @@ def of_node(cpus: int, gpu: bool, here: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_cards(*indices: int) -> dict[str, str]:
-    """What binds a worker of this machine to GPUs that this process sees, whichever Ray thinks
-    that it has given it."""
+    """What binds a worker to GPUs that this process sees, whatever Ray has given it."""
     names = os.environ.get(VISIBLE, "").split(",")
     chosen = [names[i] if i < len(names) and names[i] else str(i) for i in indices]
     return {VISIBLE: ",".join(chosen), KEEP_VISIBLE: "1"}

@@ -43,15 +43,13 @@ def components(rows: Iterable[Row]) -> list[str]:
 
 
 def eval_sets(rows: Iterable[Row]) -> list[str]:
-    """The names of the evaluation sets: the <set> of every `eval/<set>/pass@1`, or, where nothing
-    is drawn, `eval/<set>/loss`."""
+    """The <set> of every `eval/<set>/pass@1`, or where nothing is drawn `eval/<set>/loss`."""
     found = (re.fullmatch(r"eval/(.*)/(pass@1|loss)", name, re.S) for row in rows for name in row)
     return list(dict.fromkeys(match[1] for match in found if match))
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Whether this is a number that can be drawn: finite, and far from the largest float, so that
-    sums of many are finite too."""
+    """Whether it can be drawn: finite, and so far from the largest that sums are finite too."""
     return isinstance(value, int | float) and abs(value) <= LARGEST
 
 
@@ -108,8 +106,7 @@ def short(value: float | None) -> str:
 
 
 class Timer:
-    """Seconds of one step by part: `with timer("update"): ...`. The time outside all parts is the
-    driver's overhead."""
+    """Seconds of a step by part: `with timer("update"): ...`. The rest is the driver's."""
 
     def __init__(self):
         self.spent = dict.fromkeys(PARTS, 0.0)
@@ -189,8 +186,7 @@ def evaluation_lines(step: int, metrics: Row) -> list[str]:
 
 
 def sample_line(groups: Sequence[Group]) -> str:
-    """The first completion that earned most: what was asked, and what was answered, of several
-    turns with what came between."""
+    """The first completion that earned most: what was asked and answered, turn by turn."""
     totals = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
     total, group, index = max(totals, key=lambda each: each[0])
     problem, completion = group.task.problem, group.completions[index]
@@ -209,16 +205,14 @@ def clipped(text: str, most: int) -> str:
 
 
 class Phase:
-    """What is being done: `done` of `total` items (0: not known), and `tokens` since the first
-    report."""
+    """What is being done: `done` of `total` items (0: not known), and `tokens` so far."""
 
     def __init__(self, kind: str, now: float, tokens: int = 0):
         self.kind, self.started, self.first_tokens = kind, now, tokens
         self.done, self.total, self.tokens = 0, 0, tokens
 
     def said(self, now: float) -> str:
-        """How far it is, with tokens a second, or the time that it has taken where there are
-        none."""
+        """How far it is, with tokens a second, or else the time that it has taken."""
         drawn, seconds = self.tokens - self.first_tokens, now - self.started
         speed = f"{drawn / seconds:,.0f} tokens/s" if seconds > 0 and drawn > 0 else ""
         return f"{f'{self.done}/{self.total}  ' * bool(self.total)}{speed or duration(seconds)}"

@@ -102,8 +102,7 @@ def hash_of(file: Path) -> str:
 
 
 def record_resume(folder: Path, step: int, changes: Sequence[str] = ()) -> None:
-    """Adds that the run was resumed after a step, with other options; what came of later steps is
-    gone."""
+    """Adds a resume after a step with other options; what came of later steps is gone."""
     origin = read(folder)
     resumes = [each for each in origin.resumes if each.step <= step]
     resumes.append(Resume(step, now(), tuple(changes)))

@@ -104,8 +104,7 @@ def sampler_gap(run: Recorded) -> Found:
 
 
 def all_is_trained(run: Recorded) -> Found:
-    """A LoRA's B begins at 0 and stays there without a gradient. Of a run that began with another
-    adapter, what differs from that."""
+    """A LoRA's B begins at 0, or as in the starting adapter, and stays so without a gradient."""
     newest = newest_numbered(run.path / ADAPTERS, "v")
     if newest is None:
         return UNKNOWN

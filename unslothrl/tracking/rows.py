@@ -125,8 +125,7 @@ def row_of(group: Group, index: int, **more: Any) -> dict[str, Any]:
 
 
 def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
-    """The groups that are shown, ascending: all where they have at most `most` completions, else
-    some over the whole step. The same sizes give the same groups."""
+    """Those that are shown, ascending, at most `most` completions: the same for equal sizes."""
     if sum(sizes) <= most:
         return list(range(len(sizes)))
     fitting = max(1, most // max(sizes))

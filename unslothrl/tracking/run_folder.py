@@ -140,8 +140,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path | str) -> "RunFolder":
-        """The folder of an earlier run, locked. Raises UserError if it holds no run, or another
-        process trains into it."""
+        """An earlier run's, locked. UserError if it holds none, or is trained into."""
         folder = cls(path)
         if not (folder.path / CONFIG).is_file():
             raise UserError(
@@ -152,8 +151,7 @@ class RunFolder:
         return folder
 
     def add_check(self, row: Mapping[str, Any]) -> None:
-        """What a process has found of itself when it started, and after which step; what an export
-        was found to be."""
+        """What a process found of itself when it started, after which step; or an export."""
         with (self.path / CHECKS).open("ab") as file:
             file.write(json_line(row))
 
@@ -261,8 +259,7 @@ class RunFolder:
         return read_object(path) if path.exists() else {}
 
     def steps_of(self, folder: str) -> list[int]:
-        """The steps that have a file in a folder, ascending; a copy of one under another name is
-        none."""
+        """The steps that have a file in a folder, ascending; a copy of one is none."""
         return sorted(
             int(path.stem.removeprefix("step_"))
             for path in (self.path / folder).glob("step_*.jsonl")
@@ -320,8 +317,7 @@ def delete_up_to(folder: RunFolder, step: int) -> None:
 
 @contextmanager
 def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
-    """Turns a fault of this package, which is no reason to end a run, into a line for its user.
-    OSError, for a full disk, passes."""
+    """Makes a fault of this package, which ends no run, a line for its user. OSError passes."""
     try:
         yield
     except Exception as error:

@@ -76,8 +76,7 @@ class Output:
 
 
 class Terminal:
-    """The display of one run, a context manager that restores the terminal on exit. `live` forces
-    the live area on or off."""
+    """The display of one run, a context manager. `live` forces the live area on or off."""
 
     def __init__(
         self,
@@ -242,8 +241,7 @@ class Terminal:
         self._labelled(lines, {"up": "bold green", "same": ""}.get(verdict.tone, "bold red"))
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:
-        """Shows why the run failed, None if the caller prints the reason; and `lines` (label, text)
-        on what can be done now."""
+        """Why the run failed, None if the caller says it; `lines`: what can be done now."""
         self.phase = None
         self.__exit__()
         if message is not None:

@@ -120,8 +120,7 @@ def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
 def _choose(
     group: Group, rewards: Sequence[float], objective: Objective, select: str, k: int, seed: int
 ) -> list[int]:
-    """Indices of the selected candidates, in order; never lost ones, nor truncated ones under
-    mask_truncated."""
+    """The selected candidates' indices, ascending; no lost, nor masked truncated ones."""
     allowed = [
         i
         for i, completion in enumerate(group.completions)
@@ -186,8 +185,7 @@ def _with_gae(
 
 
 def shuffle_rewards(group: Group, seed: int) -> Group:
-    """The control experiment: the same rewards, given to the group's candidates at random; a lost
-    one's stays where it is."""
+    """The control: the same rewards at random within the group; a lost one's stays."""
     order, places = list(range(len(group.completions))), group.rated
     drawn = list(places)
     random.Random(seed).shuffle(drawn)

@@ -61,8 +61,7 @@ class RewardModel:
 
 @dataclass
 class GroupSource(abc.ABC):
-    """Draws until the batch is full of groups that the objective keeps, at most `max_resample`
-    times more than once."""
+    """Draws until the batch is full of groups that are kept, at most `max_resample` times."""
 
     config: Config
     objective: Objective
@@ -122,8 +121,7 @@ class GroupSource(abc.ABC):
         return ()
 
     def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:  # noqa: B027
-        """Goes on from a checkpoint; what was drawn ahead is in the state, and as far as it was
-        complete in `ahead`."""
+        """Goes on from a checkpoint; `ahead`: groups drawn ahead that were complete."""
 
     def _task_at(self, position: int) -> Task:
         """One that was drawn before."""
@@ -182,8 +180,7 @@ class Evaluation:
     model: RewardModel | None = None
 
     def draw(self, kind: str = "eval") -> dict[str, list[Group]]:
-        """`eval_candidates` completions of every task. -> name of the set -> groups. `kind` is what
-        the display calls it."""
+        """`eval_candidates` completions of every task. -> set -> groups. `kind`: for display."""
         config = self.config
         tasks = [task for of_set in self.sets.values() for task in of_set]
         total = len(tasks) * config.eval_candidates

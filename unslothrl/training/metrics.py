@@ -194,8 +194,7 @@ class Trace:
             self.logprobs |= part.traced
 
     def tokens(self, pieces: Callable[[Sequence[int]], list[str]]) -> dict[int, dict[str, Any]]:
-        """-> by row, the tokens to be shown, as `write_tokens` takes them. `pieces` gives the text
-        of each of some tokens."""
+        """-> by row the tokens to be shown, for `write_tokens`; `pieces` gives their texts."""
         most = min(LONGEST, MOST_TOKENS // max(1, len(self.completions)))
         found = {}
         for row, completion in self.completions.items():

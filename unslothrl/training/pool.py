@@ -42,8 +42,7 @@ class Pool:
         min_actors: int,
         learners_draw: bool = True,
     ):
-        """`draws_with_learners`: learners are called here, too; without `learners_draw` they load
-        versions and are given no work."""
+        """Without `learners_draw` the learners load versions and are given no work."""
         self.learners_draw = learners_draw
         self.cluster, self.checks, self.note = cluster, checks, note
         self.min_actors = min_actors
@@ -144,8 +143,7 @@ class Pool:
             self._call_load(member, self.newest, pending.done)
 
     def _version_lost(self, member: Member, version: Version, error: Exception) -> None:
-        """The learner has died before what it published was there, or its node has gone since.
-        Raises ProcessLost, once a version."""
+        """The learner died before its version was there, or since. ProcessLost, once each."""
         if isinstance(error, ResultLost):
             name = self.cluster.learners[0].name
             error = ProcessLost(name, f"the version that {name} published is lost ({error})")
@@ -158,8 +156,7 @@ class Pool:
             raise error
 
     def lose(self, member: Member, error: Exception, elsewhere: bool = False) -> None:
-        """Gives a process up; an actor is started again, `elsewhere` if another node has room.
-        Raises `error` for a learner."""
+        """Gives a process up; an actor starts again, maybe `elsewhere`. A learner: `error`."""
         if member.is_learner:
             raise error
         name = member.name

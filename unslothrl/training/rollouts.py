@@ -171,8 +171,7 @@ class RolloutStream:
                 holder.holds.pop(index, None)
 
     def wait(self, indices: Collection[int], progress: Progress | None = None) -> list[Group]:
-        """The groups of these indices, in their order, as soon as all are there. RunError where too
-        few actors are left."""
+        """These groups, in order, when all are there. RunError: too few actors are left."""
         self.reward_s = 0.0
         done, tokens = self.done, self.tokens
         while not all(index in self.finished for index in indices):
@@ -192,8 +191,7 @@ class RolloutStream:
         return loaded
 
     def version_counts(self) -> tuple[int, int, int]:
-        """As processes said last: versions loaded into engines so far, those of them unloaded, and
-        the most that any engine holds."""
+        """As processes said last: versions loaded, unloaded, and the most held at once."""
         versions = [member.versions for member in self.pool.members.values()]
         loaded = self.pool.versions_ended + sum(loaded for loaded, _ in versions)
         unloaded = self.pool.versions_ended + sum(unloaded for _, unloaded in versions)

@@ -64,8 +64,7 @@ def best(evals: list[dict]) -> dict:
 
 
 class Saving:
-    """Writes in a thread, in the order in which it was asked to. An error comes out of a later
-    call, or of `wait`."""
+    """Writes in a thread, in order. An error comes out of a later call, or of `wait`."""
 
     def __init__(
         self,

@@ -117,8 +117,7 @@ class Trainer:
         return self.state.step >= self.total_steps and self.state.unlogged is None
 
     def mark(self, learner: Call[bytes] | None = None) -> None:
-        """The state is whole: a run may go on from here. `learner` is what the learners hold, if
-        that is not as it was."""
+        """The state is whole: a run may go on from here. `learner`: what the learners hold."""
         ahead = self.source.ahead()
         if learner is not None:
             self.boundary = Boundary.of(self.state, self.cluster.later(learner), ahead)

@@ -40,8 +40,7 @@ TURNS = 2  # of a made-up episode
 
 
 def shortest(data: Data) -> Task:
-    """The training task with the shortest prompt; of data that are rendered as they are used, the
-    first."""
+    """The training task with the shortest prompt, or the first of data rendered as used."""
     tasks = getattr(data.train, "tasks", None)
     known = tasks if isinstance(tasks, list) else data.train.draw(0, 1)[0]
     return min(known, key=lambda task: len(task.prompt_ids))
@@ -115,8 +114,7 @@ def _played(config: Config, host: "Host", task: Task, tokenizer, text: str) -> P
 
 
 def try_objective(objective: Objective, max_new_tokens: int) -> None:
-    """UserError where a function of an objective's file fails on a batch of two sequences, or gives
-    a loss without a gradient."""
+    """UserError where an objective's function fails on two sequences, or has no gradient."""
     if not any(callable(getattr(objective, part)) for part in FUNCTIONS):
         return
     import torch

@@ -66,8 +66,7 @@ class Costs:
         return self.prompt_token * len(sample.prompt_ids)
 
     def completion(self, sample: Sample) -> float:
-        """Of the rest: the completion, and the attention of the whole sequence, which is computed
-        for every sample by itself."""
+        """Of the rest: the completion, and the whole sequence's attention, for each sample."""
         completion = sample.length
         length = len(sample.prompt_ids) + completion
         return completion + self.pair * length * (length + 1) / 2
@@ -145,8 +144,7 @@ def batches(samples: Sequence[Sample], count: int, seed: int) -> list[Batch]:
 
 
 def split_batch(batch: Batch, learners: int, costs: Costs | None = None) -> list[Batch]:
-    """[learners] parts, some maybe empty, that take about the same time, each with the whole
-    batch's denominators."""
+    """[learners] parts, some maybe empty, of equal time, with the batch's denominators."""
     ordered = sorted(batch.samples, key=lambda s: len(s.prompt_ids) + s.length)
     shares = balanced(ordered, learners, costs or Costs())
     return [
@@ -247,8 +245,7 @@ class LearnerGroup:
         return max(map(self.costs.share, shares), default=0.0)
 
     def _check_equal(self, checksums: Sequence[int]) -> None:
-        """Raises RunError that names the learners whose weights are not those of most (of the
-        first, where there is no majority)."""
+        """RunError that names the learners whose weights are not those of most, or the first's."""
         ((most, _),) = Counter(checksums).most_common(1)
         names = [learner.name for learner in self.learners]
         different = [name for name, sum_ in zip(names, checksums, strict=True) if sum_ != most]

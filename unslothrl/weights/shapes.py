@@ -252,8 +252,7 @@ def read(config: dict) -> Shape:
 
 
 def unquantised(shape: Shape, settings: dict) -> int:
-    """Weights of linear layers that `llm_int8_skip_modules` leaves as they are (see transformers'
-    quantizers/quantizers_utils.py)."""
+    """Weights of linear layers that `llm_int8_skip_modules` leaves as they are (transformers)."""
     kept = tuple(map(str, settings.get("llm_int8_skip_modules") or ()))
     return sum(
         a * b

@@ -43,8 +43,7 @@ def program(completion: str) -> str | None:
 
 
 def trials(completion: str, tests: dict[str, Any]) -> list[tuple]:
-    """The program and each of its tests: the function's name, the input and the expected output; or
-    all that is in Python as one."""
+    """The program and each test: function, input, expected output; or all as one in Python."""
     text = program(completion)
     if not text:
         return []
@@ -100,8 +99,7 @@ def returned(result: Any, expected: Any) -> bool:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equality of a result and what is expected, as JSON values; floats to `CLOSE_ENOUGH`. True is
-    not 1."""
+    """Equality as JSON values, of floats to `CLOSE_ENOUGH`. True is not 1."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(same(*pair) for pair in zip(a, b, strict=True))
     if isinstance(a, dict) and isinstance(b, dict):

@@ -12,8 +12,7 @@ def accuracy(completion: str, *golds: str) -> float:
 
 
 def think_answer_format(completion: str) -> float:
-    """1 if the completion opens with <think>...</think>, and <answer>...</answer> follows at
-    once."""
+    """1 if the completion is <think>...</think> and, at once, <answer>...</answer>."""
     text = completion.lstrip()
     if not text.startswith("<think>"):
         return 0.0

@@ -129,8 +129,7 @@ def legend(metric: str) -> str:
 
 
 def curve_of(run: RunHistory, metric: str) -> Curve:
-    """With the spread of a step's rewards, or with intervals where the completions of all
-    evaluations are there to compute them."""
+    """With a step's spread of rewards, or intervals where all evaluations are there."""
     points = run.points(metric)
     if metric == SPREAD[0]:
         ends = [dict(run.points(name)) for name in SPREAD[1:]]
@@ -198,8 +197,7 @@ def figure(
 
 
 def heatmap(name: str, found: Solved) -> Figure:
-    """Problems from left to right, evaluations from top to bottom; the darker, the more of a
-    problem's completions are right."""
+    """Problems across, evaluations down; the darker, the more completions are right."""
     size = 100 / len(found.steps)
     parts = buckets(range(len(found.problems)), MOST_CELLS)
     width = 100 / len(parts)

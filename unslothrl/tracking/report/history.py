@@ -71,8 +71,7 @@ class RunHistory:
         return [value for _, value in self.points(name)]
 
     def ends(self, name: str, least: int = LEAST) -> tuple[float, float] | None:
-        """The means of the first and the last tenth of a curve, of three steps at least; None of
-        one shorter than `least`."""
+        """Means of the first and the last tenth, at least 3 steps; None of under `least`."""
         values = self.values(name)
         window = max(LEAST, len(values) // 10)
         return (mean(values[:window]), mean(values[-window:])) if len(values) >= least else None

@@ -83,8 +83,7 @@ def asset(name: str) -> str:
 
 
 def text(value: Any) -> Markup:
-    """Of unknown origin, for HTML: escaped, and with every character to be seen. A difference is
-    green or red if it is clear."""
+    """For HTML: escaped, with every character to be seen. Clear differences are coloured."""
     if isinstance(value, Markup):
         return value
     shown = escape(visible(str(value).lower() if isinstance(value, bool) else str(value)))

@@ -40,8 +40,7 @@ def is_clear(changed: Difference) -> bool:
 
 
 def evaluations(runs: Sequence[RunHistory]) -> list[list[Any]]:
-    """The rows of the held-out evaluations: first, last, difference and best; of two runs also how
-    their last ones differ."""
+    """First, last, difference and best; of two runs also how their last ones differ."""
     rows: list[list[Any]] = []
     for name in dict.fromkeys(name for run in runs for name in run.sets):
         for label, key in EVALUATIONS:

@@ -110,8 +110,7 @@ def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:
 
 
 def questions(prompts: Sequence[str]) -> list[str]:
-    """The prompts without the lines and tags that all of them begin and end with: a system prompt,
-    a template."""
+    """The prompts without the lines and tags that all of them have around: a template."""
     begin = re.match(r"(?s)(.*[\n>\]])?", os.path.commonprefix(prompts))  # noqa: RUF071
     turned = os.path.commonprefix([each[::-1] for each in prompts])  # noqa: RUF071
     end = re.match(r"(?s)(.*[\n<\[])?", turned)
@@ -184,8 +183,7 @@ def cut(text: str, most: int) -> list[Any]:
 
 
 def visible(text: str) -> str:
-    """With the pictures of control characters, and the numbers of others that hide, move or reverse
-    text."""
+    """With pictures of control characters, and numbers of others that hide or move text."""
     return HIDDEN.sub(picture, text)
 
 

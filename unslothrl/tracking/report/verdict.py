@@ -137,8 +137,7 @@ def of_loss(run: RunHistory, steps: str) -> Verdict:
 
 
 def rise(values: Sequence[float]) -> bool:
-    """Whether the last third of a curve is higher than the first by more than noise (Welch's t),
-    and by a twentieth."""
+    """Whether a curve's last third is above its first by more than noise (Welch's t) and 1/20."""
     third = len(values) // 3
     if third < 2:
         return False

@@ -138,8 +138,7 @@ class Trackers:
 
 
 class TrackerThread(threading.Thread):
-    """Does one tracker's calls (method, arguments), in order, up to its `close`. It is a daemon:
-    one that hangs does not hold the run."""
+    """Does a tracker's calls in order, up to its `close`. It is a daemon, as it may hang."""
 
     def __init__(self, name: str, start: Callable[[], Any]):
         super().__init__(name=name, daemon=True)
