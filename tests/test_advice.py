@@ -9,6 +9,7 @@ import pytest
 
 from unslothrl.commands import cli
 from unslothrl.commands.plan import gpus_of
+from unslothrl.commands.signatures import EVALUATED
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
@@ -77,7 +78,7 @@ def test_help_has_the_defaults_of_the_commands_own_table(command, whole, capsys)
 
 def test_eval_claims_no_default_that_it_does_not_use(capsys):
     text = shown_help("eval", capsys)
-    for name in cli.EVAL_OPTIONS:
+    for name in EVALUATED:
         usual = OPTIONS[name].default
         if usual not in (None, ()):
             part = text.split(f"--{name} ", 1)[-1].split(f"--no_{name} ")[-1].split(" --", 1)[0]

@@ -8,6 +8,7 @@ from stopped_run import as_flags
 from test_fit import gpus
 
 from unslothrl.commands import cli
+from unslothrl.commands.signatures import MAKERS
 from unslothrl.config.toml_files import read_toml
 from unslothrl.runs.resolve import resolve
 from unslothrl.tracking.trackers import TrackedRun
@@ -31,7 +32,7 @@ SMALL = {  # another value of each
 
 
 def parsed(arguments):
-    context = cli.parser().commands["train"].make_context("train", list(arguments))
+    context = MAKERS["train"]().make_context("train", list(arguments))
     return {name: value for name, value in context.params.items() if value not in (None, [], ())}
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-import typer
 from fakes import completed
 
 from unslothrl import rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
-from unslothrl.commands import cli
+from unslothrl.commands.signatures import MAKERS
 from unslothrl.data import formats, sources
 from unslothrl.records import FROM_THE_ENVIRONMENT
 from unslothrl.rewards import assertions, builtin
@@ -88,7 +87,7 @@ OTHER_PROGRAMS = re.compile(
     re.MULTILINE,
 )
 OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base
-OTHERS |= {"help", "help_all", "objective", "install_completion", "show_completion"}
+OTHERS |= {"help", "help_all", "objective", "version"}
 FLAG = re.compile(r"(?<![\w-])--([a-z][a-z0-9_-]+(?:\.[a-z_]+)?)")
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)\s]+)\)")
 ADDRESS = re.compile(r"https?://[\w.-]+/[\w.-]+/unslothrl\b")
@@ -96,10 +95,9 @@ METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>.
 
 
 def test_every_flag_that_is_named_exists():
-    command = typer.main.get_command(cli.app)
     known = OTHERS | {
         name.lstrip("-")
-        for each in [*command.commands.values(), command]
+        for each in [make() for make in MAKERS.values()]
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     }

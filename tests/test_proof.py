@@ -7,6 +7,7 @@ import pytest
 
 from unslothrl.commands import cli
 from unslothrl.tracking import origin, proof
+from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
 GAPS = {"train/sampler_gap/actor-0": 0.002, "train/sampler_gap/actor-1": 0.004}
@@ -49,6 +50,8 @@ def test_a_sound_run(run, capsys):
     assert checks["exports"] == (None, "none yet")
     assert cli.main(["report", "--proof", str(run)]) == 0
     assert capsys.readouterr().out.count("\n") == len(checks)
+    page = write_report(run).read_text()
+    assert page.count('<li class="fine"><b>') >= 5 and "<b>the adapter acts.</b> at 3" in page
 
 
 def test_what_is_wrong_fails(run, tmp_path, capsys):

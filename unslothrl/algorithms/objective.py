@@ -30,8 +30,6 @@ from typing import Any
 
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import read_text
-from unslothrl.system import variables
-from unslothrl.system.machine import usable_cpus
 from unslothrl.text import shown as shown_text
 
 FUNCTIONS = ("advantage", "ratio", "clip", "aggregation")  # parts that may be one
@@ -183,6 +181,9 @@ def read(learner: str, path: Path) -> Objective:
     """OBJECTIVE of the file `path`, which messages call `learner`. Raises UserError."""
     text = read_text(path)
     if "torch" in text:  # which reads some of them when it is imported
+        from unslothrl.system import variables
+        from unslothrl.system.machine import usable_cpus
+
         variables.apply(usable_cpus(), gpu=True)
     return _executed(learner, path, text)
 

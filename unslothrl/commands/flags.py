@@ -1,15 +1,14 @@
 """Flags of the commands, made from the table of options, and the help: the everyday options in a
 line each, or all of them in full, under the names of their groups."""
 
-import inspect
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import typer
+import click
 
+from unslothrl import __version__
 from unslothrl.config.names import off
-from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
 from unslothrl.embedded import EMBEDDED
@@ -24,7 +23,7 @@ MANY = 15  # options of a command, of which its help then shows only these
 ALL = "help_all"
 
 OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
-METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: "", tuple: "TEXT"}
+METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: None, tuple: "TEXT"}
 KNOWN = {  # what is completed besides choices
     "recipe": tuple(sorted(RECIPES)),
     "model": (EMBEDDED,),
@@ -36,6 +35,11 @@ COMMANDS = {  # in the order in which they are needed
     "Use what was trained": ("chat", "ask", "eval", "export"),
     "Look into runs": ("report", "bundle"),
 }
+PROGRAM = "Reinforcement learning on your own GPU that tells you whether it worked."
+EPILOG = (
+    "`unslothrl grpo` is `unslothrl train --learner grpo`, so with each objective. Names of "
+    "options may have hyphens. `unslothrl COMMAND --help` has examples."
+)
 EXAMPLES = """\
 grpo --dataset problems.jsonl --reward boxed
 train --recipe tiny-cpu --max_steps 30
@@ -85,33 +89,73 @@ bundle runs/<run> --output problem.tar.gz
 """  # three of each command; an objective's name trains with it
 
 
-class Program(typer.core.TyperGroup):
-    """The commands under the names of their groups."""
+def print_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
+    if is_wanted:
+        click.echo(f"unslothrl {__version__}")
+        ctx.exit()
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+
+VERSION = click.Option(
+    ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
+    help="Print the version and exit.",
+)  # fmt: skip
+
+
+class Program(click.Group):
+    """The commands under the names of their groups; `commands` is filled with what is asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], click.Command]], helps: Mapping[str, str]):
+        super().__init__(
+            "unslothrl",
+            params=[VERSION],
+            help=PROGRAM,
+            epilog=EPILOG,
+            context_settings={
+                "token_normalize_func": lambda name: name.replace("-", "_"),
+                "help_option_names": ["--help", "-h"],
+                "max_content_width": 120,
+            },
+        )
+        self.makers, self.helps = makers, helps
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in COMMANDS.values() for name in names]
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return self.makers[name]() if name in self.makers else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, names in COMMANDS.items():
             with formatter.section(group):
-                formatter.write_dl(
-                    [(name, self.commands[name].get_short_help_str(99)) for name in names]
-                )
+                formatter.write_dl([(name, self.helps[name].split("\n")[0]) for name in names])
 
 
-class GroupedCommand(typer.core.TyperCommand):
+class TableOption(click.Option):
+    """An option of a table, in one of its groups. Its value is read by config."""
+
+    def __init__(self, name: str, group: str, spelled: Sequence[str], **more: Any):
+        super().__init__([*spelled, name], **more)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
     """A command whose options are listed under their groups' names, with examples."""
 
-    def format_options(self, ctx: Any, formatter: Any) -> None:
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
-        of_table: dict[str, Any] = {}
+        of_table: dict[str, TableOption] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if group := getattr(parameter, "rich_help_panel", None):
-                of_table[parameter.name] = parameter
-            if record is not None and (group is None or ctx.meta.get(ALL)):
-                groups.setdefault(group or "Options", []).append(record)
+            group = "Options"
+            if isinstance(parameter, TableOption):
+                of_table[str(parameter.name)], group = parameter, parameter.group
+            if (record := parameter.get_help_record(ctx)) and (
+                group == "Options" or ctx.meta.get(ALL)
+            ):
+                groups.setdefault(group, []).append(record)
         if of_table and not ctx.meta.get(ALL):
             shown = EVERYDAY if len(of_table) > MANY else of_table
             groups["Everyday options"] = [
-                (of_table[name].opts[0], in_brief(of_table[name].help))
+                (of_table[name].opts[0], in_brief(of_table[name].help or ""))
                 for name in shown
                 if name in of_table
             ]
@@ -119,7 +163,10 @@ class GroupedCommand(typer.core.TyperCommand):
             with formatter.section(name):
                 formatter.write_dl(records)
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """They are among the options."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         names = ("train", "grpo") if self.name == "train" else (self.name,)
         with formatter.section("Examples"):
             for example in EXAMPLES.splitlines():
@@ -134,60 +181,51 @@ def in_brief(text: str) -> str:
     return f"{said} ({default[1]})" if default else said
 
 
-def with_options(
-    function: Any,
-    names: Sequence[str] = tuple(OPTIONS),
+def command(
+    name: str,
+    function: Callable[..., Any],
+    own: Sequence[click.Parameter],
+    options: Sequence[str] = (),
     table: Table = RUN,
-    defaults: Mapping[str, str] | None = None,
-) -> Any:
-    """What Typer reads the parameters of a command from: those of `function` that it declares, and
-    one for each option. `function` is called with its own, `command` if it asks for the table's,
-    and the options that are given, each in its own type. `defaults`: in words, what the command
-    does without an option, where that is not the table's default."""
-    *own, _ = inspect.signature(function).parameters.values()
-    command = {"command": table.command} if own and own[0].name == "command" else {}
-    own = own[len(command) :]
+    defaults: Mapping[str, str] = {},
+    **more: Any,
+) -> click.Command:
+    """A command whose `function` gets its `own` parameters, and those of the table's `options` that
+    are given, each in its own type. `defaults`: in words, what it does without an option, where
+    that is not the table's default."""
 
     def called(**found: Any) -> Any:
-        mine = {each.name: found[each.name] for each in own}
+        mine = {str(each.name): found[str(each.name)] for each in own}
         flags = {
-            name: read_value(name, found[name], table=table)
-            for name in names
-            if found[name] not in (None, [])
+            each: read_value(each, found[each], table=table)
+            for each in options
+            if found[each] not in (None, ())
         }
-        return function(**command, **mine, **flags)
+        return function(**mine, **flags)
 
-    info = typer.Option(
-        None,
-        "--help-all",
+    said = f"Describe all {len(options)} options by group."
+    whole = click.Option(
+        ["--help-all"],
+        is_flag=True,
         is_eager=True,
+        expose_value=False,
         callback=print_all,
-        help=f"Describe all {len(names)} options by group.",
-        show_default=False,
+        help=said,
     )
-    options = [flag(name, table, (defaults or {}).get(name)) for name in names]
-    parameters = [*own, *options, keyword(ALL, info, bool)]
-    called.__name__, called.__doc__ = function.__name__, function.__doc__
-    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
+    flags = [flag(each, table, defaults.get(each)) for each in options]
+    parameters = [*own, *flags, *([whole] if flags else [])]
+    return GroupedCommand(name, callback=called, params=parameters, **more)
 
 
-def keyword(name: str, info: Any, kind: Any) -> inspect.Parameter:
-    return inspect.Parameter(
-        name, inspect.Parameter.KEYWORD_ONLY, default=info, annotation=kind | None
-    )
-
-
-def print_all(ctx: typer.Context, is_wanted: bool | None) -> None:
+def print_all(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
     """The help with every option, at once."""
     if is_wanted:
         ctx.meta[ALL] = True
-        typer.echo(ctx.get_help())
-        raise typer.Exit
+        click.echo(ctx.get_help())
+        ctx.exit()
 
 
-def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.Parameter:
+def flag(name: str, table: Table = RUN, default: str | None = None) -> click.Option:
     """The command-line parameter of an option; its value arrives as text and is read by config."""
     kind, choices = table.kind(name), choices_of(name, table)
     spelled = [f"--{each}" for each in table.spellings(name)]
@@ -195,20 +233,19 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> inspect.P
         spelled[0] += f"/--{off(spelled[0].lstrip('-'))}"
     known = choices or KNOWN.get(name, ())
 
-    def complete(incomplete: str) -> list[str]:
+    def complete(ctx: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
         return [value for value in known if value.startswith(incomplete)]
 
-    info = typer.Option(
-        None,
-        *spelled,
+    return TableOption(
+        name,
+        table.options[name].metadata["group"],
+        spelled,
+        default=() if kind is tuple else None,
+        multiple=kind is tuple,
         help=help_text(name, table, default),
         metavar="NAME" if choices else METAVARS[kind],
-        show_default=False,
-        rich_help_panel=table.options[name].metadata["group"],
-        autocompletion=complete if known else None,  # None: files
+        shell_complete=complete if known else None,  # None: files
     )
-    types: dict[Any, Any] = {tuple: list[str], bool: bool}
-    return keyword(name, info, types.get(kind, str))
 
 
 def help_text(name: str, table: Table = RUN, default: str | None = None) -> str:

@@ -1,35 +1,80 @@
 """The commands with their own flags. What a command does is imported when it is called."""
 
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import typer
+import click
 
-from unslothrl.config.values import RUN, read_value
+from unslothrl.commands.flags import command
+from unslothrl.config.offline_options import TABLES
+from unslothrl.config.option import TASK
+from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 
-JSON = typer.Option(False, "--json", help="Print one JSON object instead of text.")
-CARD = typer.Option(
-    None,
-    "--card",
-    "--gpu",
-    metavar="GPUS",
-    help="Assume these GPUs, by name or GB: 4090,12.",
+EVALUATED = (
+    "model", "recipe", "reward", "reward_timeout", "system_prompt", "prompt_column",
+    "answer_column", "max_prompt_tokens", "max_new_tokens", "eval_problems", "eval_temperature",
+    "eval_top_p", "seed", "engine", "cluster", "number_of_actors", "ray_address", "kv_cache_mb",
+    "max_num_seqs", "allow_unsandboxed_code",
+)  # fmt: skip
+SCORED = ("reward_timeout", "prompt_column", "answer_column", "allow_unsandboxed_code")
+OF_DATA = ("adapter", "recipe", "seed", "assistant_only_loss")  # beside the data's own
+USUAL = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
+
+MAKERS: dict[str, Callable[[], click.Command]] = {}  # by the command's name, "plan sft" is one too
+HELPS: dict[str, str] = {}
+
+
+def add(
+    name: str,
+    function: Callable[..., Any],
+    own: Sequence[click.Parameter] = (),
+    options: Sequence[str] = (),
+    table: Table = RUN,
+    defaults: Mapping[str, str] = {},
+    about: str = "",
+) -> None:
+    HELPS[name] = about or function.__doc__ or ""
+    MAKERS[name] = partial(command, name, function, own, options, table, defaults, help=HELPS[name])
+
+
+def takes(
+    *own: click.Parameter, options: Sequence[str] = (), defaults: Mapping[str, str] = USUAL
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Makes a function a command with these parameters, and these options of a run."""
+
+    def added(function: Callable[..., Any]) -> Callable[..., Any]:
+        add(function.__name__.rstrip("_"), function, own, options, defaults=defaults)
+        return function
+
+    return added
+
+
+def option(spelled: str, about: str, metavar: str | None = None, **more: Any) -> click.Option:
+    """`spelled`: names with spaces between them."""
+    return click.Option(spelled.split(), help=about, metavar=metavar, **more)
+
+
+def argument(name: str, about: str, metavar: str, **more: Any) -> click.Argument:
+    return click.Argument([name], help=about, metavar=metavar, **more)
+
+
+JSON = option("--json", "Print one JSON object instead of text.", is_flag=True)
+CARD = option("--card --gpu", "Assume these GPUs, by name or GB: 4090,12.", "GPUS")
+SOURCE = argument("source", "Data set: hub id, file or folder, NAME@SPLIT[:1000].", "SOURCE")
+OF_RUN = "Folder of a run or of an adapter; default: the newest run."
+ADAPTER = (
+    argument("run", OF_RUN, "[RUN]", required=False),
+    option("--adapter", "The same as RUN.", "RUN"),
 )
-SOURCE = typer.Argument(help="Data set: hub id, file or folder, NAME@SPLIT[:1000].")
-RUN_FOLDER = typer.Argument(
-    None, metavar="RUN", help="Folder of a run or of an adapter; default: the newest run."
-)
-ADAPTER = typer.Option(None, "--adapter", help="The same as RUN.")
-TEMPERATURE = typer.Option(
-    None,
-    "--temperature",
-    metavar="NUMBER",
-    min=0,
-    max=2,
-    help="0: the likeliest token; default: as in its run.",
-)
+TEMPERATURE = option(
+    "--temperature", "0: the likeliest token; default: as in its run.", "NUMBER",
+    type=click.FloatRange(0, 2),
+)  # fmt: skip
 
 
 def train(**flags: Any) -> int:
@@ -62,8 +107,8 @@ def stage(command: str, **flags: Any) -> int:
     return run(resolved)
 
 
-def plan(command: str, card: str = CARD, json: bool = JSON, **flags: Any) -> None:
-    """Predict whether a run fits, and how long it takes, before any download.
+def plan(command: str, card: str | None, json: bool, **flags: Any) -> None:
+    """Predict, before any download, whether a run fits and how long it takes.
 
     Takes a run's options, or a stage's; without any, it lists models that fit.
     """
@@ -72,8 +117,8 @@ def plan(command: str, card: str = CARD, json: bool = JSON, **flags: Any) -> Non
     forecast(command_of(command, flags), flags, card, json)
 
 
-def data(command: str, source: str = SOURCE, json: bool = JSON, **flags: Any) -> None:
-    """Show how a data set is read: columns, prompts, lengths, rows left out.
+def data(command: str, source: str, json: bool, **flags: Any) -> None:
+    """Show how a data set is read: prompts, lengths, rows left out.
 
     `data sft`, `data dpo` and `data rm` show it as those commands read it.
     """
@@ -85,7 +130,7 @@ def data(command: str, source: str = SOURCE, json: bool = JSON, **flags: Any) ->
     describe(of, {**flags, "dataset": source}, json)
 
 
-def command_of(command: str, flags: dict[str, Any]) -> str:
+def command_of(command: str, flags: Mapping[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
     if command != RUN.command or "recipe" not in flags:
         return command
@@ -94,20 +139,37 @@ def command_of(command: str, flags: dict[str, Any]) -> str:
     return command_of(flags["recipe"])
 
 
-def recipes(card: str = CARD, json: bool = JSON) -> None:
+for of in (RUN, *TABLES.values()):
+    name, end = of.command, "" if of is RUN else f" {of.command}"
+    whole: dict[str, Any] = {"table": of, "options": tuple(of.options)}
+    of_data = [
+        each
+        for each, entry in of.options.items()
+        if each in OF_DATA or (entry.metadata["group"] == TASK and each != "dataset")
+    ]
+    add(name, train if of is RUN else partial(stage, name), about=STAGES.get(name, ""), **whole)
+    said, usual = plan.__doc__ or "", {"learner": "default grpo"} if of is RUN else {}
+    add(f"plan{end}", partial(plan, name), [CARD, JSON], defaults=usual, about=said, **whole)
+    add(f"data{end}", partial(data, name), [SOURCE, JSON], of_data, of, about=data.__doc__ or "")
+
+
+@takes(CARD, JSON)
+def recipes(card: str | None, json: bool) -> None:
     """List ready-made settings, and which fit this machine."""
     from unslothrl.commands.plan import list_recipes
 
     list_recipes(card, json)
 
 
-def score(
-    source: str = typer.Argument(help="File of rows as for training, plus a column `completion`."),
-    reward: list[str] = typer.Option(
-        help="NAME, NAME=WEIGHT or file.py:function; may be repeated."
+@takes(
+    argument("source", "File of rows as for training, plus a column `completion`.", "FILE"),
+    option(
+        "--reward", "NAME, NAME=WEIGHT or file.py:function; may be repeated.", "NAME",
+        multiple=True, required=True,
     ),
-    **flags: Any,
-) -> None:
+    options=SCORED,
+)  # fmt: skip
+def score(source: str, reward: Sequence[str], **flags: Any) -> None:
     """Score a file of completions with a reward, without a model."""
     from unslothrl.commands.score import score as run
 
@@ -123,8 +185,6 @@ def named_adapter(run: str | None, adapter: str | None) -> str:
 
 def newest_run(has_adapter: bool = False) -> str:
     """Of those in the folder that runs are written to. UserError where there is none."""
-    import sys
-
     from unslothrl.tracking.run_folder import newest
 
     found = newest(Path(str(RUN.options["output_dir"].default)), has_adapter)
@@ -132,18 +192,18 @@ def newest_run(has_adapter: bool = False) -> str:
     return str(found)
 
 
+@takes(
+    argument(
+        "words", "Folder of a run or of an adapter, by default the newest run, and the question; "
+        "- reads it from stdin.", "[RUN] QUESTION", nargs=-1, required=True,
+    ),
+    ADAPTER[1],
+    option("--base/--no-base", "Also ask the base alone.", default=False),
+    TEMPERATURE,
+    options=("model", "max_new_tokens"),
+)  # fmt: skip
 def ask(
-    words: list[str] = typer.Argument(
-        metavar="[RUN] QUESTION",
-        help="Folder of a run or of an adapter, by default the newest run, and the question; - "
-        "reads it from stdin.",
-    ),
-    adapter: str = ADAPTER,
-    base: bool = typer.Option(
-        False, "--base/--no-base", help="Also ask the base alone.", show_default=False
-    ),
-    temperature: float = TEMPERATURE,
-    **flags: Any,
+    words: Sequence[str], adapter: str | None, base: bool, temperature: float | None, **flags: Any
 ) -> None:
     """Ask a trained adapter one question."""
     from unslothrl.commands.chat import ask as answer
@@ -152,14 +212,14 @@ def ask(
     answer(named_adapter(run, adapter), " ".join(map(str, said)), base, temperature, **flags)
 
 
+@takes(
+    *ADAPTER,
+    option("--base/--no-base", "Do not ask the base beside it.", default=True),
+    TEMPERATURE,
+    options=("model", "max_new_tokens"),
+)
 def chat(
-    run: str = RUN_FOLDER,
-    adapter: str = ADAPTER,
-    base: bool = typer.Option(
-        True, "--base/--no-base", help="Do not ask the base beside it.", show_default=False
-    ),
-    temperature: float = TEMPERATURE,
-    **flags: Any,
+    run: str | None, adapter: str | None, base: bool, temperature: float | None, **flags: Any
 ) -> None:
     """Chat with an adapter, its base beside it; lines of a pipe are questions of their own."""
     from unslothrl.commands.chat import chat as talk
@@ -167,37 +227,32 @@ def chat(
     talk(named_adapter(run, adapter), base, temperature, **flags)
 
 
-def evaluate(
-    run: str = RUN_FOLDER,
-    adapter: str = ADAPTER,
-    dataset: list[str] = typer.Option(
-        None,
-        metavar="SOURCE",
-        help="Problems, also NAME=SOURCE or MATH-500; may be repeated; default: as in its run.",
+@takes(
+    *ADAPTER,
+    option(
+        "--dataset", "Problems, also NAME=SOURCE or MATH-500; may be repeated; default: as in its "
+        "run.", "SOURCE", multiple=True,
     ),
-    n: int = typer.Option(
-        None, "--n", metavar="COUNT", min=1, help="Completions per problem; default: as in its run."
+    option(
+        "--n", "Completions per problem; default: as in its run.", "COUNT", type=click.IntRange(1)
     ),
-    base: bool = typer.Option(
-        True, "--base/--no-base", help="Do not evaluate the base.", show_default=False
-    ),
-    output: str = typer.Option(
-        None, metavar="FILE", help="JSONL of every completion; default: evals/ in its run."
-    ),
-    suite: str = typer.Option(
-        None, metavar="TASKS", help="Standard suites, by lm-eval's names: gsm8k,math500,ifeval."
-    ),
-    suite_folder: str = typer.Option(
-        None, "--suite_folder", metavar="FOLDER", help="Their rows in TASK/*.jsonl; tasks of yours."
-    ),
-    json: bool = JSON,
-    **flags: Any,
-) -> None:
+    option("--base/--no-base", "Do not evaluate the base.", default=True),
+    option("--output", "JSONL of every completion; default: evals/ in its run.", "FILE"),
+    option("--suite", "Standard suites, by lm-eval's names: gsm8k,math500,ifeval.", "TASKS"),
+    option("--suite_folder", "Their rows in TASK/*.jsonl; tasks of yours.", "FOLDER"),
+    JSON,
+    options=EVALUATED,
+    defaults=dict.fromkeys(EVALUATED, "default: as in its run"),
+)  # fmt: skip
+def eval_(
+    run: str | None, adapter: str | None, dataset: Sequence[str], n: int | None, base: bool,
+    output: str | None, suite: str | None, suite_folder: str | None, json: bool, **flags: Any,
+) -> None:  # fmt: skip
     """Compare an adapter with its base, with intervals: pass@k, majority vote."""
     if suite:
         from unslothrl.commands.suites import evaluate as benchmark
 
-        given = {"n": n, "dataset": dataset, **flags}
+        given = {"n": n, "dataset": dataset or None, **flags}
         given = {name: value for name, value in given.items() if value is not None}
         return benchmark(
             named_adapter(run, adapter), suite, suite_folder, given, base, output, json
@@ -206,51 +261,44 @@ def evaluate(
 
     flags |= {} if n is None else {"eval_candidates": n}
     figures(
-        named_adapter(run, adapter),
-        dataset or (),
-        flags,
-        with_base=base,
-        output=output,
-        as_json=json,
+        named_adapter(run, adapter), dataset, flags, with_base=base, output=output, as_json=json
     )
 
 
+@takes(
+    *ADAPTER,
+    option("--output", "Folder to write, which must not exist yet.", "FOLDER"),
+    option(
+        "--to", "merged: a 16-bit model; adapter: for PEFT and vLLM; gguf: for llama.cpp.",
+        type=click.Choice(["adapter", "merged", "gguf"]), default="merged", show_default=True,
+    ),
+    option(
+        "--gguf-type", "Weights of a GGUF file.",
+        type=click.Choice(["f16", "q8_0"]), default="f16", show_default=True,
+    ),
+    option("--push", "Also upload it to the hub.", "USER/NAME"),
+    option("--private", "Create the repository as private.", is_flag=True),
+    options=("model",),
+)  # fmt: skip
 def export(
-    run: str = RUN_FOLDER,
-    adapter: str = ADAPTER,
-    output: str = typer.Option(
-        None, metavar="FOLDER", help="Folder to write, which must not exist yet."
-    ),
-    to: Literal["adapter", "merged", "gguf"] = typer.Option(
-        "merged",
-        help="merged: a 16-bit model; adapter: for PEFT and vLLM; gguf: for llama.cpp.",
-    ),
-    gguf_type: Literal["f16", "q8_0"] = typer.Option(
-        "f16", "--gguf-type", help="Weights of a GGUF file."
-    ),
-    push: str = typer.Option(None, metavar="USER/NAME", help="Also upload it to the hub."),
-    private: bool = typer.Option(False, "--private", help="Create the repository as private."),
-    **flags: Any,
-) -> None:
+    run: str | None, adapter: str | None, output: str | None, to: str, gguf_type: str,
+    push: str | None, private: bool, **flags: Any,
+) -> None:  # fmt: skip
     """Export an adapter: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
     write(named_adapter(run, adapter), to, output, flags.get("model"), gguf_type, push, private)
 
 
-def report(
-    runs: list[str] = typer.Argument(
-        None, metavar="RUN", help="Run folders, or a folder of runs; default: the newest run."
-    ),
-    output: str = typer.Option(
-        None,
-        metavar="FILE",
-        help="File for a comparison; default: beside the first run, named after the runs.",
-    ),
-    proof: bool = typer.Option(
-        False, "--proof", help="Print what a run proves of itself; exit code 1 if a check fails."
-    ),
-) -> int:
+@takes(
+    argument("runs", "Run folders, or a folder of runs; default: the newest run.", "[RUN]...",
+             nargs=-1),
+    option("--output", "File for a comparison; default: beside the first run, named after the "
+           "runs.", "FILE"),
+    option("--proof", "Print what a run proves of itself; exit code 1 if a check fails.",
+           is_flag=True),
+)  # fmt: skip
+def report(runs: Sequence[str], output: str | None, proof: bool) -> int:
     """Write a run's report.html, a page that compares several runs, or list a folder's runs."""
     from unslothrl.commands.report import prove
     from unslothrl.commands.report import report as write
@@ -262,15 +310,13 @@ def report(
     return 0
 
 
-def doctor(
-    self_test: bool = typer.Option(
-        True, "--self-test/--no-self-test", help="Do not train a step.", show_default=False
-    ),
-    json: bool = JSON,
-) -> int:
-    """Check this machine: GPUs, versions, disks, limits, sandbox; train one step.
+@takes(
+    click.Option(["--self-test/--no-self-test"], default=True, help="Do not train a step."), JSON
+)
+def doctor(self_test: bool, json: bool) -> int:
+    """Check this machine for a run, and train one step.
 
-    One line for each check, with what to do. The exit code is 1 if there is a problem. The step
+    GPUs, versions, disks, limits, sandbox: a line for each, with what to do. The exit code is 1 if there is a problem. The step
     takes at most 30 s.
     """
     from unslothrl.commands.doctor import doctor as run
@@ -278,12 +324,11 @@ def doctor(
     return run(self_test, json)
 
 
-def bundle(
-    run: str = typer.Argument(None, metavar="RUN", help="A run's folder; default: the newest run."),
-    output: str = typer.Option(
-        None, metavar="FILE", help="Archive to write; default: <run>-bundle.tar.gz here."
-    ),
-) -> None:
+@takes(
+    argument("run", "A run's folder; default: the newest run.", "[RUN]", required=False),
+    option("--output", "Archive to write; default: <run>-bundle.tar.gz here.", "FILE"),
+)
+def bundle(run: str | None, output: str | None) -> None:
     """Make an archive of a run for a bug report: without secrets, prompts and completions."""
     from unslothrl.commands.bundle import bundle as write
 

@@ -1,5 +1,5 @@
 """What a run proves of itself, by what its folder has recorded: a line for each check, with its
-figure. The report has them on its page of proof, `unslothrl report --proof` prints them."""
+figure. The report lists them, and `unslothrl report --proof` prints them."""
 
 import json
 import statistics
@@ -106,7 +106,7 @@ def sampler_gap(run: Recorded) -> Found:
 def all_is_trained(run: Recorded) -> Found:
     """A LoRA's B begins at 0, or as in the starting adapter, and stays so without a gradient."""
     newest = newest_numbered(run.path / ADAPTERS, "v")
-    if newest is None:
+    if newest is None or not (newest / WEIGHTS_FILE).is_file():
         return UNKNOWN
     tensors, start = tensors_of(newest), run.path / START
     first = tensors_of(start) if start.is_dir() else {}
@@ -143,7 +143,9 @@ def failures(run: Recorded) -> Found:
 
 def grader(run: Recorded) -> Found:
     """What decided which completions are right, and that it is still the same."""
-    rewards = tomllib.loads((run.path / CONFIG).read_text("utf-8")).get("reward") or []
+    config = run.path / CONFIG
+    options = tomllib.loads(config.read_text("utf-8")) if config.is_file() else {}
+    rewards = options.get("reward") or []
     version = run.origin.versions.get("answercheck")
     said = [", ".join(rewards), *([f"answercheck {version}"] if version else [])]
     now = {file: origin.hash_of(Path(file)) for file in run.origin.code if Path(file).is_file()}

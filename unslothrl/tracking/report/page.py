@@ -21,6 +21,7 @@ from unslothrl.algorithms.estimates import Difference
 from unslothrl.files import write_whole
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import duration
+from unslothrl.tracking.proof import checks
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures, chart_of
 from unslothrl.tracking.report.history import RunHistory
@@ -71,6 +72,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         figures=figures,
         charted={metric for drawn in figures.values() for each in drawn for metric in each.metrics},
         examples=flipped(only) if only else [],
+        proof=checks(only.folder.path) if only and only.status != "running" else [],
         has_rollouts=bool(data["steps"] or data["evals"]),
         **(of_comparison(runs) if only is None else of_run(only)),
     )

@@ -169,18 +169,13 @@
   }
 
   function draw() {
-    const everywhere = find("everywhere").checked;
     const step = everything[index];
-    const shown = everywhere ? everything.filter(({ kind }) => kind === step.kind) : [step];
-    const all = chosen(shown.flatMap((each) => each.prompts));
+    const all = chosen(step.prompts);
     find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
-    find("prompts").replaceChildren(...(everywhere ? [] : all.map(card)));
-    if (wanted()) mark(wanted());
+    find("prompts").replaceChildren(...all.map(card));
     key();
-    find("prompts").dataset.hash = everywhere ? "" : step.hash;
-    find("hits").replaceChildren(...(everywhere ? all.map(hit) : []));
-    if (everywhere) find("said").textContent = `${counted(all.length, "prompt")} in all steps of this page`;
-    else say(step, all.length);
+    find("prompts").dataset.hash = step.hash;
+    say(step, all.length);
   }
 
   function say(step, count) {
@@ -194,26 +189,6 @@
       element("a", { href }, step.file),
       find("colour").value && !step.traced ? untraced : "",
     );
-  }
-
-  function hit(prompt) {
-    const link = element("a", { href: prompt.step.hash }, `${prompt.step.label}, ${prompt.name}`);
-    return element("li", {}, link, ` ${about(prompt)}`);
-  }
-
-  // Marks what was searched for.
-  function mark(sought) {
-    const texts = document.createTreeWalker(find("prompts"), NodeFilter.SHOW_TEXT);
-    while (texts.nextNode()) {
-      const node = texts.currentNode;
-      const lower = node.data.toLowerCase();
-      if (!lower.includes(sought) || lower.length !== node.length) continue;
-      const found = node.splitText(lower.indexOf(sought));
-      found.splitText(sought.length);
-      const made = element("mark", {}, found.data);
-      found.replaceWith(made);
-      texts.currentNode = made.firstChild;
-    }
   }
 
   function card(prompt) {
@@ -330,7 +305,8 @@
     const values = by && tokens?.[by];
     if (!values) return null;
     const unit = KEYS[by].unit || Math.max(1, ...values.map((value) => Math.abs(value || 0)));
-    const made = element("pre", { dir: "auto" });
+    const made = element("pre", { dir: "auto", tabIndex: 0, role: "group" });
+    made.ariaLabel = "tokens: left and right arrow read their numbers";
     tokens.pieces.forEach((piece, i) => {
       const span = element("span", { className: "t", title: "not sampled" }, piece);
       if (tokens.logprobs[i] === null) span.className = "t said";
@@ -352,7 +328,6 @@
   function select(wanted) {
     index = Math.min(Math.max(wanted, 0), everything.length - 1);
     find("slider").value = index;
-    find("everywhere").checked = false;
     draw();
   }
 
@@ -369,10 +344,20 @@
   find("slider").addEventListener("input", (event) => select(Number(event.target.value)));
   find("previous").addEventListener("click", () => select(index - 1));
   find("next").addEventListener("click", () => select(index + 1));
-  for (const id of ["filter", "order", "colour", "everywhere"]) find(id).addEventListener("change", draw);
+  for (const id of ["filter", "order", "colour"]) find(id).addEventListener("change", draw);
   find("search").addEventListener("input", draw);
-  find("prompts").addEventListener("click", ({ target }) => {
-    find("token").textContent = target.title ? `“${target.textContent}”: ${target.title}` : "";
+  const tell = (token) => {
+    document.querySelector(".told")?.classList.remove("told");
+    if (token?.title) token.classList.add("told");
+    find("token").textContent = token?.title ? `“${token.textContent}”: ${token.title}` : "";
+  };
+  find("prompts").addEventListener("click", ({ target }) => tell(target));
+  find("prompts").addEventListener("keydown", (event) => {
+    const [begin, end] = { ArrowLeft: ["last", "previous"], ArrowRight: ["first", "next"] }[event.key] || [];
+    if (!end || !event.target.querySelector(".t")) return;
+    const now = event.target.querySelector(".told");
+    tell(now ? now[`${end}ElementSibling`] : event.target[`${begin}ElementChild`]);
+    event.preventDefault();
   });
   window.addEventListener("hashchange", () => goTo(location.hash));
   document.addEventListener("click", (event) => {
