@@ -316,8 +316,8 @@ def report(runs: Sequence[str], output: str | None, proof: bool) -> int:
 def doctor(self_test: bool, json: bool) -> int:
     """Check this machine for a run, and train one step.
 
-    GPUs, versions, disks, limits, sandbox: a line for each, with what to do. The exit code is 1 if there is a problem. The step
-    takes at most 30 s.
+    GPUs, versions, disks, limits, sandbox: a line for each, with what to do. The exit code is 1 if
+    there is a problem. The step takes at most 30 s.
     """
     from unslothrl.commands.doctor import doctor as run
 
