@@ -132,6 +132,7 @@ tracker-test: setup ## what TensorBoard, W&B and Trackio read from a run, with t
 notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps the outputs)
 	$(bin)/python tools/peers.py notebooks
 	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(bin)/python tools/notebooks.py $(ARGS)
+	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(PYTEST) -n 0 -m slow tests/test_api.py -k notebook
 
 report-test: setup ## the report's page in a headless Chromium, which must be installed
 	$(bin)/python tools/peers.py axe

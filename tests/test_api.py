@@ -88,6 +88,19 @@ def test_objectives_classes_and_rows_may_be_objects(functions):
 
 
 @pytest.mark.slow
+def test_a_notebooks_run_is_that_of_the_command_line(functions):
+    """`make notebook-test` has the libraries for it."""
+    nbclient, nbformat = map(pytest.importorskip, ("nbclient", "nbformat"))
+    cell = f"import unslothrl\nunslothrl.train(**{SMALL!r}, run_name='kernel')"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)])
+    nbclient.NotebookClient(notebook, kernel_name="python3", timeout=600).execute()
+    assert "<iframe" in notebook.cells[0].outputs[-1].data["text/html"]
+    assert cli.main(["train", *api._flags({**SMALL, "run_name": "there"})]) == 0
+    of_both = [(Path("runs") / name / WEIGHTS).read_bytes() for name in ("kernel", "there")]
+    assert of_both[0] == of_both[1]
+
+
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(capfd):
     page = (Path(__file__).parents[1] / "docs" / "python-api.md").read_text()
     names: dict = {"__name__": "__main__"}
