@@ -28,7 +28,7 @@ def python_of(page: str, number: int = 0) -> str:
 
 
 def documented_example(number: int = 0) -> str:
-    """A Python file of docs/algorithms.md: SAPO, GMPO, a mask by entropy."""
+    """A Python file of docs/algorithms.md: SAPO, mean deviation, GMPO, a mask by entropy."""
     return python_of("algorithms.md", number)
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def test_what_changes_is_said_recorded_and_shown(half, capfd):
     assert [*resume.changes] == ["lr 0.001 -> 1e-05"]
     assert "lr 0.001 -&gt; 1e-05" in (half / "report.html").read_text()
     assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+
+
+def test_a_file_of_the_users_that_has_changed_is_said(half, tmp_path, capfd):
+    reward = tmp_path / "mine.py"
+    reward.write_text("def reward(completion): return 1.0\n")
+    config = half / "config.toml"
+    config.write_text(config.read_text().replace('"accuracy', f'"{reward}:reward", "accuracy', 1))
+    origin.write(half, replace(origin.read(half), code={str(reward): "another"}))
+    assert cli.main(["--resume", str(half)]) == 0
+    assert f"{reward} itself: changed in this resume" in capfd.readouterr().out
 
 
 @pytest.mark.slow

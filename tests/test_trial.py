@@ -102,6 +102,12 @@ def clip(ratio, logprobs, advantages, clip):
     return {body}
 OBJECTIVE = Objective(clip=clip)
 """
+BY_ZERO = """
+from unslothrl.algorithms.objective import Objective
+def by_range(rewards):
+    return [[r / (max(group) - min(group)) for r in group] for group in rewards]
+OBJECTIVE = Objective(advantage=by_range)
+"""
 
 
 @pytest.mark.parametrize(
@@ -117,6 +123,8 @@ OBJECTIVE = Objective(clip=clip)
 def test_an_objective_of_the_wrong_shape(body, said, refused, tmp_path):
     (tmp_path / "mine_objective.py").write_text(OBJECTIVE.replace("{body}", body))
     assert said in refused("--learner", tmp_path / "mine_objective.py")
+    (tmp_path / "mine_objective.py").write_text(BY_ZERO)  # in a group of equal rewards
+    assert "ZeroDivisionError" in refused("--learner", tmp_path / "mine_objective.py")
 
 
 def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):

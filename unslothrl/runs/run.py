@@ -72,6 +72,8 @@ class EarlierRun:
         # which costs no step
         notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
         changes = changed(read_toml(folder.path / CONFIG, table), options, table)
+        before, now = origin.read(folder.path).code, origin.code_of(options)
+        changes += [f"{file} itself" for file in now if before.get(file, now[file]) != now[file]]
         notes += [f"{line}: changed in this resume" for line in changes]
         return cls(folder, checkpoint, tuple(changes), tuple(notes))
 

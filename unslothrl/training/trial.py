@@ -131,7 +131,8 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
              "epsilon": objective.advantage_epsilon}  # fmt: skip
     try:
         if not objective.has_critic:
-            function_of(ADVANTAGES, objective.advantage, named)([[0.0, 1.0], [1.0, 0.25, 0.0]])
+            groups = [[0.0, 1.0], [1.0, 0.25, 0.0], [0.5, 0.5]]  # one without signal
+            function_of(ADVANTAGES, objective.advantage, named)(groups)
         advantages = torch.tensor([1.0] * lengths[0] + [-1.0] * lengths[1])
         tokens = Tokens(lengths, logprobs, entropies, advantages, sampler, old, reference)
         over = Denominators(len(lengths), sum(lengths), max_new_tokens)

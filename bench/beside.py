@@ -1,0 +1,115 @@
+"""Seconds and memory of this tree beside those of another one, in alternating pairs.
+
+    python bench/beside.py TREE [NAME ...] [--pairs 7]
+
+TREE is a checkout of another commit; both run with this environment. Prints for each figure the
+geometric mean of the pairs' ratios, this tree's to the other's, with its 95% interval by Student's
+t on their logarithms, and adds them to bench/results/beside-cpu.json.
+"""
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from facts import facts, result_file
+
+ROOT = Path(__file__).resolve().parents[1]
+T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)  # of 1, 2, ... degrees
+RUN = (
+    "train --learner grpo --max_steps 6 --batch_size 16 --num_candidates 8 --topk 8 --eval_every 0"
+)
+ALONE = f"{RUN} --cluster local --engine transformers --number_of_actors 0"
+WORDS = {
+    "help": "train --help",
+    "a run under Ray": RUN,
+    "a run in one process": ALONE,
+    "scoring": "score ROWS --reward boxed",
+    "sandbox": "score PROGRAMS --reward code",
+}
+PROGRAM = "a, b = map(int, input().split())\nprint(a + b)\n"
+
+
+def rows(folder: Path) -> None:
+    boxed = [
+        {
+            "problem": f"{i}",
+            "answer": f"{i}/7",
+            "completion": f"It is \\boxed{{\\frac{{{i}}}{{7}}}}.",
+        }
+        for i in range(20_000)
+    ]
+    tests = {"inputs": ["1 2\n"] * 5, "outputs": ["3\n"] * 5}
+    code = [
+        {"problem": "Add.", "answer": "", "tests": json.dumps(tests),
+         "completion": f"```python\n# {i}\n{PROGRAM}```"}
+        for i in range(100)
+    ]  # fmt: skip
+    for name, made in (("ROWS", boxed), ("PROGRAMS", code)):
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
+
+
+def measured(tree: Path, name: str, folder: Path) -> dict[str, float]:
+    """-> the figures of one run."""
+    words = [
+        str(folder / f"{word}.jsonl") if word in ("ROWS", "PROGRAMS") else word
+        for word in WORDS[name].split()
+    ]
+    output = Path(tempfile.mkdtemp(dir=folder))
+    if words[0] == "train" and "--help" not in words:
+        words += ["--output_dir", str(output), "--run_name", "x"]
+    path = os.pathsep.join([str(tree), *map(str, (tree / "packages").glob("*"))])
+    before, begun = time.time(), time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unslothrl", *words], cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}"},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    _, status, usage = os.wait4(process.pid, 0)
+    assert status == 0, (tree, name)
+    found = {"seconds": time.perf_counter() - begun, "MB": usage.ru_maxrss / 1024}
+    if (metrics := output / "x" / "metrics.jsonl").exists():
+        lines = [row for row in map(json.loads, metrics.open()) if row["step"]]
+        first = (output / "x" / "rollouts" / "step_000001.jsonl").stat().st_mtime
+        found["to the first rollouts"] = first - before
+        found["step"] = statistics.median(row["timing/step_s"] for row in lines[1:])
+        found["learner, MB"] = max(row["memory/learner_peak_mb"] for row in lines)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("tree", type=Path)
+    parser.add_argument("names", nargs="*", choices=[*WORDS, []])
+    parser.add_argument("--pairs", type=int, default=7)
+    given = parser.parse_args()
+    file = result_file("beside")
+    result = json.loads(file.read_text()) if file.exists() else {}
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        rows(Path(folder))
+        for name in given.names or WORDS:
+            logs: dict[str, list[float]] = {}
+            for pair in range(given.pairs + 1):  # the first is not counted
+                order = (ROOT, given.tree) if pair % 2 else (given.tree, ROOT)
+                both = {tree: measured(tree.resolve(), name, Path(folder)) for tree in order}
+                for figure, value in both[ROOT].items() if pair else ():
+                    ratio = math.log(value / both[given.tree][figure])
+                    logs.setdefault(figure, []).append(ratio)
+            for figure, of in logs.items():
+                half = T95[len(of) - 2] * statistics.stdev(of) / math.sqrt(len(of))
+                ends = [math.exp(statistics.fmean(of) + sign * half) for sign in (-1, 0, 1)]
+                low, ratio, high = (round(end, 3) for end in ends)
+                found = {"low": low, "ratio": ratio, "high": high, "pairs": len(of)}
+                result[f"{name}: {figure}"] = {**found, **facts(())}
+                print(f"{name}: {figure} {ratio} ({low} to {high})", flush=True)
+            file.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
