@@ -1,22 +1,22 @@
 """What pyproject.toml cannot say: the repository's recipes/ is installed as unslothrl/recipes/, the
-page that names the options of other systems, docs/coming-from.md, beside the package's modules, and
-the checker of answers, which is a distribution of its own as well, comes with them."""
+pages of docs/ that the program reads beside the package's modules, and the checker of answers,
+which is a distribution of its own as well, comes with them."""
 
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
-PAGE = "coming-from.md"
+PAGES = ("coming-from.md", "metrics.md")  # of hints in error messages, and of a report's charts
 
 
-class BuildWithPage(build_py):
-    """Installs the page, from which error messages take their hints."""
+class BuildWithPages(build_py):
+    """Installs them."""
 
     def run(self):
         super().run()
-        if not self.editable_mode:
-            self.copy_file(f"docs/{PAGE}", str(Path(self.build_lib) / "unslothrl" / PAGE))
+        for page in () if self.editable_mode else PAGES:
+            self.copy_file(f"docs/{page}", str(Path(self.build_lib) / "unslothrl" / page))
 
 
 setup(
@@ -29,5 +29,5 @@ setup(
         "unslothrl.recipes": "recipes",
         "answercheck": "packages/answercheck/answercheck",
     },
-    cmdclass={"build_py": BuildWithPage},
+    cmdclass={"build_py": BuildWithPages},
 )

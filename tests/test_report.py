@@ -130,6 +130,14 @@ def test_the_page_needs_no_network(shown):
     assert "https://" not in shown.source
 
 
+def test_every_chart_says_what_it_is_and_what_is_healthy():
+    """By docs/metrics.md, of which a renamed row would leave a chart without a word."""
+    of_rl, of_stages = charts.meanings(True), charts.meanings(False)
+    for metrics in (m for figures in charts.FIGURES.values() for m in figures.values()):
+        known = of_stages if metrics.startswith("train/") else of_rl
+        assert {*metrics.split()} & known.keys(), metrics
+
+
 def test_what_a_model_wrote_stays_text(tmp_path):
     folder = make_run(tmp_path / "hostile", 2, write=lambda draw, length: HOSTILE)
     folder.write_summary({"status": HOSTILE, "command": HOSTILE, "adapter": HOSTILE})

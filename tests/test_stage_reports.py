@@ -12,7 +12,7 @@ from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.page import write_report
 
 RL_WORDS = ("rollout", "completions", "pass@1", "sampler", "policy version", "learner", "collapse")
-RIGHT = "Pairs whose better answer is preferred, share; a tie is half"
+RIGHT = "Pairs whose better answer is preferred, share"
 PAIRS = ["Loss", RIGHT, "Margin between the two answers"]
 CHARTS = {
     "sft": ["Loss", "Token accuracy", "Entropy, nats per token"],

@@ -27,7 +27,7 @@ def wheel(tmp_path_factory) -> Path:
     source = folder / "source"
     for name in tracked(ROOT):
         is_left_out = name.startswith(("bench/", "tests/", "docs/"))
-        is_needed = not is_left_out or name == "docs/coming-from.md"  # hints of error messages
+        is_needed = not is_left_out or Path(name).name in ("coming-from.md", "metrics.md")
         if (ROOT / name).exists() and is_needed:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
@@ -61,7 +61,7 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in (ROOT / "recipes").glob("*.toml"):
         assert f"unslothrl/recipes/{name.name}" in names
-    assert "unslothrl/coming-from.md" in names
+    assert {"unslothrl/coming-from.md", "unslothrl/metrics.md"} <= {*names}
     for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
         files = tracked(package.parent, package.name)
         assert files and set(files) <= set(names)

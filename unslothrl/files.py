@@ -80,6 +80,13 @@ def replace_folder(source: Path, target: Path) -> None:
     remove(aside)
 
 
+def documented(page: str) -> str:
+    """A page of docs/, of the repository or installed with the package; "" where it is not."""
+    package = Path(__file__).parent
+    found = (folder / page for folder in (package.parent / "docs", package))
+    return next((file.read_text("utf-8") for file in found if file.is_file()), "")
+
+
 def existing(target: Path) -> Path:
     """The nearest folder above, or file, that is there."""
     return next(each for each in target.absolute().parents if each.exists())

@@ -4,9 +4,9 @@ import difflib
 import functools
 import re
 from collections.abc import Collection
-from pathlib import Path
 
 from unslothrl.config.option import OBJECTIVE
+from unslothrl.files import documented
 from unslothrl.text import plain
 
 ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may be written
@@ -19,8 +19,6 @@ ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may
 }
 GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir", "renderer")
 SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
-FOLDERS = (Path(__file__).parents[2] / "docs", Path(__file__).parents[1])  # or installed
-PAGE = "coming-from.md"
 ROW = re.compile(r"^\| (`.*?`) \| (.*?) \|(?: (.*?) \|| \|)$", re.MULTILINE)
 CODE = re.compile(r"`([^`]+)`")
 
@@ -39,8 +37,7 @@ def off(flag: str) -> str:
 @functools.cache
 def elsewhere() -> dict[str, tuple[list[str], str]]:
     """Names in other systems -> (flags here, what to know), from the tables of the page."""
-    page = next((file for folder in FOLDERS if (file := folder / PAGE).is_file()), None)
-    rows = ROW.findall(page.read_text("utf-8")) if page is not None else []
+    rows = ROW.findall(documented("coming-from.md"))
     return {
         theirs: (CODE.findall(here), about.replace("`", ""))
         for names, here, about in rows

@@ -8,12 +8,11 @@ import itertools
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 
 from unslothrl.algorithms.estimates import estimate
+from unslothrl.files import documented
 from unslothrl.tracking.metrics import buckets, components, mean, short
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.problems import OF_PROBLEM, Solved, solved
@@ -25,11 +24,59 @@ MOST_LABELS, LONGEST_NAME = 10, 60
 COLOURS = 6  # c0 is of evaluations
 SPREAD = ("reward/p50", "reward/p25", "reward/p75", "reward/p10", "reward/p90")
 SMALLEST = 1e-100  # value that is told from 0
+ROW = re.compile(r"^\| (`.*) \| (.*) \| (.*?) ?\|$", re.MULTILINE)  # of the page of metrics
+CODE = re.compile(r"`([^`]+)`")
 
-# Heading -> title -> metrics, what they mean and what is healthy
-FIGURES: dict[str, dict[str, tuple[str, str]]] = tomllib.loads(
-    (resources.files(__package__) / "figures.toml").read_text(encoding="utf-8")
-)
+FIGURES = {  # heading -> title -> metrics; * is any reward, or any evaluation set
+    "What it earned": {
+        "Held-out problems solved, with 95% intervals": "eval/*/pass@1 eval/*/best_of_n",
+        "Reward, mean and spread of a step": "reward/mean reward/p50",
+        "Rewards by name": "reward/*",
+        "Score: share of right completions": "rollout/score",
+    },
+    "What it learnt": {
+        "Loss": "train/loss eval/*/loss",
+        "Token accuracy": "train/token_accuracy eval/*/token_accuracy",
+        "Entropy, nats per token": "train/entropy eval/*/entropy",
+        "Pairs whose better answer is preferred, share": "train/accuracy eval/*/accuracy",
+        "Margin between the two answers": "train/margin eval/*/margin",
+        "Implicit rewards, beta x log-ratio to the reference": "train/reward_chosen "
+        "train/reward_rejected eval/*/reward_chosen eval/*/reward_rejected",
+        "Log-probability of an answer, nats": "train/logprob_chosen train/logprob_rejected "
+        "eval/*/logprob_chosen eval/*/logprob_rejected",
+        "Score, mean of all answers": "train/reward_mean eval/*/reward_mean",
+    },
+    "Generated text": {
+        "Completion length, tokens": "rollout/mean_length",
+        "Truncated completions, share": "rollout/truncated",
+        "Groups without signal": "reward/zero_signal_groups reward/filtered_groups",
+        "Failed rewards": "reward/failed",
+        "Prompt redraws per step": "rollout/resamples",
+    },
+    "Episodes": {
+        "Turns of an episode": "episode/turns",
+        "Tool calls of an episode": "episode/tool_calls episode/failed_tool_calls",
+        "Lost episodes": "episode/lost",
+    },
+    "Updates": {
+        "Sampler gap, |sampler - learner| in nats": "train/sampler_gap train/sampler_gap_p99",
+        "Staleness, versions behind": "rollout/staleness rollout/staleness_mean",
+        "Effective tokens, share": "train/ess",
+        "KL against the reference, nats per token": "train/kl_reference",
+        "Tokens bounded, share": "train/clip_fraction train/correction_truncated",
+        "Gradient norm, before clipping": "train/grad_norm",
+        "Learning rate": "train/lr",
+        "Skipped updates": "train/skipped_updates",
+        "Critic: share of the returns' variance explained": "train/value_explained",
+    },
+    "Machine": {
+        "Generation, tokens per second": "rollout/tokens_per_s",
+        "Tokens per second": "train/tokens_per_s",
+        "Seconds of a step": "timing/step_s timing/generation_s timing/reward_s timing/update_s "
+        "timing/sync_s timing/overhead_s",
+        "Peak memory, MB": "memory/learner_peak_mb memory/actor_peak_mb",
+    },
+}
 # Ends of metrics whose charts need not show 0, and of those whose charts reach from 0 to 1.
 FREE = ("loss", "reward/mean", "reward_mean", "margin", "chosen", "rejected", "explained")
 SHARES = ("accuracy", "pass@1", "best_of_n")
@@ -58,10 +105,11 @@ def all_figures(
     runs: Sequence[RunHistory], limits: Mapping[str, float] = {}
 ) -> dict[str, list[Figure]]:
     """The figures of these runs by their headings; `limits` of metrics are drawn."""
+    known = meanings(runs[0].is_rl)
     drawn = {
         heading: [
-            each._replace(about=about, metrics=metrics.split())
-            for title, (metrics, about) in figures.items()
+            each._replace(about=about_of(metrics, runs, known), metrics=metrics.split())
+            for title, metrics in figures.items()
             for each in drawn_of(title, metrics, runs, limits)
         ]
         for heading, figures in FIGURES.items()
@@ -71,6 +119,24 @@ def all_figures(
             heatmap(name, found) for name in runs[0].sets if (found := solved(runs[0], name))
         ]
     return {heading: figures for heading, figures in drawn.items() if figures}
+
+
+def meanings(is_rl: bool) -> dict[str, str]:
+    """Metric -> what it is and what is healthy, from the page docs/metrics.md, which says the same
+    of RL and, where they differ, then of SFT, DPO and reward models."""
+    before, _, after = documented("metrics.md").partition("\n## SFT")
+    return {
+        re.sub(r"<\w+>", "*", metric): f"{what}. Healthy: {healthy}." if healthy else f"{what}."
+        for names, what, healthy in ROW.findall(before if is_rl else before + after)
+        for metric in CODE.findall(names)
+    }
+
+
+def about_of(metrics: str, runs: Sequence[RunHistory], known: Mapping[str, str]) -> str:
+    """Of those metrics of a figure that one of the runs has, or may have."""
+    there = [m for m in metrics.split() if "*" in m or any(run.points(m) for run in runs)]
+    found = dict.fromkeys(known[metric].replace("`", "") for metric in there if metric in known)
+    return " ".join(said[:1].upper() + said[1:] for said in found)
 
 
 def chart_of(metric: str) -> str:
