@@ -88,7 +88,7 @@ def test_a_stage_holds_what_is_planned(command, flags, kind, monkeypatch, bases,
         options = replace(options, max_length=length // 2)
     assert stages.rows_of(options) * options.max_length == pytest.approx(rows * length, abs=1)
     shape = shapes.shape_of(options.model)
-    planned = {name: mb * MB for name, mb in needs(options, shape, None).card.items()}
+    planned = {name: mb * MB for name, mb in needs(options, shape, None).updating.items()}
     check_saved(command, batch, saved, planned, shape)
     check_trained(trainer, planned)
     if command == "dpo":
@@ -123,7 +123,7 @@ def check_trained(trainer, planned):
     if of_head:
         model = trainer.model.get_base_model()
         small = replace(SEVEN, hidden=model.config.hidden_size)
-        head_mb = needs(RmOptions(max_length=0), small, None).card["score head"]
+        head_mb = needs(RmOptions(max_length=0), small, None).updating["score head"]
         assert of_head + model.score.original_module.weight.nbytes == round(head_mb * MB)
 
 
@@ -167,7 +167,7 @@ def test_a_run_that_ends_before_it_has_read_half_of_its_pairs_keeps_a_copy():
 
 def test_a_plan_by_hand():
     options = options_of(train_batch_size=2, max_length=1000)
-    found = {name: mb * MB for name, mb in needs(options, SEVEN, GPU).card.items()}
+    found = {name: mb * MB for name, mb in needs(options, SEVEN, GPU).updating.items()}
     tokens, largest = 2000, 2 * 3584 * 18_944
     layer = 28 * 3584 + 8 * 3584 + 4 * 512 + 10 * 18_944 + 28 * 32 + 4 * 28 + 8
     assert found["weights"] == pytest.approx(SEVEN.weight_bytes())
@@ -178,23 +178,24 @@ def test_a_plan_by_hand():
     assert found["attention mask"] == 2 * 1000**2 * 3
     assert found["logits"] == 2000 * 32_768 * 2 + tokens * 3584 * 8
     assert found["CUDA context"] == 600 * MB
-    packed = needs(replace(options, packing=True), SEVEN, GPU).card
+    packed = needs(replace(options, packing=True), SEVEN, GPU).updating
     assert packed["attention mask"] * MB == 2000**2 * 3
     assert packed["activations"] * MB == found["activations"]
 
 
 def test_pairs_are_two_rows_and_a_reward_model_has_no_logits():
-    sft = needs(options_of(), SEVEN, GPU).card
-    dpo = needs(options_of(DpoOptions, reference="adapter"), SEVEN, GPU).card
+    sft = needs(options_of(), SEVEN, GPU).updating
+    dpo = needs(options_of(DpoOptions, reference="adapter"), SEVEN, GPU).updating
     cached = needs(options_of(DpoOptions, reference="cached"), SEVEN, GPU)
-    rm = needs(options_of(RmOptions), SEVEN, GPU).card
+    rm = needs(options_of(RmOptions), SEVEN, GPU).updating
     largest = 2 * 3584 * 18_944 / MB
     assert dpo["activations"] - largest == pytest.approx(2 * (sft["activations"] - largest))
-    assert dpo["reference"] == SEVEN.lora_weights(32) * 4 / MB and "reference" not in cached.card
+    assert dpo["reference"] == SEVEN.lora_weights(32) * 4 / MB
+    assert "reference" not in cached.updating
     assert rm["activations"] == dpo["activations"] and "logits" not in rm
     assert (sft["weights"] - rm["weights"]) * MB == pytest.approx(152_064 * 3584 * 2)
     tied = KNOWN["qwen2.5-3b"]
-    assert needs(options_of(RmOptions), tied, GPU).card["weights"] * MB == tied.weight_bytes()
+    assert needs(options_of(RmOptions), tied, GPU).updating["weights"] * MB == tied.weight_bytes()
     assert rm["score head"] * MB == 3584 * 18 + 8 * 1024 * 3584 * 4
 
 
@@ -207,7 +208,7 @@ def test_a_stage_is_fitted_or_refused_with_what_would_fit(kind, gb, length):
     found = stages.fit(options, {"max_length"}, machine)
     assert found.options.max_length == length  # what is trained on is never changed
     if not found.refusal:
-        assert needs(found.options, SEVEN, gpu).needed_mb() <= usable_mb(gpu)
+        assert needs(found.options, SEVEN, gpu).peak_mb() <= usable_mb(gpu)
         assert bool(found.notes) == (found.options.train_batch_size != 4)
     elif "choose a smaller model" in found.refusal:
         least = replace(options, train_batch_size=1, max_length=stages.LEAST_LENGTH)

@@ -27,7 +27,7 @@ from unittest import mock
 from unslothrl.errors import HeadLost, UserError
 from unslothrl.system import stopping
 from unslothrl.system.machine import Machine
-from unslothrl.system.variables import import_path
+from unslothrl.system.variables import python_path
 
 TOKEN, TOKEN_PATH, MODE = "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"  # read by Ray
 DEFAULT_TOKEN = "~/.ray/auth_token"
@@ -136,11 +136,6 @@ def own_python() -> dict[str, str]:
     environment whose path has a space would not start; here it is quoted."""
     quoted = shlex.quote(sys.executable)
     return {} if quoted == sys.executable else {"py_executable": quoted}
-
-
-def python_path() -> str:
-    """PYTHONPATH with which another process can import this package."""
-    return os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
 
 
 class RayHead:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.cluster import causes, joining, on_node
+from unslothrl.cluster import causes, on_node
 from unslothrl.cluster.ray_calls import result_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
@@ -45,7 +45,7 @@ def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> d
     return {
         **variables.of_workers(machine.cpus, bool(machine.gpus)),
         **(variables.of_cards(*plan.cards) if plan.cards else {}),
-        "PYTHONPATH": joining.python_path(),
+        "PYTHONPATH": variables.python_path(),
         variables.SCRATCH: str(scratch),
     }
 

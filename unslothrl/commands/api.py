@@ -32,7 +32,7 @@ from unslothrl.config.names import off
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN
-from unslothrl.system.variables import import_path
+from unslothrl.system.variables import python_path
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, REPORT, ROLLOUTS, RunFolder
 from unslothrl.tracking.run_folder import newest as newest_run
@@ -77,10 +77,9 @@ def evaluate(run: "Run | str | Path | None" = None, **options: Any) -> Row:
     with their intervals. `run`: a run or an adapter's folder, by default the newest run's."""
     folder = run.folder if isinstance(run, Run) else run
     words = ["eval", *([str(folder)] if folder else []), "--json", *_flags(options)]
-    process = _process(words, stdout=subprocess.PIPE)
-    out, said = process.communicate()
-    _raise(process.returncode, said.splitlines())
-    return json.loads(out)
+    done = subprocess.run(**_process(words), stderr=subprocess.PIPE)
+    _raise(done.returncode, done.stderr.splitlines())
+    return json.loads(done.stdout)
 
 
 class Run:
@@ -193,8 +192,10 @@ class Run:
 def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
     with tempfile.TemporaryDirectory() as scratch:
         begun = Path(scratch, "begun")
-        process = _process([command, *_flags(options)], {BEGUN: str(begun)}, subprocess.STDOUT)
-        run = Run("", process)
+        words = [command, *_flags(options)]
+        # in a session of its own: Ctrl-C reaches it once, from here
+        more: Any = {"stderr": subprocess.STDOUT, "start_new_session": True}
+        run = Run("", subprocess.Popen(**_process(words, {BEGUN: str(begun)}), **more))
         follower = threading.Thread(target=run._follow, daemon=True)
         follower.start()
         try:
@@ -211,17 +212,16 @@ def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
     return run
 
 
-def _process(
-    words: list[str], variables: Mapping[str, str] = {}, stderr: int = subprocess.PIPE, **more: Any
-) -> "subprocess.Popen[str]":
-    """The command line in a session of its own, so that Ctrl-C reaches it once, from here."""
-    path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
-    return subprocess.Popen(
-        [sys.executable, "-m", "unslothrl", *words], env=environment, text=True, encoding="utf-8",
-        stdin=subprocess.DEVNULL, stderr=stderr, start_new_session=True,
-        **{"stdout": subprocess.PIPE, **more},
-    )  # fmt: skip
+def _process(words: list[str], variables: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The arguments of `subprocess` for the command line."""
+    own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
+    return {
+        "args": [sys.executable, "-m", "unslothrl", *words],
+        "env": {**os.environ, **own, **variables},
+        "encoding": "utf-8",
+        "stdin": subprocess.DEVNULL,
+        "stdout": subprocess.PIPE,
+    }
 
 
 def _raise(code: int, said: list[str]) -> None:
@@ -272,31 +272,23 @@ def _by_name(value: Any) -> str:
 
 
 def _pickled(value: Any, name: str) -> str:
-    """Python that makes an object again; of a function, one with the same parameters, which are
-    read from its text before it runs."""
+    """Python that makes an object again; of a function with a `def` of the same parameters, which
+    are read from the text before it runs, and in whose place the function then is."""
     import cloudpickle
 
     if not name.isidentifier():
         raise UserError(f"{name} has no name: define it with `def`, or name it as file.py:name")
-    own = "_object" if inspect.isfunction(value) else name
-    text = f"import cloudpickle\n\n{own} = cloudpickle.loads({cloudpickle.dumps(value)!r})\n"
-    if own == name:
-        return text
-    empty = inspect.Parameter.empty  # a default is the function's own: it is left out of the call
+    loaded = f"cloudpickle.loads({cloudpickle.dumps(value)!r})"
+    if not inspect.isfunction(value):
+        return f"import cloudpickle\n\n{name} = {loaded}\n"
+    empty = inspect.Parameter.empty
     parameters = [
         each.replace(annotation=empty, default=empty if each.default is empty else ...)
         for each in inspect.signature(value).parameters.values()
     ]
-    rest = [each.name for each in parameters if each.kind == inspect.Parameter.VAR_KEYWORD]
-    named = {each.name for each in parameters} - {*rest}
     signature = str(inspect.Signature(parameters)).replace("Ellipsis", "...")
-    is_async = inspect.iscoroutinefunction(value)
-    return f"""{text}
-
-{"async " * is_async}def {name}{signature}:
-    given = {{k: v for k, v in locals().items() if k in {named} and v is not ...}}
-    return {"await " * is_async}_object(**given{"".join(f", **{each}" for each in rest)})
-"""
+    define = "async def" if inspect.iscoroutinefunction(value) else "def"
+    return f"import cloudpickle\n\n\n@lambda _: {loaded}\n{define} {name}{signature}: ...\n"
 
 
 def _file(name: str, content: bytes) -> Path:

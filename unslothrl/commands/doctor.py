@@ -32,7 +32,7 @@ from unslothrl.system.machine import (
     unmet,
     usable_ram_mb,
 )
-from unslothrl.system.variables import import_path
+from unslothrl.system.variables import python_path
 from unslothrl.text import redacted
 from unslothrl.weights.base_model import cache_folder
 
@@ -227,7 +227,6 @@ def hub() -> Check:
 def trained_step() -> Check:
     """Trains the embedded base in a process and a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="unslothrl-doctor-") as folder:
-        path = os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
         begun = time.monotonic()
         ended = subprocess.run(
             [sys.executable, "-m", "unslothrl", *FLAGS.split(), folder],
@@ -235,7 +234,7 @@ def trained_step() -> Check:
             text=True,
             errors="replace",
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+            env={**os.environ, "PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"},
             stdin=subprocess.DEVNULL,
         )
     took_s = time.monotonic() - begun

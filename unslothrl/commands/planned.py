@@ -15,7 +15,6 @@ from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
-from unslothrl.planning.footprint import usable_mb
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
@@ -148,34 +147,13 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     shape = shape_of(stage.options.model)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
-    needs = stages.needs(options, shape, gpu)
-    stores = stages.stores_of(options, shape, needs, machine)
-    process = {
-        "name": name,
-        "training": {part: round(mb, 1) for part, mb in needs.card.items()},
-        "host": {part: round(mb, 1) for part, mb in needs.host.items()},
-    }
-    cards = [
-        {
-            "name": each.name,
-            "usable_mb": round(usable_mb(each)),
-            "needed_mb": round(needs.needed_mb()),
-            "spare_mb": round(usable_mb(each) - needs.needed_mb()),
-            "fits": needs.needed_mb() <= usable_mb(each),
-            "processes": [process],
-        }
-        for each in machine.gpus[:1]
-    ]
     rows = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
     return {
         "title": f"{name} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
         f"{options.max_lora_rank}, micro-batch {options.micro_batch}",
         "step": f"{options.batch_size} {rows.partition(',')[0]}",
         "model": options.model,
-        "fits": all(each["fits"] for each in cards) and all(store.fits for store in stores),
-        "cards": cards,
-        "processes_without_a_card": [] if cards else [process],
-        "stores": [store.to_json() for store in stores],
+        **stages.forecast_of(options, shape, machine).to_json(),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "steps": options.max_steps,
@@ -202,6 +180,6 @@ def stage_settings(
     for which, tried in found.items():
         if tried is not None and stages.fits(tried, shape, gpu):
             tried = replace(tried, train_batch_size=tried.micro_batch)
-            mb = stages.needs(tried, shape, gpu).needed_mb()
+            mb = stages.needs(tried, shape, gpu).peak_mb()
             settings[which] = setting(stage.command, tried, names, mb, {"model": tried.model})
     return settings

@@ -119,8 +119,9 @@ def fraction(mb: float, gpu: Gpu) -> float:
 
 @dataclass(frozen=True)
 class Needs:
-    """What a process holds while completions are generated and while the LoRA is updated, and what
-    it takes of the host's memory all the time. Without a GPU the phases' parts lie there too."""
+    """What a process holds while completions are generated (nothing in SFT, DPO and RM) and while
+    the LoRA is updated, and what it takes of the host's memory all the time. Without a GPU the
+    phases' parts lie there too."""
 
     generating: Parts
     updating: Parts
@@ -137,8 +138,10 @@ class Needs:
         return max(self.generating_mb(), self.updating_mb())
 
     def to_json(self) -> dict[str, Any]:
-        phases = {"generating": self.generating, "updating": self.updating, "host": self.host}
-        return {name: {k: round(v) for k, v in parts.items()} for name, parts in phases.items()}
+        phases = {"generating": self.generating, "updating": self.updating}
+        phases = phases if self.generating else {"training": self.updating}
+        phases["host"] = self.host
+        return {name: {k: round(v, 1) for k, v in parts.items()} for name, parts in phases.items()}
 
 
 def gb(mb: float) -> str:

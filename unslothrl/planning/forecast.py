@@ -80,6 +80,14 @@ class Forecast:
     placement: Placement  # of a model whose sizes are known
     stores: tuple[Store, ...]
 
+    @classmethod
+    def of(
+        cls, placement: Placement, host_mb: float, disk_mb: float, machine: Machine
+    ) -> "Forecast":
+        """Of a run that takes so much of the machine's memory and disk."""
+        memory = Store("host memory", host_mb, machine.ram_mb or None)
+        return cls(placement, (memory, Store("disk", disk_mb, machine.disk_mb)))
+
     @property
     def fits(self) -> bool:
         on_cards = all(card.fits for card in self.placement.cards)
@@ -107,13 +115,8 @@ class Forecast:
 
 
 def of_process(process: ProcessPlan) -> dict[str, Any]:
-    needs = process.needs
-    assert needs is not None  # the model's sizes are known
-    return {
-        "name": process.name,
-        "cards": len(process.cards),
-        **needs.to_json(),
-    }
+    assert process.needs is not None  # the model's sizes are known
+    return {"name": process.name, "cards": len(process.cards), **process.needs.to_json()}
 
 
 def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
@@ -123,11 +126,7 @@ def forecast_of(config: Config, shape: Shape, machine: Machine) -> Forecast:
     host = sum(sum(needs.host.values()) for needs in everyone) + DRIVER_MB
     if not placed.cards:
         host += sum(needs.peak_mb() for needs in everyone)
-    stores = (
-        Store("host memory", host, machine.ram_mb or None),
-        Store("disk", disk_mb(config, shape, machine), machine.disk_mb),
-    )
-    return Forecast(placed, stores)
+    return Forecast.of(placed, host, disk_mb(config, shape, machine), machine)
 
 
 def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:

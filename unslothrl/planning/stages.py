@@ -5,7 +5,6 @@ compares them with what TRL's trainers hold.
 
 from collections.abc import Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 from unslothrl.config.offline_options import (
     DpoOptions,
@@ -15,8 +14,9 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Parts, gb, usable_mb
-from unslothrl.planning.forecast import Store
+from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Needs, Parts, gb, usable_mb
+from unslothrl.planning.forecast import Forecast
+from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan
 from unslothrl.planning.setting_search import most_that_fit
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
@@ -84,18 +84,6 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class StageNeeds:
-    """What a stage holds on its GPU while it trains, by part in MB, and in the host's memory.
-    Without a GPU the first lies there too."""
-
-    card: Parts
-    host: Parts
-
-    def needed_mb(self) -> float:
-        return sum(self.card.values())
-
-
-@dataclass(frozen=True)
 class Fitted:
     """`options` with the micro-batch that fits; notes; why a run would be refused, or ""."""
 
@@ -104,7 +92,7 @@ class Fitted:
     refusal: str = ""
 
 
-def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> StageNeeds:
+def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
     """Before the data is read."""
     on = "cuda" if gpu else "cpu"
     lora = shape.lora_weights(options.max_lora_rank)
@@ -144,7 +132,7 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> StageNeeds:
     logits = tile + tokens * shape.hidden * HIDDEN if gpu else tokens * shape.vocabulary * LOGIT
     if not is_rm:
         card["logits"] = logits / MB
-    return StageNeeds(card, host)
+    return Needs({}, card, host)
 
 
 def rows_of(options: OfflineOptions) -> int:
@@ -152,19 +140,20 @@ def rows_of(options: OfflineOptions) -> int:
     return options.micro_batch * (2 if isinstance(options, PreferenceOptions) else 1)
 
 
-def stores_of(options: OfflineOptions, shape: Shape, found: StageNeeds, machine: Machine) -> Any:
-    """Host memory and disk: base, adapter, checkpoints, one of them being written."""
-    host = sum(found.host.values()) + (0 if machine.gpus else found.needed_mb())
+def forecast_of(options: OfflineOptions, shape: Shape, machine: Machine) -> Forecast:
+    """What a stage takes of this machine: of the first GPU, of the host's memory, and of the disk
+    for base, adapter, checkpoints, one of them being written."""
+    gpus = machine.gpus[:1]
+    found = needs(options, shape, gpus[0] if gpus else None)
+    host = sum(found.host.values()) + (0 if gpus else found.peak_mb())
     lora = shape.lora_weights(options.max_lora_rank)
-    moments = TRAINED["cuda" if machine.gpus else "cpu"] - 2 * NUMBER
+    moments = TRAINED["cuda" if gpus else "cpu"] - 2 * NUMBER
     kept = options.keep_checkpoints + 2  # the best one too
     base = shape.weight_bytes() + (0 if "4bit" in options.model else shape.parameters() * HALF)
     adapters = 2 if options.adapter else 1  # the one that it begins with
     disk = (base + adapters * lora * HALF + kept * lora * (NUMBER + moments)) / MB
-    return (
-        Store("host memory", host, machine.ram_mb or None),
-        Store("disk", disk, machine.disk_mb),
-    )
+    process = ProcessPlan(LEARNER, 0, cards=(0,) if gpus else (), needs=found)
+    return Forecast.of(Placement(gpus, (process,)), host, disk, machine)
 
 
 # The micro-batch that fits
@@ -200,7 +189,7 @@ def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
 
 
 def fits(options: OfflineOptions, shape: Shape, gpu: Gpu) -> bool:
-    return needs(options, shape, gpu).needed_mb() <= usable_mb(gpu)
+    return needs(options, shape, gpu).peak_mb() <= usable_mb(gpu)
 
 
 def with_micro_batch(
@@ -248,7 +237,7 @@ def remedy(
 def refusal_of(options: OfflineOptions, given: Set[str], shape: Shape, gpu: Gpu) -> str:
     """Why a run is not begun, and what to set."""
     least = options if "train_batch_size" in given else replace(options, train_batch_size=1)
-    needed = needs(least, shape, gpu).needed_mb()
+    needed = needs(least, shape, gpu).peak_mb()
     lower = remedy(options, given, shape, gpu)
     flags = " ".join(f"--{name} {value}" for name, value in (lower or {}).items())
     advice = f"set {flags}" if flags else "choose a smaller model"

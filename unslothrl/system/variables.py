@@ -54,6 +54,11 @@ def import_path() -> str:
     return os.pathsep.join(dict.fromkeys(map(str, folders)))
 
 
+def python_path() -> str:
+    """The same, and before what is on this process's path already."""
+    return os.pathsep.join(filter(None, [import_path(), os.environ.get("PYTHONPATH")]))
+
+
 def defaults(cpus: int, gpu: bool, alone: bool = False) -> dict[str, str]:
     """What a process gets where the user has not set it; `alone`: no other computes beside it."""
     values = {
