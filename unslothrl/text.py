@@ -12,7 +12,7 @@ import os
 import re
 import shlex
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -44,6 +44,14 @@ def one_line(error: object, most: int = 300) -> str:
     """What an error of another library says, without secrets or what would steer a terminal."""
     text = for_terminal(" ".join(redacted(str(error), guess=True).split()))
     return text[:most] or type(error).__name__
+
+
+def aligned(rows: Sequence[Sequence[str]], are_numbers: bool = False) -> list[str]:
+    """A line for each row of a table, its cells below those of the row before; numbers, all but
+    the first of each row, to the right."""
+    first, *widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    put = str.rjust if are_numbers else str.ljust
+    return ["  ".join([row[0].ljust(first), *map(put, row[1:], widths)]).rstrip() for row in rows]
 
 
 def is_utf8(text: str) -> bool:

@@ -20,11 +20,12 @@ from unslothrl.planning.footprint import LEAST_SEQS
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.system.machine import Gpu, Machine
+from unslothrl.text import aligned
 from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
-PHASES = ("generating", "updating", "training")  # a stage has the last alone
+PHASES = ("generating", "updating", "training")  # SFT, DPO and RM have the last alone
 
 
 def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json: bool) -> None:
@@ -110,14 +111,14 @@ def span(seconds: Sequence[float], times: int = 1) -> str:
 def process_lines(process: Mapping[str, Any]) -> list[str]:
     """A line for each part, with what it takes in each phase."""
     phases = {name: process[name] for name in PHASES if name in process}
-    count = process.get("cards", 1)
+    count = process["cards"]
     title = process["name"] + (f", each of its {count} GPUs" if count > 1 else "")
-    text = [f"  {title:<28}" + "".join(f" {name:>11}" for name in phases)]
+    rows = [[f"  {title}", *phases]]
     for part in dict.fromkeys(part for phase in phases.values() for part in phase):
-        cells = [f"{phase[part]:,.1f} MB" if part in phase else "-" for phase in phases.values()]
-        text.append(f"    {part:<26}" + "".join(f" {cell:>11}" for cell in cells))
-    sums = "".join(f" {gb(sum(phase.values())):>11}" for phase in phases.values())
-    return [*text, f"    {'together':<25} {sums}"]
+        cells = (f"{phase[part]:,.1f} MB" if part in phase else "-" for phase in phases.values())
+        rows.append([f"    {part}", *cells])
+    rows.append(["    together", *(gb(sum(phase.values())) for phase in phases.values())])
+    return aligned(rows, are_numbers=True)
 
 
 def store_line(store: Mapping[str, Any]) -> str:
@@ -159,12 +160,10 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
 
 def table_lines(models: Report) -> list[str]:
     """The table for people."""
-    text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
-    text.append(f"{'':<16}" + "".join(f" {tokens:>8}" for tokens in CONTEXTS))
     fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
-    for model, cells in fitting.items():
-        values = ["-" if v is None else f"{v:,}" for v in cells.values()]
-        text.append(f"{model:<16}" + "".join(f" {value:>8}" for value in values))
+    rows = [[name, *(str(gb or "-") for gb in cells.values())] for name, cells in fitting.items()]
+    text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
+    text += aligned([["", *map(str, CONTEXTS)], *rows], are_numbers=True)
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
     return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
@@ -233,13 +232,14 @@ def refusal(report: Report, machine: Machine) -> str:
 
 def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:
     """Those that fit, without those for a CPU where there is a GPU; and the others' names."""
-    text = [f"{'recipe':<15} {'needs':>8} {'takes':>26}  what it trains"]
+    rows = [["recipe", "needs", "takes", "what it trains"]]
     for each in found:
         if each["fits"] and not (has_gb and not each["made_for_gb"]):
             size = each["made_for_gb"]
             more = f" (made for {size} GB)" if size > LARGER * has_gb else ""
-            row = f"{each['name']:<15} {each['needs'] or '-':>8} {each['time'] or '-':>26}"
-            text.append(f"{row}  {each['task']}{more}")
+            needs, time = each["needs"] or "-", each["time"] or "-"
+            rows.append([each["name"], needs, time, f"{each['task']}{more}"])
+    text = aligned(rows)
     if others := [each["name"] for each in found if not each["fits"]]:
         text += ["", f"{'too large' if has_gb else 'need a GPU'}: {', '.join(others)}"]
     return [*text, "", f"details: {calling.program()} plan --recipe NAME"]

@@ -28,7 +28,7 @@ from unslothrl.export.serving import CPU_CACHE_GB, SERVER
 from unslothrl.files import expanded
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
-from unslothrl.text import for_terminal
+from unslothrl.text import aligned, for_terminal
 from unslothrl.tracking.run_folder import EVALS
 from unslothrl.weights import adapter_check
 from unslothrl.weights.base_model import cache_folder, say
@@ -184,9 +184,7 @@ def table(results: Mapping[str, Mapping[str, Any]]) -> list[str]:
             is_mean = len(both) > 1 and of_all and all(isinstance(v, int | float) for v in of_all)
             cells = [cell(each["results"][task], metric) for each in results.values()]
             rows.append([title, metric, *cells, str(paired(*both)) if is_mean else ""])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-    return [f"lm-eval {last['lm_eval_version']}; ± is the standard error", *lines]
+    return [f"lm-eval {last['lm_eval_version']}; ± is the standard error", *aligned(rows)]
 
 
 def cell(figures: Mapping[str, Any], metric: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from unslothrl.text import aligned
 from unslothrl.tracking.metrics import Points, duration, short
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.verdict import verdict
@@ -48,9 +49,4 @@ def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
 
 def listing(runs: Sequence[RunHistory]) -> list[str]:
     """The runs as lines of plain text, one a run."""
-    lines = table_of(runs)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    return aligned(table_of(runs))
