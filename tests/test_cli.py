@@ -55,7 +55,6 @@ BAD = [
     ("train lr=1e-5", ["lr=1e-5", "--NAME VALUE"]),
     ("--ray_port 6379", ["--ray_port is not an option", "ray start --head --port"]),
     ("--no_mask_truncated", ["set --objective.no_mask_truncated"]),
-    ("cluster", ["ray status"]),
     ("trian --lr 1e-3", ["'trian'", "Did you mean 'train'"]),
     ("--shuffle_rewards=yes", ["--shuffle_rewards", "--no_shuffle_rewards"]),
     ("--dataset one.jsonl two.jsonl", ["two.jsonl", "folder"]),

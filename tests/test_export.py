@@ -156,7 +156,6 @@ def test_a_run_as_gguf_with_its_modelfile(run, tmp_path, capsys):
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output link", "output link: it exists already"),
         ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
-        ("--adapter run --output run/adapters/v000009", "it would be an adapter of that run"),
     ],
 )
 def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):

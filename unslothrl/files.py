@@ -87,15 +87,15 @@ def documented(page: str) -> str:
     return next((file.read_text("utf-8") for file in found if file.is_file()), "")
 
 
-def existing(target: Path) -> Path:
-    """The nearest folder above, or file, that is there."""
-    return next(each for each in target.absolute().parents if each.exists())
+def existing(path: Path) -> Path:
+    """The nearest that is there, of a path and the folders above it."""
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 @contextmanager
 def staged(target: Path) -> Iterator[Path]:
     """A temporary folder, which becomes `target` when the block ends without an error."""
-    temporary = existing(target) / f".{target.name}.unfinished"
+    temporary = existing(target.parent) / f".{target.name}.unfinished"
     remove(temporary)  # of a process that was killed
     temporary.mkdir()
     try:

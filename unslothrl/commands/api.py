@@ -1,12 +1,4 @@
-"""Runs from Python, in a script or a notebook.
-
-    run = unslothrl.train(learner="grpo", dataset="problems.jsonl", reward=mine, max_steps=30)
-    run.metrics                    # a table, one row a step
-    run.rollouts(30)               # what the model wrote in a step
-    run.adapter                    # the folder of the newest adapter
-
-    for row in unslothrl.train(wait=False, max_steps=30):
-        print(row["step"], row["rollout/score"])
+"""Runs from Python, in a script or a notebook: docs/python-api.md.
 
 Options are those of the command line. A run is a process of its own, the command line's: it gives
 the same adapter bit for bit whatever else this process computes, and leaves no memory behind.
@@ -239,10 +231,10 @@ def _flags(options: Mapping[str, Any]) -> list[str]:
     """The flags of options by name; what is an object becomes a file that holds it."""
     flags: list[str] = []
     named = {f"objective.{k}": v for k, v in options.get("objective", {}).items()}
-    for name, value in {**options, **named}.items():
+    for name, value in {**options, "objective": None, **named}.items():
         if isinstance(value, bool):
             flags.append(f"--{name if value else off(name)}")
-        elif value is not None and name != "objective":
+        elif value is not None:
             flags += [f"--{name}={text}" for text in _texts(name, value)]
     return flags
 

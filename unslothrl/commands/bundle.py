@@ -21,7 +21,6 @@ from unslothrl.tracking.origin import ORIGIN
 from unslothrl.tracking.run_folder import CONFIG, ERROR, METRICS, SUMMARY
 
 MOST_BYTES = 64 << 10  # of a file: its end
-MARGIN = 16 << 10  # read before that, so that no secret is met by its second half alone
 MOST_LISTED, MOST_LOGS = 5_000, 20
 TEXTS = (CONFIG, ORIGIN, SUMMARY, "trackers.json", ERROR, METRICS)
 LOGS = (".log", ".err", ".out")
@@ -77,17 +76,15 @@ def file_line(path: Path, run: Path) -> str:
 
 
 def end_of(path: Path) -> str:
-    """The end of a regular file; "" for a link, a pipe, a folder, or what is not there. It is
-    cleaned before it is cut, with what was left out of it: see `MARGIN`."""
+    """The end of a regular file; "" for a link, a pipe, a folder, or what is not there. Its first
+    line, where it is not whole, may have lost the beginning of a secret, and is left out."""
     if path.is_symlink() or not path.is_file():
         return ""
     size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(0, size - MOST_BYTES - MARGIN))
-        text = clean(file.read(MOST_BYTES + MARGIN).decode("utf-8", "replace"))
-    if size > MOST_BYTES:  # the first line may have lost the beginning of a secret
-        text = CUT + text[-MOST_BYTES:].partition("\n")[2]
-    return text
+        file.seek(max(0, size - MOST_BYTES))
+        text = clean(file.read(MOST_BYTES).decode("utf-8", "replace"))
+    return CUT + text.partition("\n")[2] if size > MOST_BYTES else text
 
 
 def ray_logs(run: Path) -> list[Path]:

@@ -21,6 +21,7 @@ from unslothrl import sandbox as sandboxes
 from unslothrl.cluster.joining import object_store_bytes
 from unslothrl.config.parts import FIRST_WITH_BFLOAT16
 from unslothrl.errors import UserError
+from unslothrl.files import existing
 from unslothrl.system.machine import (
     Machine,
     available_ram_mb,
@@ -191,8 +192,7 @@ def shared_memory(machine: Machine) -> Check:
 
 def disk(name: str, folder: Path, enough_mb: int, setting: str) -> Check:
     """Of a folder that need not be there yet."""
-    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.is_dir())
-    free = free_mb(there)
+    there, free = existing(folder), free_mb(folder)
     small = f"enough for a small model; for others free some, or set {setting} elsewhere"
     return graded(
         name,
@@ -231,7 +231,7 @@ def trained_step() -> Check:
         ended = subprocess.run(
             [sys.executable, "-m", "unslothrl", *FLAGS.split(), folder],
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",
             cwd=folder,
             env={**os.environ, "PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"},

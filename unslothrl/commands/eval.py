@@ -133,7 +133,10 @@ def check_code(own: Mapping[str, Any], run: Path, flags: Mapping[str, Any]) -> N
     for name in [each for each in OF_CODE if each in own and each not in flags]:
         for text in own[name] if isinstance(own[name], tuple) else [own[name]]:
             for path in code_of(name, text or ""):
-                if not path.is_absolute() or is_within(path, run):
+                # by its name, or by what the name leads to
+                pairs = ((each(path), each(run)) for each in (os.path.abspath, os.path.realpath))
+                is_within = any(Path(file).is_relative_to(folder) for file, folder in pairs)
+                if is_within or not path.is_absolute():
                     raise UserError(
                         f"{name} {plain(str(path))}: code in the adapter's own folder, or by a "
                         f"relative path, is not run: read it, move it, and set --{name}"
@@ -146,13 +149,6 @@ def code_of(name: str, text: str) -> list[Path]:
     if name == PROGRAM:
         return [expanded(text)] if os.sep in text else []
     return [expanded(text[: found.end()]) for found in re.finditer(r"\.py(?=:|$)", text)]
-
-
-def is_within(path: Path, folder: Path) -> bool:
-    """Whether it lies there, by its name or by what the name leads to."""
-    return path.resolve().is_relative_to(folder.resolve()) or Path(
-        os.path.abspath(path)
-    ).is_relative_to(os.path.abspath(folder))
 
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:

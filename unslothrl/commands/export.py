@@ -15,11 +15,11 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import serving
-from unslothrl.files import expanded, is_file, staged
+from unslothrl.files import expanded, staged
 from unslothrl.rewards import model as judge
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import calling, card
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, RunFolder
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
 from unslothrl.weights.adapter_use import Use
@@ -57,10 +57,6 @@ def export(
         is_empty = target.is_dir() and not any(target.iterdir())
         if target.is_symlink() or (target.exists() and not is_empty):
             raise UserError(f"output {target}: it exists already: name a new folder")
-        if target.parent.name == ADAPTERS and is_file(target.parent.parent / CONFIG):
-            raise UserError(
-                f"output {target}: it would be an adapter of that run: name another folder"
-            )
         found = find(adapter, any_kind=to == ADAPTER)
         if push is not None:
             if push.count("/") != 1:
@@ -215,9 +211,8 @@ def compared(with_adapter: Any, model: Any, source: Source, shown: Path, what: s
 
 
 def likeness_line(what: str, alike: Any) -> str:
-    if alike.same_choice >= ROUNDED:
-        verdict = "rounding explains that"
-    else:
+    verdict = "rounding explains that"
+    if alike.same_choice < ROUNDED:
         verdict = "more than rounding explains: compare their answers before you use it"
     return (
         f"logits of the {what} and of the adapter over its 4-bit base, on {alike.prompts} prompts: "

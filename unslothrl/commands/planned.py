@@ -24,7 +24,6 @@ from unslothrl.tracking import calling
 from unslothrl.weights import shapes
 from unslothrl.weights.shapes import Shape
 
-STEP = 64  # tokens that a length is searched by
 RECOMMENDED = "grpo"  # the learner, where none is given
 OF_THE_PLAN = {"model", "learner", "fit", "recipe", "resume"}  # not repeated in what to paste
 NOT_MEASURED = "estimated"
@@ -108,12 +107,12 @@ def remedy(
     is; None where no length of `search.LEAST_NEW_TOKENS` or more does."""
     resources = Resources.of_machine(config, machine)
 
-    def fits(count: int) -> bool:
-        tried = search.with_length(config, STEP * count)
+    def fits(tokens: int) -> bool:
+        tried = search.with_length(config, tokens)
         tried = fit.with_engines(tried, given, shape, resources)
         return all(card.fits for card in place(tried, resources, shape=shape).cards)
 
-    found = STEP * search.most_that_fit((config.episode_tokens - 1) // STEP, fits)
+    found = search.longest_that_fits(config.episode_tokens - 1, fits)
     return {config.length_option: found} if found >= search.LEAST_NEW_TOKENS else None
 
 

@@ -31,10 +31,34 @@ Check = tuple[bool, str]  # whether options contradict each other, and what to d
 
 # What changes nothing
 
+CLIPPED = "clip_low clip_high clip_dual"
+WITH = (  # an option, values of it, and the options that then change nothing
+    ("select", ("all",), "topk"),
+    ("num_candidates", (1,), "shuffle_rewards"),
+    ("environment", (SINGLE_TURN,), "environment_options"),
+    ("turn_rewards", ("sum", "last"), "turn_discount"),
+    ("advantage", ("centred", "leave_one_out", "gae"), "advantage_std advantage_epsilon"),
+    ("ratio", ("one",), f"{CLIPPED} skip_threshold"),
+    ("clip", ("none",), CLIPPED),
+    ("clip", ("weight",), "clip_dual"),
+    ("kl", ("none",), "kl_estimator kl_coefficient"),
+    ("correction", ("none",), "correction_low correction_high"),
+    ("correction", ("truncated",), "correction_low"),
+    ("lr_schedule", ("constant",), "lr_floor"),
+    ("max_staleness", (0,), "partial_rollouts"),
+    ("eval_every", (0,), "eval_problems eval_candidates eval_temperature eval_top_p"),
+    ("number_of_actors", (0,), "min_actors learner_chunk_size actor_gpu_usage kv_cache_mb"),
+    ("engine", ("transformers",), "actor_gpu_usage kv_cache_mb"),
+    ("cluster", ("local",), "ray_address"),
+)
+
 
 def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple[bool, str, str]]:
     """-> (whether it is so, what, the options that then change nothing). `adapter`: the one that
     the run starts from, a `weights.adapter_check.Lora`, or None."""
+    for name, values, others in WITH:
+        value = getattr(config, name)
+        yield value in values, f"with {name} {value}", others
     is_embedded = config.dataset == EMBEDDED
     yield is_embedded, "with dataset embedded", "holdout prompt_column answer_column episodes"
     yield bool(config.eval_dataset), "with eval_dataset", "holdout"
@@ -46,52 +70,26 @@ def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple
     yield IN_LEARNER not in places, "without a reward model", "normalize_reward_model"
     yield config.resume is not None, "with resume", "run_name output_dir"
     yield not config.track, "without track", "project_name"
-
-    yield config.select == "all", "with select all", "topk"
     all_are_kept = config.topk == config.num_candidates
     yield all_are_kept, "with topk at num_candidates", "select"
-    yield config.num_candidates == 1, "with num_candidates 1", "shuffle_rewards"
     yield (
         not config.has_environment,
         "without environment or tools",
         "environment_options tools max_turns max_episode_tokens max_tool_calls environment_timeout "
         "environment_memory_mb environment_python turn_rewards turn_discount",
     )
-    is_single = config.environment == SINGLE_TURN
-    yield is_single, "with environment single_turn", "environment_options"
-    is_plain = config.turn_rewards != "discounted"
-    yield is_plain, "without turn_rewards discounted", "turn_discount"
-
-    advantage, clipped = config.advantage, "clip_low clip_high clip_dual"
-    is_std = advantage not in ("centred", "leave_one_out", "gae")
-    yield not is_std, f"with advantage {advantage}", "advantage_std advantage_epsilon"
-    no_critic = advantage != "gae"
+    no_critic = config.advantage != "gae"
     yield no_critic, "without advantage gae", "gamma gae_lambda critic_lr value_clip"
     # A rollout has one update, and no function of the user's (which leaves parts unset).
     is_first = config.updates_per_step == 1 and None not in (config.clip, config.ratio)
-    yield is_first, "with one update per rollout", f"{clipped} skip_threshold"
-    yield config.ratio == "one", "with ratio one", f"{clipped} skip_threshold"
-    yield config.clip == "none", "with clip none", clipped
-    yield config.clip == "weight", "with clip weight", "clip_dual"
-    yield config.kl == "none", "with kl none", "kl_estimator kl_coefficient"
-    yield config.correction == "none", "with correction none", "correction_low correction_high"
-    yield config.correction == "truncated", "with correction truncated", "correction_low"
-    yield config.lr_schedule == "constant", "with lr_schedule constant", "lr_floor"
-    yield config.max_staleness == 0, "without max_staleness", "partial_rollouts"
+    yield is_first, "with one update per rollout", f"{CLIPPED} skip_threshold"
     yield adapter is not None, "with an adapter", " ".join(LORA)
-    evaluation = "eval_problems eval_candidates eval_temperature eval_top_p"
-    yield config.eval_every == 0, "without eval_every", evaluation
-
     is_alone, is_vllm = config.number_of_actors == 0, config.engine == "vllm"
-    of_actors = "min_actors learner_chunk_size actor_gpu_usage kv_cache_mb"
-    yield is_alone, "without number_of_actors", of_actors
-    yield not is_vllm, "without engine vllm", "actor_gpu_usage kv_cache_mb"
     has_no_engine = is_alone and is_vllm and config.backend != "unsloth"
     yield has_no_engine, "without actors or backend unsloth", "engine"
     has_gpu = bool(machine.gpus) or config.ray_address is not None  # a cluster has one
     yield not has_gpu, "without a GPU", "actor_gpu_usage learner_gpu_usage offload fit"
     yield config.ray_address is not None, "with ray_address", "fit"
-    yield config.cluster == "local", "with cluster local", "ray_address"
 
 
 def unused(config: Config, machine: Machine, adapter: Any) -> dict[str, str]:

@@ -119,13 +119,10 @@ def _fit_stack(changes: Fitting, machine: Machine) -> None:
     if config.dtype == "auto":
         why = f"{old} has no bfloat16" if old else ""
         changes.set("dtype", "float16" if old else "bfloat16", why)
-    if config.engine == "auto" and old:
-        why = f"vLLM's 4-bit layers compute in bfloat16, which {old} lacks"
-        changes.set("engine", "transformers", why)
-    elif config.engine == "auto" and "vllm" in packages:
-        changes.set("engine", "vllm")
-    elif config.engine == "auto":
-        changes.set("engine", "transformers", f"vLLM for this machine is missing: {install}")
+    if config.engine == "auto":
+        why = "" if "vllm" in packages else f"vLLM for this machine is missing: {install}"
+        why = f"vLLM's 4-bit layers compute in bfloat16, which {old} lacks" if old else why
+        changes.set("engine", "transformers" if why else "vllm", why)
     elif config.engine == "vllm" and "vllm" not in packages:
         raise UserError(
             f"engine vllm is not installed for this machine: {install}; or --engine transformers"

@@ -14,7 +14,7 @@ completions of full length, the slowest, and of episodes with an environment, in
     turns x WAIT_S                                       until the environment has answered
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
@@ -59,20 +59,12 @@ class Store:
     """Host memory or the disk; `has_mb` is None where that is not known."""
 
     name: str
-    needed_mb: float
-    has_mb: float | None
+    needed_mb: int
+    has_mb: int | None
 
     @property
     def fits(self) -> bool:
         return self.has_mb is None or self.needed_mb <= self.has_mb
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "needed_mb": round(self.needed_mb),
-            "has_mb": self.has_mb and round(self.has_mb),
-            "fits": self.fits,
-        }
 
 
 @dataclass(frozen=True)
@@ -85,8 +77,8 @@ class Forecast:
         cls, placement: Placement, host_mb: float, disk_mb: float, machine: Machine
     ) -> "Forecast":
         """Of a run that takes so much of the machine's memory and disk."""
-        memory = Store("host memory", host_mb, machine.ram_mb or None)
-        return cls(placement, (memory, Store("disk", disk_mb, machine.disk_mb)))
+        memory = Store("host memory", round(host_mb), machine.ram_mb or None)
+        return cls(placement, (memory, Store("disk", round(disk_mb), machine.disk_mb)))
 
     @property
     def fits(self) -> bool:
@@ -110,7 +102,7 @@ class Forecast:
             "processes_without_a_card": [
                 of_process(process) for process in self.placement.processes if process.card is None
             ],
-            "stores": [store.to_json() for store in self.stores],
+            "stores": [{**asdict(store), "fits": store.fits} for store in self.stores],
         }
 
 

@@ -1,11 +1,5 @@
-"""Assigns the processes to GPUs and nodes, and divides each GPU among its processes.
-
-as many GPUs as processes, or more    a whole GPU each
-fewer, but more than learners         learners keep whole ones, actors share the rest evenly
-one, and one learner                  all share it: actors sleep while the learner updates
-none                                  CPU processes
-
-With `actor_tensor_parallel` an actor has that many whole GPUs of a node.
+"""Assigns the processes to GPUs and nodes, and divides each GPU among its processes: the table in
+docs/architecture.md ("Which process computes on which GPU").
 
 Each process is bound to its GPU (`variables.of_cards`), and on a cluster that was joined to its
 node, so GPUs may differ: see `cards_of`. Without GPUs, `assign_nodes` chooses the nodes. A
@@ -102,27 +96,25 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
         by_node = [[card for card in ordered if nodes[card] == node] for node in sorted({*nodes})]
         left_over = [card for its in by_node for card in its[: len(its) % each]]
         ordered = left_over + [card for its in by_node for card in its[len(its) % each :]]
-    best: tuple[tuple[float, int], list[int], list[Cards]] | None = None
+    ways: list[tuple[float, int, list[int], list[Cards]]] = []
     most = 0  # groups for actors
     for first in range(len(gpus) - learners + 1):
         own = ordered[first : first + learners]
         groups = groups_of([card for card in ordered if card not in own], gpus, nodes, each)
         most = max(most, len(groups))
-        if len(groups) < (actors if each > 1 else actors > 0):
-            continue
-        dealt = _for_actors(groups, gpus, actors, nodes)
-        shares = [size(gpus[group[0]]) / dealt.count(group) for group in dealt]
-        smallest = min([*shares, *(size(gpus[card]) for card in own)])
-        score = smallest, -len({nodes[card] for card in own})
-        if best is None or score > best[0]:
-            best = score, own, dealt
-    if best is None:
+        if len(groups) >= (actors if each > 1 else actors > 0):
+            dealt = _for_actors(groups, gpus, actors, nodes)
+            shares = [size(gpus[group[0]]) / dealt.count(group) for group in dealt]
+            smallest = min([*shares, *(size(gpus[card]) for card in own)])
+            ways.append((smallest, -len({nodes[card] for card in own}), own, dealt))
+    if not ways:
         raise UserError(
             f"number_of_learners {learners}: beside a GPU for each learner, {len(gpus)} GPUs hold "
             f"{most} of {actors} actors with {each} of one machine: lower --number_of_actors, "
             "--actor_tensor_parallel or --number_of_learners"
         )
-    return [(card,) for card in best[1]], best[2]
+    *_, own, dealt = max(ways, key=lambda way: way[:2])
+    return [(card,) for card in own], dealt
 
 
 def groups_of(

@@ -1,6 +1,8 @@
 """Settings that fit: the longest, the fastest, or what was asked for, lowered until it does."""
 
-from collections.abc import Callable, Iterator, Set
+import bisect
+import itertools
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +10,9 @@ from unslothrl.config.options import DEFAULT_NUM_SEQS, Config
 from unslothrl.planning.footprint import LEAST_SEQS
 
 LEAST_NEW_TOKENS = 256
+STEP = 64  # tokens that a length is searched by
+LONGEST = 131_072  # tokens, of a model whose context is not known
+POWERS_OF_2 = (DEFAULT_NUM_SEQS, 128, 64, 32, 16, 8, 4, 2, 1)
 FREE = frozenset(
     {"max_num_seqs", "train_batch_size", "num_candidates", "max_new_tokens", "max_episode_tokens"}
 )  # what a search may change
@@ -69,34 +74,23 @@ def largest(config: Config, fits: Callable[[Config], bool], limit: int | None) -
     """The longest completion or episode that fits, one sequence a micro-batch and `LEAST_SEQS`
     generated at once; `limit` is the model's context. None where not even 64 tokens fit."""
     small = replace(config, train_batch_size=1, max_num_seqs=LEAST_SEQS)
-    most = (limit or 131_072) - config.max_prompt_tokens
-    count = most_that_fit(most // 64, lambda count: fits(with_length(small, 64 * count)))
-    return with_length(small, 64 * count) if count else None
+    most = (limit or LONGEST) - config.max_prompt_tokens
+    tokens = longest_that_fits(most, lambda tokens: fits(with_length(small, tokens)))
+    return with_length(small, tokens) if tokens else None
 
 
-def most_that_fit(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 1 ... `most` that fits, by halves; 0 where none does."""
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+def longest_that_fits(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest of `STEP`, 2 `STEP` ... `most` tokens that fits; 0 where none does."""
+    counts = range(1, most // STEP + 1)
+    return STEP * bisect.bisect(counts, False, key=lambda count: not fits(STEP * count))
 
 
 def fastest(
     config: Config, fits: Callable[[Config], bool], limit: int | None = None
 ) -> Config | None:
     """The most sequences at once, then the largest micro-batch, that fit at the given lengths."""
-    for seqs in _powers(DEFAULT_NUM_SEQS):
-        for micro_batch in _powers(64):
-            tried = replace(config, max_num_seqs=seqs, train_batch_size=micro_batch)
-            if fits(tried):
-                return tried
+    for seqs, rows in itertools.product(POWERS_OF_2, POWERS_OF_2[2:]):
+        tried = replace(config, max_num_seqs=seqs, train_batch_size=rows)
+        if fits(tried):
+            return tried
     return None
-
-
-def _powers(most: int) -> Iterator[int]:
-    """`most`, its half, ..., 1."""
-    while most:
-        yield most
-        most //= 2

@@ -17,14 +17,13 @@ from unslothrl.planning import footprint
 from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Needs, Parts, gb, usable_mb
 from unslothrl.planning.forecast import Forecast
 from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan
-from unslothrl.planning.setting_search import most_that_fit
+from unslothrl.planning.setting_search import LONGEST, longest_that_fits
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
 
 NUMBER = 4  # bytes of a float32
 UNSLOTH, PEFT = "unsloth", "peft"
-STEP, LEAST_LENGTH = 64, 128  # tokens: what lengths are searched by, the least that is advised
-LONGEST = 131_072  # tokens, of a model whose context is not known
+LEAST_LENGTH = 128  # tokens, that is advised
 LARGEST_MICRO_BATCH = 64
 MANY_PAIRS = 1_000_000  # what data is taken to have that was not read
 # of TRL's kernel (kernels/chunked_logprob.py, trainer/utils.py): tokens and logits of a tile
@@ -207,13 +206,13 @@ def with_micro_batch(
 
 
 def longest(options: OfflineOptions, shape: Shape, gpu: Gpu) -> OfflineOptions | None:
-    """With micro-batches of a row as long as fit; None where not even `STEP` tokens do."""
+    """With micro-batches of a row as long as fit; None where not even 64 tokens do."""
     small = replace(options, train_batch_size=1)
-    count = most_that_fit(
-        (shape.context or LONGEST) // STEP,
-        lambda count: fits(replace(small, max_length=STEP * count), shape, gpu),
+    tokens = longest_that_fits(
+        shape.context or LONGEST,
+        lambda tokens: fits(replace(small, max_length=tokens), shape, gpu),
     )
-    return replace(small, max_length=STEP * count) if count else None
+    return replace(small, max_length=tokens) if tokens else None
 
 
 def remedy(

@@ -21,13 +21,10 @@ def use() -> None:
     """Starts this program again with `FOLDER` on the linker's path where that is needed: a process
     reads the variable once, when it starts."""
     path = os.environ.get(VARIABLE, "")
-    if is_installed() and str(FOLDER) not in path.split(":") and any(map(fits, drivers())):
+    is_needed = (FOLDER / "libcuda.so.1").exists() and str(FOLDER) not in path.split(":")
+    if is_needed and any(map(fits, drivers())):
         os.environ[VARIABLE] = ":".join(filter(None, [str(FOLDER), path]))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-
-
-def is_installed() -> bool:
-    return (FOLDER / "libcuda.so.1").exists()
 
 
 def fits(driver: tuple[str, str]) -> bool:

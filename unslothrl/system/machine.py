@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import platform
-import re
 import shutil
 import socket
 import subprocess
@@ -19,8 +18,9 @@ from pathlib import Path
 
 import psutil
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
-from unslothrl.files import home
+from unslothrl.files import existing, home
 from unslothrl.system.variables import CARD_LIMIT
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -134,8 +134,7 @@ def available_ram_mb() -> int:
 
 def free_mb(folder: Path) -> int:
     """Free space of the file system that holds `folder`, or would hold it once it is made."""
-    nearest = next(each for each in (folder, *folder.absolute().parents) if each.is_dir())
-    return shutil.disk_usage(nearest).free >> 20
+    return shutil.disk_usage(existing(folder)).free >> 20
 
 
 @functools.cache
@@ -229,11 +228,7 @@ def hub_answers(timeout_s: float = 2.0) -> bool:
 def installed() -> dict[str, str]:
     """Package -> version."""
     found = [(each.name, each.version) for each in importlib.metadata.distributions()]
-    return {normal(name): version for name, version in found if name}
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return {canonicalize_name(name): version for name, version in found if name}
 
 
 def requirements_of(name: str) -> list[str]:
@@ -246,7 +241,7 @@ def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator
     another version -> (what is wrong, what helps). What is not there the locks leave out."""
     for name, lines in wanted.items():
         for needed in map(Requirement, lines):
-            other, wants = normal(needed.name), needed.specifier
+            other, wants = canonicalize_name(needed.name), needed.specifier
             is_wanted = needed.marker is None or needed.marker.evaluate({"extra": ""})
             if is_wanted and other in found and not wants.contains(found[other], prereleases=True):
                 what = f"{name} {found[name]} needs {other}{wants}, got {found[other]}"
