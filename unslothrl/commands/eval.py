@@ -72,7 +72,9 @@ def evaluate(
         drawn = evaluation.draw(config, base, evals, policies, level, view)
     results = figures(config, drawn)
     if path is not None:
-        write_samples(path, drawn)
+        rows = [row for of, sets in drawn.items() for row in evaluation_rows(sets, policy=of)]
+        write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
+        write(path, b"".join(map(json_line, rows)))
     if as_json:
         said = {"adapter": str(found.folder), "sets": results}
         print(json.dumps(said, default=dataclasses.asdict))
@@ -231,10 +233,3 @@ def written_to(found: Found, output: str | None) -> Path | None:
         raise UserError(f"output {plain(output)} exists already: remove it, or set another")
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
-
-
-def write_samples(path: Path, drawn: Mapping[str, Mapping[str, list[Group]]]) -> None:
-    """A line of JSON for each completion. Raises OSError."""
-    rows = [row for name, of_sets in drawn.items() for row in evaluation_rows(of_sets, policy=name)]
-    write = write_whole if is_file(path) or not path.exists() else Path.write_bytes  # a pipe
-    write(path, b"".join(map(json_line, rows)))

@@ -1,6 +1,7 @@
 """`unslothrl plan`: what a run would take on a GPU, and the settings that fit it best; and
 `unslothrl recipes`: which recipes fit. As JSON, or as text for people."""
 
+import contextlib
 import difflib
 import json
 import re
@@ -64,7 +65,11 @@ def lines(report: Report) -> list[str]:
     if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
-    text += ["", *map(store_line, report["stores"])]
+    text.append("")
+    for store in report["stores"]:
+        of = "" if store["has_mb"] is None else f" of {gb(store['has_mb'])}"
+        too_little = "" if store["fits"] else ": TOO LITTLE"
+        text.append(f"{store['name']}: {gb(store['needed_mb'])}{of}{too_little}")
     for name, best in report["settings"].items():
         if best is None:
             has_gpu = bool(report["cards"])
@@ -78,7 +83,12 @@ def lines(report: Report) -> list[str]:
 def verdict(report: Report) -> list[str]:
     """Whether it fits, with what is needed and to spare, and the time of the run."""
     said = "fits" if report["fits"] else "DOES NOT FIT"
-    text = [f"{said}: {needs_line(gpu)}" for gpu in report["cards"]] or [said]
+    text = [] if report["cards"] else [said]
+    for gpu in report["cards"]:
+        # what is not needed makes a larger KV cache, with which more is generated at once
+        least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
+        rest = f", {gb(spare)} to spare" if spare >= 0 else ""
+        text.append(f"{said}: {gpu['name']} needs {gb(least)} of {gb(gpu['usable_mb'])}{rest}")
     if not report["fits"] and (lower := report["would_fit_with"]):
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
@@ -90,13 +100,6 @@ def verdict(report: Report) -> list[str]:
             "(roughly, by the speed of such GPUs)"
         )
     return text
-
-
-def needs_line(gpu: Mapping[str, Any]) -> str:
-    """What is not needed makes a larger KV cache, with which more is generated at once."""
-    least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
-    rest = f", {gb(spare)} to spare" if spare >= 0 else ""
-    return f"{gpu['name']} needs {gb(least)} of {gb(gpu['usable_mb'])}{rest}"
 
 
 def span(seconds: Sequence[float], times: int = 1) -> str:
@@ -119,12 +122,6 @@ def process_lines(process: Mapping[str, Any]) -> list[str]:
         rows.append([f"    {part}", *cells])
     rows.append(["    together", *(gb(sum(phase.values())) for phase in phases.values())])
     return aligned(rows, are_numbers=True)
-
-
-def store_line(store: Mapping[str, Any]) -> str:
-    needed, has = store["needed_mb"], store["has_mb"]
-    line = f"{store['name']}: {gb(needed)}" + ("" if has is None else f" of {gb(has)}")
-    return line if store["fits"] else f"{line}: TOO LITTLE"
 
 
 # Known models
@@ -176,7 +173,6 @@ def gb(mb: float) -> str:
 # Recipes, and which fit
 
 LARGER = 1.1  # times a GPU, a recipe is made for a larger one: a T4 of 16 GB has 15
-OF_THE_MACHINE = ("learner_gpu_usage", "run_name")  # options that a recipe leaves open
 
 
 def list_recipes(card: str | None, as_json: bool) -> None:
@@ -194,17 +190,14 @@ def recipe_report(name: str, machine: Machine) -> Report:
     header = RECIPES[name].read_text("utf-8").partition("\n\n")[0].splitlines()
     facts = {line[2:10].strip(): line[13:] for line in header}
     made_for = re.search(r"GPU.*?(\d+) GB|T4, (\d+) GB|with (\d+) and", facts["Hardware"])
-    notes: list[str] = []
-    time, needs = facts["Time"].partition(",")[0].partition(" (")[0], ""
-    try:
+    time, needs, fits = facts["Time"].partition(",")[0].partition(" (")[0], "", False
+    with contextlib.suppress(UserError):  # of one that cannot be placed
         report = plan_of(command, {"recipe": name}, machine)
-        notes, why_not = report["changed_to_fit"], refusal(report, machine)
+        fits = report["fits"] and bool(machine.gpus or report["model"] == EMBEDDED)
         if report["step_seconds"]:
             time = span(report["step_seconds"], report["steps"] or 1)
             time = time if report["steps"] else f"{time} a step"
         needs = " and ".join(gb(gpu["usable_mb"] - gpu["spare_mb"]) for gpu in report["cards"])
-    except UserError as error:
-        why_not = str(error)
     return {
         "name": name,
         "command": command,
@@ -213,21 +206,8 @@ def recipe_report(name: str, machine: Machine) -> Report:
         "task": facts["Task"],
         "needs": needs,
         "time": time,
-        "fits": not why_not,
-        "why_not": why_not,
-        "changes": [note for note in notes if note.split()[0] not in OF_THE_MACHINE],
+        "fits": fits,
     }
-
-
-def refusal(report: Report, machine: Machine) -> str:
-    """Why a run would not fit; "" where it does."""
-    if not machine.gpus and report["model"] != EMBEDDED:
-        return "no GPU"
-    for each in (*report["cards"], *report["stores"]):
-        if not each["fits"]:
-            has = each.get("usable_mb", each.get("has_mb"))
-            return f"{each['name']}: needs {gb(each['needed_mb'])}, has {gb(has)}"
-    return ""
 
 
 def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:

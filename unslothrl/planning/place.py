@@ -239,7 +239,7 @@ def _divide(
     is_shared = has_card and 0 < actors < len(processes)  # by a learner and actors
     left, plans = usable_share(processes[0].gpu), []
     for process in processes:
-        limits, share = limits_of_actor(config), left / max(1, actors)
+        limits, share = actor_alone(config).limits, left / max(1, actors)
         if process.kind == LEARNER:
             has_engine, share = has_card and config.learner_has_engine, left
             limits = EngineLimits(config.learner_gpu_usage) if has_engine else None
@@ -276,12 +276,8 @@ def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
     return config.learner_gpu_usage + beside_engine / learner.gpu.memory_mb
 
 
-def limits_of_actor(config: Config) -> EngineLimits | None:
-    if config.engine != "vllm":
-        return None
-    return EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
-
-
 def actor_alone(config: Config) -> ProcessPlan:
     """An actor that has the GPU that it finds, whatever its size, or a CPU to itself."""
-    return ProcessPlan(ACTOR, 0, limits=limits_of_actor(config))
+    is_vllm = config.engine == "vllm"
+    limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb) if is_vllm else None
+    return ProcessPlan(ACTOR, 0, limits=limits)
