@@ -160,24 +160,21 @@ def of_limits(config: Config) -> Iterator[Check]:
 
 def of_processes(config: Config) -> Iterator[Check]:
     """Options that need others."""
-    is_alone, is_local = config.number_of_actors == 0, config.cluster == "local"
-    no_actors, local = (is_alone, "without number_of_actors"), (is_local, "with cluster local")
-    transformers = (config.engine == "transformers", "with engine transformers")
-    no_critic = (config.advantage != "gae", "without advantage gae")
-    needed = {
-        "max_staleness": (local, no_actors),
-        "actor_tensor_parallel": (no_actors, local, transformers),
-        "freeze_steps": (no_critic,),
-    }
-    for name, reasons in needed.items():
-        value, entry = getattr(config, name), OPTIONS[name]
-        flag = in_full(name, entry.metadata["group"])
-        for is_so, why in reasons:
-            yield (
-                is_so and value != entry.default,
-                f"{name} {value} is not possible {why}: change --{why.split()[1]}, or leave "
-                f"--{flag} out",
-            )
+    for name, other, is_wrong in (
+        ("max_staleness", "cluster", config.cluster == "local"),
+        ("max_staleness", "number_of_actors", config.number_of_actors == 0),
+        ("actor_tensor_parallel", "number_of_actors", config.number_of_actors == 0),
+        ("actor_tensor_parallel", "cluster", config.cluster == "local"),
+        ("actor_tensor_parallel", "engine", config.engine == "transformers"),
+        ("freeze_steps", "advantage", config.advantage != "gae"),
+    ):
+        value = getattr(config, name)
+        flag, change = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
+        yield (
+            is_wrong and value != OPTIONS[name].default,
+            f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
+            f"--{change}, or leave --{flag} out",
+        )
 
 
 def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
