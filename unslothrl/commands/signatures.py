@@ -124,10 +124,9 @@ def data(command: str, source: str, json: bool, **flags: Any) -> None:
     """
     from unslothrl.commands.data import describe
 
-    of = command_of(command, flags)
-    if source == EMBEDDED and of == RUN.command and "recipe" not in flags:
+    if source == EMBEDDED and command == RUN.command and "recipe" not in flags:
         flags.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
-    describe(of, {**flags, "dataset": source}, json)
+    describe(command_of(command, flags), {**flags, "dataset": source}, json)
 
 
 def command_of(command: str, flags: Mapping[str, Any]) -> str:
