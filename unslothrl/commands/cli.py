@@ -70,8 +70,6 @@ def answer(arguments: list[str]) -> int:
         arguments = ["train", "--learner", flag, *arguments[1:]]
     elif arguments[0] in WITH_STAGES and arguments[1:2] and arguments[1] in TABLES:
         arguments = [" ".join(arguments[:2]), *arguments[2:]]
-    if arguments[0] == "cluster":  # of earlier versions
-        return refuse("cluster is no longer a command: use `ray status`, or Ray's dashboard")
     if arguments.count("--dataset") > 1 and arguments[0] != "eval":  # the last would count alone
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
@@ -87,23 +85,18 @@ def answer(arguments: list[str]) -> int:
 def usage_message(error: Any) -> str:
     """What Click refused of the command line, with our own hint where Click has none."""
     if isinstance(error, click.exceptions.NoSuchCommand):
-        error = click.exceptions.NoSuchCommand(error.command_name, possibilities=HELPS)
+        near = click.exceptions.NoSuchCommand(error.command_name, possibilities=HELPS)
+        return near.format_message().rstrip(".")
     said = error.format_message().rstrip(".")
     if "does not take a value" in said:
         off = names.off(error.option_name.lstrip("-"))
         return f"{said}: write it alone, or --{off} to turn it off"
-    ctx = getattr(error, "ctx", None)
-    if ctx is None:
-        return said
-    if isinstance(error, click.NoSuchOption):
-        flags = [
-            flag.lstrip("-")
-            for each in ctx.command.params
-            for flag in (*each.opts, *each.secondary_opts)
-        ]
-        command = ctx.command_path.partition(" ")[2]
-        return names.unknown(error.option_name.lstrip("-"), flags, command)
-    return f"{said}: {EXTRA}" if "unexpected extra argument" in said else f"{said}: see --help"
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        command = error.ctx.command
+        flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
+        known = [flag.lstrip("-") for flag in flags]
+        return names.unknown(error.option_name.lstrip("-"), known, str(command.name))
+    return f"{said}: {EXTRA if 'unexpected extra argument' in said else 'see --help'}"
 
 
 def refuse(message: str, code: int = USAGE) -> int:

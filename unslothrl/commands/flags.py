@@ -143,22 +143,16 @@ class GroupedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
-        of_table: dict[str, TableOption] = {}
+        brief: dict[str, tuple[str, str]] = {}  # of those of the table
         for parameter in self.get_params(ctx):
-            group = "Options"
-            if isinstance(parameter, TableOption):
-                of_table[str(parameter.name)], group = parameter, parameter.group
-            if (record := parameter.get_help_record(ctx)) and (
-                group == "Options" or ctx.meta.get(ALL)
-            ):
-                groups.setdefault(group, []).append(record)
-        if of_table and not ctx.meta.get(ALL):
-            shown = EVERYDAY if len(of_table) > MANY else of_table
-            groups["Everyday options"] = [
-                (of_table[name].opts[0], in_brief(of_table[name].help or ""))
-                for name in shown
-                if name in of_table
-            ]
+            record, group = parameter.get_help_record(ctx), getattr(parameter, "group", None)
+            if record and group and not ctx.meta.get(ALL):
+                brief[str(parameter.name)] = (parameter.opts[0], in_brief(record[1]))
+            elif record:
+                groups.setdefault(group or "Options", []).append(record)
+        if brief:
+            shown = EVERYDAY if len(brief) > MANY else brief
+            groups["Everyday options"] = [brief[name] for name in shown if name in brief]
         for name, records in groups.items():
             with formatter.section(name):
                 formatter.write_dl(records)
@@ -203,14 +197,13 @@ def command(
         }
         return function(**mine, **flags)
 
-    said = f"Describe all {len(options)} options by group."
     whole = click.Option(
         ["--help-all"],
         is_flag=True,
         is_eager=True,
         expose_value=False,
         callback=print_all,
-        help=said,
+        help=f"Describe all {len(options)} options by group.",
     )
     flags = [flag(each, table, defaults.get(each)) for each in options]
     parameters = [*own, *flags, *([whole] if flags else [])]

@@ -248,20 +248,17 @@ def eval_(
     output: str | None, suite: str | None, suite_folder: str | None, json: bool, **flags: Any,
 ) -> None:  # fmt: skip
     """Compare an adapter with its base, with intervals: pass@k, majority vote."""
+    chosen = named_adapter(run, adapter)
     if suite:
         from unslothrl.commands.suites import evaluate as benchmark
 
-        given = {"n": n, "dataset": dataset or None, **flags}
-        given = {name: value for name, value in given.items() if value is not None}
-        return benchmark(
-            named_adapter(run, adapter), suite, suite_folder, given, base, output, json
-        )
-    from unslothrl.commands.eval import evaluate as figures
+        flags |= {name: value for name, value in (("n", n), ("dataset", dataset)) if value}
+        benchmark(chosen, suite, suite_folder, flags, base, output, json)
+    else:
+        from unslothrl.commands.eval import evaluate as figures
 
-    flags |= {} if n is None else {"eval_candidates": n}
-    figures(
-        named_adapter(run, adapter), dataset, flags, with_base=base, output=output, as_json=json
-    )
+        flags |= {"eval_candidates": n} if n else {}
+        figures(chosen, dataset, flags, with_base=base, output=output, as_json=json)
 
 
 @takes(
