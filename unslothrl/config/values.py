@@ -55,6 +55,11 @@ class Table:
         own = names.in_full(name, self.options[name].metadata["group"])
         return [own, *(alias for alias, of in names.ALIASES.items() if of == name)]
 
+    @property
+    def flags(self) -> list[str]:
+        """All spellings of all options."""
+        return [spelled for name in self.options for spelled in self.spellings(name)]
+
 
 RUN = Table(Config, "train")
 
@@ -64,9 +69,8 @@ def read_value(
 ) -> Any:
     """`value` in the option's own type and limits; a flag's may be text. UserError with `where`."""
     if name not in table:
-        flags = [spelled for each in table.options for spelled in table.spellings(each)]
         dashes = "--" if is_flag else ""
-        raise UserError(where + names.unknown(name, flags, table.command, dashes))
+        raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)
