@@ -89,7 +89,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     assert cli.main(FAST.split()) == 1
     out, err = capfd.readouterr()
     (said,) = err.splitlines()
-    for part in (f"KeyError: 'lost' (test_failures.py, line {line})", "runs/x/error.txt", "bundle"):
+    for part in (f"KeyError: 'lost' (test_failures.py, line {line})", "runs/x/error.txt"):
         assert part in said
     assert f"resume: {calling.command('--resume', 'runs/x')}" in out.splitlines()
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")

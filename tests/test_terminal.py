@@ -335,4 +335,3 @@ def test_what_fills_a_card_says_what_to_lower(tmp_path):
     error = type("OutOfMemoryError", (RuntimeError,), {})  # as torch's, by its name
     said = str(unexpected(error("CUDA out of memory. Tried to allocate"), folder))
     assert "lower --train_batch_size" in said and "error.txt" in said
-    assert f"bundle {shlex.quote(str(folder.path))}` makes an archive" in said

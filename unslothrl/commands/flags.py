@@ -33,7 +33,7 @@ COMMANDS = {  # in the order in which they are needed
     "Before a run": ("doctor", "recipes", "plan", "data", "score"),
     "Train": ("train", "sft", "dpo", "rm"),
     "Use what was trained": ("chat", "ask", "eval", "export"),
-    "Look into runs": ("report", "bundle"),
+    "Look into runs": ("report",),
 }
 PROGRAM = "Reinforcement learning on your own GPU that tells you whether it worked."
 EPILOG = (
@@ -83,9 +83,6 @@ export --to gguf --gguf-type q8_0 --output my-gguf
 report
 report runs
 report runs/<run> runs/<another> --output both.html
-bundle
-bundle runs/<run>
-bundle runs/<run> --output problem.tar.gz
 """  # three of each command; an objective's name trains with it
 
 

@@ -318,14 +318,3 @@ def doctor(self_test: bool, json: bool) -> int:
     from unslothrl.commands.doctor import doctor as run
 
     return run(self_test, json)
-
-
-@takes(
-    argument("run", "A run's folder; default: the newest run.", "[RUN]", required=False),
-    option("--output", "Archive to write; default: <run>-bundle.tar.gz here.", "FILE"),
-)
-def bundle(run: str | None, output: str | None) -> None:
-    """Make an archive of a run for a bug report: without secrets, prompts and completions."""
-    from unslothrl.commands.bundle import bundle as write
-
-    write(run or newest_run(), output)

@@ -389,6 +389,5 @@ def unexpected(
         )
     with contextlib.suppress(OSError):  # a full disk
         path = folder.write_error(error)
-        hint = f"`{calling.command('bundle', folder.path)}` makes an archive for a bug report"
-        said += f": the full traceback is in {path}; {hint}"
+        said += f": the full traceback is in {path}"
     return RunError(said)
