@@ -58,7 +58,10 @@ def read_pins(text):
 
 
 def digest(*paths):
-    return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+    """Of the lines that are no comments: a lock's header says nothing of what is installed."""
+    lines = [line for path in paths for line in path.read_bytes().splitlines()]
+    said = b"\n".join(line for line in lines if not line.startswith(b"#"))
+    return hashlib.sha256(said).hexdigest()[:16]
 
 
 def state(folder, kind, lock_digest, project_digest):
@@ -279,6 +282,8 @@ def run(options):
         python, faults = check(kind, cards, now)
         for fault in faults:
             print(machine.fault_line(fault), file=sys.stderr)
+        if options.check and not faults:
+            say("nothing prevents the installation")
         if faults or options.check:
             return 2 if faults else 0
         if now in WHY_ANEW:
