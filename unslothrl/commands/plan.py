@@ -60,12 +60,15 @@ def lines(report: Report) -> list[str]:
     text = [*verdict(report), "", f"{report['title']} ({report['note']})"]
     text += report["changed_to_fit"]
     for gpu in report["cards"]:
-        text += ["", f"{gpu['name']}: {gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"]
+        takes = f"takes {gb(gpu['needed_mb'])} of {gb(gpu['usable_mb'])} usable"
+        text += ["", f"{gpu['name']}: {takes}, with a KV cache as large as there is room for"]
         text += [line for process in gpu["processes"] for line in process_lines(process)]
     if without := report["processes_without_a_card"]:
         text += ["", "no GPU: everything is in the host's memory"]
         text += [line for process in without for line in process_lines(process)]
     text.append("")
+    if report["download_mb"]:
+        text.append(f"download: {gb(report['download_mb'])} of model, if it is not there yet")
     for store in report["stores"]:
         of = "" if store["has_mb"] is None else f" of {gb(store['has_mb'])}"
         too_little = "" if store["fits"] else ": TOO LITTLE"
@@ -85,10 +88,10 @@ def verdict(report: Report) -> list[str]:
     said = "fits" if report["fits"] else "DOES NOT FIT"
     text = [] if report["cards"] else [said]
     for gpu in report["cards"]:
-        # what is not needed makes a larger KV cache, with which more is generated at once
         least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
-        rest = f", {gb(spare)} to spare" if spare >= 0 else ""
-        text.append(f"{said}: {gpu['name']} needs {gb(least)} of {gb(gpu['usable_mb'])}{rest}")
+        rest = f", {gb(spare)} to spare, for a larger KV cache" if spare >= 0 else ""
+        needs = f"needs at least {gb(least)} of {gb(gpu['usable_mb'])}"
+        text.append(f"{said}: {gpu['name']} {needs}{rest}")
     if not report["fits"] and (lower := report["would_fit_with"]):
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
@@ -97,7 +100,7 @@ def verdict(report: Report) -> list[str]:
         whole = f", {steps} steps {span(report['step_seconds'], steps)}" if steps else ""
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
-            "(roughly, by the speed of such GPUs)"
+            "(roughly, by GPUs of its size; evaluations come on top)"
         )
     return text
 

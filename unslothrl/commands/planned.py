@@ -15,13 +15,14 @@ from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
+from unslothrl.planning.footprint import MB
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
-from unslothrl.weights import shapes
+from unslothrl.weights import base_model, shapes
 from unslothrl.weights.shapes import Shape
 
 RECOMMENDED = "grpo"  # the learner, where none is given
@@ -46,6 +47,12 @@ def shape_of(model: str) -> Shape:
 
 def note(shape: Shape) -> str:
     return NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}"
+
+
+def download_mb(model: str, shape: Shape) -> int:
+    """Of a model that is on the hub: a checkpoint in 4 bits, or one that is quantised here."""
+    size = shape.weight_bytes() if "4bit" in model else shape.parameters() * shapes.HALF
+    return round(size / MB) if base_model.is_on_hub(model) else 0
 
 
 # Reinforcement learning
@@ -78,7 +85,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         **seconds,
         "steps": forecast.steps_of(config),
         "would_fit_with": None if fits else remedy(*tried),
-        "settings": settings_of(*tried),
+        "settings": {} if "recipe" in given else settings_of(*tried),
+        "download_mb": download_mb(config.model, shape),
         "note": note(shape),
     }
 
@@ -157,7 +165,8 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "steps": options.max_steps,
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
-        "settings": stage_settings(stage, options, shape, gpu),
+        "settings": {} if "recipe" in given else stage_settings(stage, options, shape, gpu),
+        "download_mb": download_mb(options.model, shape),
         "note": note(shape),
     }
 
