@@ -16,7 +16,7 @@ from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
 from unslothrl.data.columns import attempt
 from unslothrl.data.files import PickedRows, Rows
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, KNOWS
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
 from unslothrl.offline.examples import ExampleColumns
@@ -119,7 +119,7 @@ def look(config: Config) -> Report:
     found = list(renderer.tasks(name, rendering.numbered(looked_at), skipped))
     rendering.check_usable(f"dataset {name}", skipped, len(found), limit)
     evals, not_evaluated = tasks.evals_of(options, renderer, held_out)
-    notes = []
+    notes = [KNOWS] * (config.model == EMBEDDED != config.dataset)
     answers = [task.answer.strip() for task in found]
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"

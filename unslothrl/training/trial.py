@@ -22,7 +22,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPE
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, KNOWS
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
@@ -160,6 +160,7 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
     ]
     if config.model == EMBEDDED:
         lines.append(f"options that are not set: recipe {EMBEDDED_RECIPE}")
+        lines += [KNOWS] * (config.dataset != EMBEDDED)
     lines += notes
     if config.max_staleness:
         lines.append(
