@@ -108,12 +108,14 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run", None)
     with pytest.raises(UserError, match="output folder exists already"):
-        written_to(found, "folder")
+        written_to(found, "folder", ())
     with pytest.raises(OSError, match="file"):
-        written_to(found, "file/x.jsonl")
-    assert written_to(found, "new/x.jsonl") == Path("new/x.jsonl")
-    assert written_to(found, None) == tmp_path / "run" / "evals" / "v000001.jsonl"
-    assert written_to(Found(tmp_path / "adapter", None, None), None) is None
+        written_to(found, "file/x.jsonl", ())
+    assert written_to(found, "new/x.jsonl", ()) == Path("new/x.jsonl")
+    evals = tmp_path / "run" / "evals"
+    assert written_to(found, None, ()) == evals / "v000001.jsonl"
+    assert written_to(found, None, ["a/b", "c"]) == evals / "v000001-a_b-c.jsonl"
+    assert written_to(Found(tmp_path / "adapter", None, None), None, ()) is None
 
 
 def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, capsys):

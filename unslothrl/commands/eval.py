@@ -4,7 +4,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def evaluate(
     its run; writes every completion to `output`, by default into its run's folder. UserError."""
     found = find(adapter)
     config, notes = config_of(found, datasets, flags)
-    path = written_to(found, output)
+    path = written_to(found, output, sources.eval_sources(datasets) if datasets else ())
     options = data_options(config)
     config = replace(config, adapter=None)  # nothing is trained
     machine = Machine.detect()
@@ -222,12 +222,14 @@ def table(name: str, result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def written_to(found: Found, output: str | None) -> Path | None:
-    """The file that the completions are written to, in a folder that is made. UserError for one
-    that is there; OSError where there can be none: before anything is generated."""
+def written_to(found: Found, output: str | None, sets: Iterable[str]) -> Path | None:
+    """The file that the completions are written to, named after `sets` if they are not its run's,
+    in a folder that is made. UserError for an output that is there; OSError: before anything is
+    generated."""
     if output is None and found.run is None:
         return None
-    own = (found.run or Path()) / EVALS / f"{found.folder.name}.jsonl"
+    name = re.sub(r"[^\w.@-]", "_", "-".join([found.folder.name, *sets]))[:100]
+    own = (found.run or Path()) / EVALS / f"{name}.jsonl"
     path = own if output is None else expanded(output)
     if output is not None and (is_folder(path) or (is_file(path) and path.stat().st_size)):
         raise UserError(f"output {plain(output)} exists already: remove it, or set another")

@@ -112,6 +112,8 @@ def _choose(text: str) -> Chosen:
 def meant(text: str) -> str:
     """A reward near what was written: other systems write NAME:WEIGHT and MODULE:FUNCTION."""
     name, _, rest = text.partition(":")
+    if text.endswith(".py"):
+        return f"{text}:FUNCTION"
     if rest and name in builtin.names():
         return f"{name}={rest}"
     if rest and is_file(expanded(f"{name}.py")):
