@@ -61,7 +61,7 @@ BAD = [
     ("--dataset one.jsonl --dataset two.jsonl", ["--dataset is given twice", "a folder"]),
     ("chat x What is 1", ["What is 1", "between quotes"]),
     ("--reward boxed:0.5", ["'boxed:0.5'", "set --reward boxed=0.5"]),
-    ("--reward mine.py", ["set --reward mine.py:FUNCTION"]),
+    ("--reward mine.py", ["mine.py:FUNCTION"]),
     (f"--reward {FILE}:reward", ["set --reward", "test_cli.py:reward"]),
     ("--reward accuracy=0 --reward format=0", ["every weight is 0"]),
     (f"--system_prompt {THIS}", ["is a file", "$(cat"]),

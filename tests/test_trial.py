@@ -60,12 +60,13 @@ def refused(tmp_path, capsys):
     few(
         [
             ("typo", "NameError: name 'lenght' is not defined (mine.py, line 3)"),
+            ("nothing", "returned no number: None (mine.py, line 8)"),
             ("column", "missing 1 required positional argument: 'level'"),
             ("short", "returned no list of 2: [1.0] (mine.py, line 6)"),
-            ("nothing", "returned no number: None (mine.py, line 8)"),
             ("messages", "'Text' object has no attribute 'pop' (mine.py, line 11)"),
             ("later", "NameError: name 'undefined' is not defined (mine.py, line 13)"),
-        ]
+        ],
+        2,
     ),
 )
 def test_a_reward_that_fails_whatever_it_reads(function, said, refused, tmp_path):
