@@ -155,7 +155,7 @@ def test_an_address_where_nobody_listens():
     store, address = listen("127.0.0.1")
     del store
     with pytest.raises(
-        RunError, match=r"learner 1 of 2 waited for the others without success \(\w"
+        RunError, match=r"1 of 2 waited for the others without success \(\w"
     ):
         Exchange(1, 2, address, deadline_s=0.5)
 
