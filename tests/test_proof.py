@@ -7,6 +7,7 @@ import pytest
 
 from unslothrl.commands import cli
 from unslothrl.tracking import origin, proof
+from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -34,8 +35,12 @@ def run(tmp_path):
     return folder
 
 
+def checks_of(path):
+    return proof.checks(RunHistory.read(RunFolder(path)))
+
+
 def found(run):
-    return {check.name: (check.passed, check.figure) for check in proof.checks(run)}
+    return {check.name: (check.passed, check.figure) for check in checks_of(run)}
 
 
 def test_a_sound_run(run, capsys):
@@ -81,4 +86,4 @@ def test_an_adapter_that_training_began_with_counts_from_there(run):
 def test_a_run_of_an_earlier_version_has_no_record(tmp_path):
     (tmp_path / "config.toml").write_text("")
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1}) + "\n")
-    assert not [check for check in proof.checks(tmp_path) if check.passed is False]
+    assert not [check for check in checks_of(tmp_path) if check.passed is False]

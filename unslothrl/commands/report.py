@@ -1,7 +1,8 @@
 """Writes the report of a run, compares runs, or lists the runs in a folder."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from unslothrl.errors import UserError
@@ -25,18 +26,26 @@ def report(names: Sequence[str], output: str | None = None) -> None:
             raise UserError(f"report {plain(str(folders[0]))}: no run there: give a run's folder")
         lines = listing([listed(path) for path in runs])
     else:
-        try:
+        with naming_damage():
             lines = [str(written(folders, output))]
-        except WRONG as error:
-            raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
     print("\n".join(map(for_terminal, lines)))
 
 
 def prove(names: Sequence[str]) -> int:
     """Prints the checks of runs. -> the exit code: 1 where one has failed."""
-    found = [check for path in map(folder_of, names) for check in proof.checks(path)]
+    with naming_damage():
+        runs = [RunHistory.read(RunFolder(path)) for path in map(folder_of, names)]
+        found = [check for run in runs for check in proof.checks(run)]
     print("\n".join(for_terminal(check.line) for check in found))
     return int(any(check.passed is False for check in found))
+
+
+@contextmanager
+def naming_damage() -> Iterator[None]:
+    try:
+        yield
+    except WRONG as error:
+        raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:

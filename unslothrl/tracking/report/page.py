@@ -72,7 +72,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         figures=figures,
         charted={metric for drawn in figures.values() for each in drawn for metric in each.metrics},
         examples=flipped(only) if only else [],
-        proof=checks(only.folder.path) if only and only.status != "running" else [],
+        proof=checks(only) if only and only.status != "running" else [],
         has_rollouts=bool(data["steps"] or data["evals"]),
         **(of_comparison(runs) if only is None else of_run(only)),
     )
