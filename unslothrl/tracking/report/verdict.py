@@ -120,7 +120,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         return Verdict(HACKED, f"{rose}: {said}", number, tone)
     entropy = run.ends("train/entropy", 2 * LEAST) or (0.0, math.inf)
     has_frozen = entropy[1] <= min(0.2 * entropy[0], 0.1) and after < 0.9
-    if is_down or has_frozen or signs.collapse(run):
+    has_collapsed = any(sign.rule.test is signs.collapse for sign in signs.found(run))
+    if is_down or has_frozen or has_collapsed:
         why = "" if is_down else f", and {'entropy is gone' if has_frozen else 'the reward fell'}"
         return Verdict(COLLAPSED, f"Collapsed: {said}{why}", number, tone)
     return Verdict(FLAT, f"No clear change: {said}", number)
