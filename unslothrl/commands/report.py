@@ -7,11 +7,11 @@ from pathlib import Path
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
-from unslothrl.text import for_terminal, one_line, plain
+from unslothrl.text import aligned, for_terminal, one_line, plain
 from unslothrl.tracking import proof
 from unslothrl.tracking.report.history import DAMAGED, RunHistory, read_all
-from unslothrl.tracking.report.listing import cells, listing
 from unslothrl.tracking.report.page import write_page, write_report
+from unslothrl.tracking.report.verdict import cells, table_of
 from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
@@ -24,7 +24,7 @@ def report(names: Sequence[str], output: str | None = None) -> None:
     if len(folders) == 1 and not is_run(folders[0]):
         if not (runs := runs_in(folders[0])):
             raise UserError(f"report {plain(str(folders[0]))}: no run there: give a run's folder")
-        lines = listing([listed(path) for path in runs])
+        lines = aligned(table_of([listed(path) for path in runs]))
     else:
         with naming_damage():
             lines = [str(written(folders, output))]

@@ -25,10 +25,9 @@ from unslothrl.tracking.proof import checks
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures, chart_of
 from unslothrl.tracking.report.history import RunHistory
-from unslothrl.tracking.report.listing import table_of
 from unslothrl.tracking.report.problems import evaluations, flipped, is_clear
 from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
-from unslothrl.tracking.report.verdict import verdict
+from unslothrl.tracking.report.verdict import table_of, verdict
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
