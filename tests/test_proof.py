@@ -16,7 +16,7 @@ GAPS = {"train/sampler_gap/actor-0": 0.002, "train/sampler_gap/actor-1": 0.004}
 
 @pytest.fixture
 def run(tmp_path):
-    """Three steps; actor-1 is started again before the third, which takes 7 s longer."""
+    """Three steps; actor-1 is started again before the third."""
     reward = tmp_path / "mine.py"
     reward.write_text("def reward(completion): return 1.0\n")
     folder = tmp_path / "run"
@@ -25,9 +25,8 @@ def run(tmp_path):
     (folder / "data.json").write_text('{"train": "4 problems, abcd"}')
     code = {str(reward): origin.hash_of(reward)}
     origin.record(folder, base={"weights": "0123"}, code=code)
-    for step, seconds in enumerate((3.0, 3.0, 10.0), 1):
-        row = {"step": step, "timing/step_s": seconds, "reward/failed": 1, **GAPS}
-        RunFolder(folder).log(row)
+    for step in (1, 2, 3):
+        RunFolder(folder).log({"step": step, "timing/step_s": 3.0, "reward/failed": 1, **GAPS})
     for step, process in ((0, "learner-0"), (0, "actor-0"), (0, "actor-1"), (2, "actor-1")):
         changed = None if process == "learner-0" else 8
         row = {"step": step, "process": process, "base": "b", "changed_by_adapter": changed}
@@ -51,7 +50,7 @@ def test_a_sound_run(run, capsys):
     )  # fmt: skip
     assert checks["everything is trained"][0] and checks["one base"][0] and checks["grader"][0]
     failures = checks["failures"][1]
-    assert failures == "1 processes started again (7 s lost), 3 rewards failed, 0 updates skipped"
+    assert failures == "1 processes started again, 3 rewards failed, 0 updates skipped"
     assert checks["exports"] == (None, "none yet")
     assert cli.main(["report", "--proof", str(run)]) == 0
     assert capsys.readouterr().out.count("\n") == len(checks)

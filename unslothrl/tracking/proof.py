@@ -11,7 +11,6 @@ from safetensors import deserialize
 
 from unslothrl.files import newest_numbered, read_object
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import duration
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.weights.adapter import WEIGHTS_FILE
@@ -101,14 +100,9 @@ def failures(run: RunHistory) -> Found:
     """Processes that were started again, what rewards raised, updates that changed nothing."""
     again = Counter(row["process"] for row in run.starts)
     restarts = sum(count - 1 for count in again.values()) - len(run.begun.resumes) * len(again)
-    steps = dict(run.points("timing/step_s"))
-    usual = statistics.median(steps.values()) if steps else 0.0
-    during = {row["step"] + 1 for row in run.starts if row["step"]} & steps.keys()
-    lost = sum(max(0.0, steps[step] - usual) for step in during)
-    said = [f"{max(0, restarts)} processes started again ({duration(lost)} lost)"]
     failed, skipped = sum(run.values("reward/failed")), sum(run.values("train/skipped_updates"))
-    said += [f"{failed:.0f} rewards failed", f"{skipped:.0f} updates skipped"]
-    return None, ", ".join(said)
+    said = f"{max(0, restarts)} processes started again, {failed:.0f} rewards failed"
+    return None, f"{said}, {skipped:.0f} updates skipped"
 
 
 def grader(run: RunHistory) -> Found:
