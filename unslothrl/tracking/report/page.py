@@ -10,7 +10,6 @@ import base64
 import hashlib
 import threading
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
 
 
 def asset(name: str) -> str:
-    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
 def text(value: Any) -> Markup:

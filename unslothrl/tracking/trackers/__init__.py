@@ -87,19 +87,18 @@ class Trackers:
 
     def __init__(
         self,
-        names: Sequence[str] = (),
-        folder: Path = Path(),
-        config: Mapping[str, Any] | None = None,
-        note: Callable[[str], None] = print,
+        names: Sequence[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        note: Callable[[str], None],
     ):
         """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
-        self.names, self.folder, self.config = wanted(names), folder, config or {}
-        self.note = note
+        self.names, self.folder, self.config, self.note = wanted(names), folder, config, note
         self.threads: list[TrackerThread] = []
 
     def start(self, resumed_at: int | None = None) -> None:
         """Begins the run in every tracker, or goes on after a step."""
-        ids = run_ids(self.folder, self.names) if self.names else {}
+        ids = run_ids(self.folder, self.names)
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
             self.threads.append(TrackerThread(name, partial(load(name).start, run)))
