@@ -7,6 +7,7 @@ import pytest
 
 from unslothrl.commands import cli
 from unslothrl.tracking import origin, proof
+from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 
@@ -15,7 +16,7 @@ GAPS = {"train/sampler_gap/actor-0": 0.002, "train/sampler_gap/actor-1": 0.004}
 
 @pytest.fixture
 def run(tmp_path):
-    """Three steps; actor-1 is started again before the third, which takes 7 s longer."""
+    """Three steps; actor-1 is started again before the third."""
     reward = tmp_path / "mine.py"
     reward.write_text("def reward(completion): return 1.0\n")
     folder = tmp_path / "run"
@@ -24,9 +25,8 @@ def run(tmp_path):
     (folder / "data.json").write_text('{"train": "4 problems, abcd"}')
     code = {str(reward): origin.hash_of(reward)}
     origin.record(folder, base={"weights": "0123"}, code=code)
-    for step, seconds in enumerate((3.0, 3.0, 10.0), 1):
-        row = {"step": step, "timing/step_s": seconds, "reward/failed": 1, **GAPS}
-        RunFolder(folder).log(row)
+    for step in (1, 2, 3):
+        RunFolder(folder).log({"step": step, "timing/step_s": 3.0, "reward/failed": 1, **GAPS})
     for step, process in ((0, "learner-0"), (0, "actor-0"), (0, "actor-1"), (2, "actor-1")):
         changed = None if process == "learner-0" else 8
         row = {"step": step, "process": process, "base": "b", "changed_by_adapter": changed}
@@ -34,8 +34,12 @@ def run(tmp_path):
     return folder
 
 
+def checks_of(path):
+    return proof.checks(RunHistory.read(RunFolder(path)))
+
+
 def found(run):
-    return {check.name: (check.passed, check.figure) for check in proof.checks(run)}
+    return {check.name: (check.passed, check.figure) for check in checks_of(run)}
 
 
 def test_a_sound_run(run, capsys):
@@ -46,7 +50,7 @@ def test_a_sound_run(run, capsys):
     )  # fmt: skip
     assert checks["everything is trained"][0] and checks["one base"][0] and checks["grader"][0]
     failures = checks["failures"][1]
-    assert failures == "1 processes started again (7 s lost), 3 rewards failed, 0 updates skipped"
+    assert failures == "1 processes started again, 3 rewards failed, 0 updates skipped"
     assert checks["exports"] == (None, "none yet")
     assert cli.main(["report", "--proof", str(run)]) == 0
     assert capsys.readouterr().out.count("\n") == len(checks)
@@ -81,4 +85,4 @@ def test_an_adapter_that_training_began_with_counts_from_there(run):
 def test_a_run_of_an_earlier_version_has_no_record(tmp_path):
     (tmp_path / "config.toml").write_text("")
     (tmp_path / "metrics.jsonl").write_text(json.dumps({"step": 1}) + "\n")
-    assert not [check for check in proof.checks(tmp_path) if check.passed is False]
+    assert not [check for check in checks_of(tmp_path) if check.passed is False]

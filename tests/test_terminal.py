@@ -1,18 +1,12 @@
 """What a run prints beside its figures: samples, advice, stages, how it goes on."""
 
 import io
-import os
 import re
-import shlex
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from fakes import completed
-from rich.cells import cell_len
 from rich.console import Console
 
 from unslothrl.config.options import Config
@@ -298,36 +292,6 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
         "reward: 1 x accuracy + 0.1 x format + 0.2 x tags",
         "data: problems without end to train on, 0 to evaluate on (test), 1 to evaluate on (hard)",
     ]
-
-
-ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|38|48)[;m]")
-FLAGS = (
-    "--number_of_actors 0 --engine transformers --cluster local --max_steps 2 --batch_size 4 "
-    "--eval_problems 4 --eval_candidates 2"
-)
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_run_in_a_narrow_terminal_without_colour(tmp_path):
-    """No line of a step is wider than the terminal, and what takes long has said what it does."""
-    command = [sys.executable, "-m", "unslothrl", *FLAGS.split(), "--output_dir", str(tmp_path)]
-    unset = ("COLUMNS", "JPY_PARENT_PID", "COLAB_RELEASE_TAG", "FORCE_COLOR")
-    variables = {name: value for name, value in os.environ.items() if name not in unset}
-    variables |= {"TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[1]), "NO_COLOR": "1"}
-    done = subprocess.run(
-        ["script", "-qec", f"stty cols 40; {shlex.join(command)}", "/dev/null"],
-        stdin=subprocess.DEVNULL, capture_output=True, text=True, env=variables,
-    )  # fmt: skip
-    written = done.stdout
-    assert done.returncode == 0 and COLOUR.search(written) is None, written
-    for said in ("loading learner 0", "evaluation", "update", "sample"):
-        assert said in written, said
-    lines = re.split(r"[\r\n]+", ESCAPE.sub("", written))
-    steps = [line for line in lines if line.startswith("step ")]
-    assert len(steps) > 1 and max(map(cell_len, steps)) <= 40
-    assert written.count("\x1b[?25l") == written.count("\x1b[?25h")  # the cursor is back
 
 
 def test_what_fills_a_card_says_what_to_lower(tmp_path):

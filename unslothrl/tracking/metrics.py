@@ -92,17 +92,13 @@ def short(value: float | None) -> str:
     if not is_number(value):
         return "-"
     size = abs(value)
-    if size >= 1e7:
+    if size >= 1e7 or 0 < size < 1e-3:
         return f"{value:.1e}"
-    if isinstance(value, int) or size >= 1000:
+    if isinstance(value, int) or size >= 100:
         return f"{value:,.0f}"
-    if size >= 100:
-        return f"{value:.0f}"
-    if size >= 10:
-        return f"{value:.1f}"
-    if size >= 0.1 or value == 0:
-        return f"{value:.3f}"
-    return f"{value:.4f}" if size >= 1e-3 else f"{value:.1e}"
+    if 0 < size < 0.1:
+        return f"{value:.4f}"
+    return f"{value:.1f}" if size >= 10 else f"{value:.3f}"
 
 
 class Timer:

@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from unslothrl.errors import RunError
@@ -90,24 +89,18 @@ class Profiler:
         if self.ticks:
             self.armed.discard(self.part_name)
             name = f"{self.process}-{self.part_name}"
-            recording = Recording(name, seconds, trace_of(running), table_of(running))
-            self.recordings.append(recording)
+            self.recordings.append(recorded(name, seconds, running))
 
 
-def trace_of(running: Any) -> bytes:
-    """The file that Perfetto and chrome://tracing open."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.json.gz"
-        running.export_chrome_trace(str(path))
-        return path.read_bytes()
-
-
-def table_of(running: Any) -> str:
-    """The operators with the most own time, on the device where it was used, else on the CPU."""
+def recorded(name: str, seconds: float, running: Any) -> Recording:
+    """Its table is sorted by the time on the device where one was used, else on the CPU."""
     events = running.key_averages()
     on_device = any(event.self_device_time_total for event in events)
     key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
-    return events.table(sort_by=key, row_limit=MOST_OPERATORS)
+    with tempfile.NamedTemporaryFile(suffix=".json.gz") as file:
+        running.export_chrome_trace(file.name)
+        trace = file.read()
+    return Recording(name, seconds, trace, events.table(sort_by=key, row_limit=MOST_OPERATORS))
 
 
 class Profile:

@@ -1,21 +1,18 @@
 """What a run proves of itself, by what its folder has recorded: a line for each check, with its
 figure. The report lists them, and `unslothrl report --proof` prints them."""
 
-import json
 import statistics
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
+
+from safetensors import deserialize
 
 from unslothrl.files import newest_numbered, read_object
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import duration, is_number
-from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import ADAPTERS, CHECKS, CONFIG, DATA_FILE, RunFolder
+from unslothrl.tracking.report.history import RunHistory
+from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.weights.adapter import WEIGHTS_FILE
 from unslothrl.weights.starting_adapter import START
 
@@ -24,8 +21,7 @@ GAP, NOISE = "train/sampler_gap", 0.1  # nats per token; above it two policies a
 HASH = 12  # letters of one that is shown
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     name: str
     passed: bool | None  # None: nothing was recorded, or it is for information
     figure: str
@@ -36,33 +32,8 @@ class Check:
         return f"{said:<6} {self.name}: {self.figure}"
 
 
-class Recorded:
-    """What a run's folder holds."""
-
-    def __init__(self, folder: Path):
-        self.path, self.folder = folder, RunFolder(folder)
-        self.origin = origin.read(folder)
-
-    @cached_property
-    def rows(self) -> list[dict[str, Any]]:
-        return self.folder.read_metrics(lambda damaged: None)
-
-    @cached_property
-    def found(self) -> list[dict[str, Any]]:
-        """Of checks.jsonl."""
-        return read_jsonl(self.path / CHECKS, lambda damaged: None)
-
-    @cached_property
-    def starts(self) -> list[dict[str, Any]]:
-        return [row for row in self.found if "process" in row]
-
-    def of(self, metric: str) -> list[float]:
-        return [row[metric] for row in self.rows if is_number(row.get(metric))]
-
-
-def checks(folder: Path) -> list[Check]:
+def checks(run: RunHistory) -> list[Check]:
     """Every check of a run, in the order in which they are shown."""
-    run = Recorded(folder)
     return [Check(name, *check(run)) for name, check in ALL.items()]
 
 
@@ -70,7 +41,7 @@ Found = tuple[bool | None, str]
 UNKNOWN: Found = (None, "not recorded")
 
 
-def adapter_acts(run: Recorded) -> Found:
+def adapter_acts(run: RunHistory) -> Found:
     """Of the canaries at every start of a process that generates."""
     changed = [row["changed_by_adapter"] for row in run.starts if row.get("changed_by_adapter")]
     if not changed:
@@ -81,18 +52,18 @@ def adapter_acts(run: Recorded) -> Found:
     return min(changed) >= LEAST_CHANGED, f"{said} completions, and each version was read back"
 
 
-def one_base(run: Recorded) -> Found:
+def one_base(run: RunHistory) -> Found:
     held = {row["base"] for row in run.starts if row.get("base")}
-    parts = ", ".join(f"{name} {value[:HASH]}" for name, value in run.origin.base.items())
+    parts = ", ".join(f"{name} {value[:HASH]}" for name, value in run.begun.base.items())
     if not held:
         return (None, parts) if parts else UNKNOWN
     return len(held) == 1, f"every process holds {', '.join(sorted(held))} ({parts})"
 
 
-def sampler_gap(run: Recorded) -> Found:
+def sampler_gap(run: RunHistory) -> Found:
     """The engine's log-probabilities are those of what is trained."""
     names = sorted({name for row in run.rows for name in row if name.startswith(f"{GAP}/")})
-    by_name = {name: values for name in (names or [GAP]) if (values := run.of(name))}
+    by_name = {name: values for name in (names or [GAP]) if (values := run.values(name))}
     if not by_name:
         return UNKNOWN
     said = ", ".join(
@@ -103,12 +74,13 @@ def sampler_gap(run: Recorded) -> Found:
     return max(map(max, by_name.values())) < NOISE, f"{said} nats per token"
 
 
-def all_is_trained(run: Recorded) -> Found:
+def all_is_trained(run: RunHistory) -> Found:
     """A LoRA's B begins at 0, or as in the starting adapter, and stays so without a gradient."""
-    newest = newest_numbered(run.path / ADAPTERS, "v")
+    folder = run.folder.path
+    newest = newest_numbered(folder / ADAPTERS, "v")
     if newest is None or not (newest / WEIGHTS_FILE).is_file():
         return UNKNOWN
-    tensors, start = tensors_of(newest), run.path / START
+    tensors, start = tensors_of(newest), folder / START
     first = tensors_of(start) if start.is_dir() else {}
     pairs = [name for name in tensors if "lora_B" in name]
     moved = [
@@ -119,69 +91,60 @@ def all_is_trained(run: Recorded) -> Found:
 
 
 def tensors_of(adapter: Path) -> dict[str, bytes]:
-    """The tensors of an adapter's safetensors file by name, in the bytes of whatever type."""
+    """The tensors of an adapter by name, in the bytes of whatever type."""
     content = (adapter / WEIGHTS_FILE).read_bytes()
-    begin = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:begin])
-    places = {name: each["data_offsets"] for name, each in header.items() if name != "__metadata__"}
-    return {name: content[begin + first : begin + end] for name, (first, end) in places.items()}
+    return {name: tensor["data"] for name, tensor in deserialize(content)}
 
 
-def failures(run: Recorded) -> Found:
+def failures(run: RunHistory) -> Found:
     """Processes that were started again, what rewards raised, updates that changed nothing."""
     again = Counter(row["process"] for row in run.starts)
-    restarts = sum(count - 1 for count in again.values()) - len(run.origin.resumes) * len(again)
-    steps = {row["step"]: row["timing/step_s"] for row in run.rows if row.get("timing/step_s")}
-    usual = statistics.median(steps.values()) if steps else 0.0
-    during = {row["step"] + 1 for row in run.starts if row["step"]} & steps.keys()
-    lost = sum(max(0.0, steps[step] - usual) for step in during)
-    said = [f"{max(0, restarts)} processes started again ({duration(lost)} lost)"]
-    failed, skipped = sum(run.of("reward/failed")), sum(run.of("train/skipped_updates"))
-    said += [f"{failed:.0f} rewards failed", f"{skipped:.0f} updates skipped"]
-    return None, ", ".join(said)
+    restarts = sum(count - 1 for count in again.values()) - len(run.begun.resumes) * len(again)
+    failed, skipped = sum(run.values("reward/failed")), sum(run.values("train/skipped_updates"))
+    said = f"{max(0, restarts)} processes started again, {failed:.0f} rewards failed"
+    return None, f"{said}, {skipped:.0f} updates skipped"
 
 
-def grader(run: Recorded) -> Found:
+def grader(run: RunHistory) -> Found:
     """What decided which completions are right, and that it is still the same."""
-    config = run.path / CONFIG
-    options = tomllib.loads(config.read_text("utf-8")) if config.is_file() else {}
-    rewards = options.get("reward") or []
-    version = run.origin.versions.get("answercheck")
+    rewards = run.options.get("reward") or []
+    version = run.begun.versions.get("answercheck")
     said = [", ".join(rewards), *([f"answercheck {version}"] if version else [])]
-    now = {file: origin.hash_of(Path(file)) for file in run.origin.code if Path(file).is_file()}
-    changed = [Path(file).name for file in now if now[file] != run.origin.code[file]]
-    said += [f"{Path(file).name} {value[:HASH]}" for file, value in run.origin.code.items()]
+    now = {file: origin.hash_of(Path(file)) for file in run.begun.code if Path(file).is_file()}
+    changed = [Path(file).name for file in now if now[file] != run.begun.code[file]]
+    said += [f"{Path(file).name} {value[:HASH]}" for file, value in run.begun.code.items()]
     said += [f"{name} has changed since" for name in changed]
     return not changed, "; ".join(filter(None, said))
 
 
-def data(run: Recorded) -> Found:
-    if not (run.path / DATA_FILE).is_file():
+def data(run: RunHistory) -> Found:
+    file = run.folder.path / DATA_FILE
+    if not file.is_file():
         return UNKNOWN
-    prints: Mapping[str, str] = read_object(run.path / DATA_FILE)
+    prints: Mapping[str, str] = read_object(file)
     return None, ", ".join(f"{name} {value}" for name, value in prints.items())
 
 
-def resumes(run: Recorded) -> Found:
+def resumes(run: RunHistory) -> Found:
     said = [
         f"after step {each.step} on {each.date}" + "".join(f", {change}" for change in each.changes)
-        for each in run.origin.resumes
+        for each in run.begun.resumes
     ]
     return None, "; ".join(said) or "none"
 
 
-def exports(run: Recorded) -> Found:
+def exports(run: RunHistory) -> Found:
     """Their logits, from the adapter's and from the base's; a copy of the base is not written."""
     said = [
         f"{row['kind']}: logits {row['from_adapter']:.2g} from the adapter's, "
         f"{row['from_base']:.2g} from the base's"
-        for row in run.found
+        for row in run.checks
         if "export" in row
     ]
     return (True, "; ".join(said)) if said else (None, "none yet")
 
 
-ALL: dict[str, Callable[[Recorded], Found]] = {
+ALL: dict[str, Callable[[RunHistory], Found]] = {
     "the adapter acts": adapter_acts,
     "sampler and learner agree": sampler_gap,
     "everything is trained": all_is_trained,

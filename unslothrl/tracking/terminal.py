@@ -294,5 +294,5 @@ class Terminal:
 
 def can_redraw(console: Console) -> bool:
     """Whether the output is a terminal that can move its cursor."""
-    isatty = getattr(console.file, "isatty", lambda: False)()
-    return isatty and not console.is_dumb_terminal and not any(n in os.environ for n in NOTEBOOKS)
+    is_screen = console.file.isatty() and not console.is_dumb_terminal
+    return is_screen and not any(name in os.environ for name in NOTEBOOKS)

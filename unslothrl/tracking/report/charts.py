@@ -5,7 +5,6 @@ values, which the page's script reads out where a pointer is. `page.html` puts t
 """
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -96,7 +95,7 @@ class Figure(NamedTuple):
     strokes: Sequence[Stroke]
     heights: Sequence[tuple[float, str]]  # percent from the top, label
     steps: Sequence[tuple[float, float]]  # percent from the left, label
-    values: str  # JSON
+    values: Mapping[str, Any]  # for the script: steps, and by curve its values
     about: str = ""
     metrics: Sequence[str] = ()  # whose addresses lead here
 
@@ -259,7 +258,7 @@ def figure(
         "curves": [[each.get(step) for step in steps] for each in known],
     }
     named = [(name, short(each[-1][1]), colour) for name, (colour, each) in curves.items()]
-    return Figure(title, named, strokes, heights, ends_of_steps, compact(carried))
+    return Figure(title, named, strokes, heights, ends_of_steps, carried)
 
 
 def heatmap(name: str, found: Solved) -> Figure:
@@ -289,15 +288,11 @@ def heatmap(name: str, found: Solved) -> Figure:
         [(f"heat heat{level}", path, "c0") for level, path in enumerate(paths, 1) if path],
         heights if len(heights) <= MOST_LABELS else [heights[0], heights[-1]],
         [(0.0, 1), (100.0, len(found.problems))],
-        compact(carried),
+        carried,
         "A column is a problem, sorted by when it is first solved by half of its completions; "
         f"a row is an evaluation. {found.said} A column that turns pale was forgotten.",
         ("heatmap",),
     )
-
-
-def compact(carried: Mapping[str, Any]) -> str:
-    return json.dumps(carried, separators=(",", ":"))
 
 
 def path(x: Sequence[float], y: Sequence[float], each: str = "L") -> str:

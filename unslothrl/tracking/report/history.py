@@ -9,17 +9,11 @@ from typing import Any
 from unslothrl.config.toml_files import COMMAND, read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import (
-    Points,
-    Row,
-    eval_sets,
-    is_number,
-    mean,
-    series,
-)
+from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean, series
 from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
-from unslothrl.tracking.run_folder import CONFIG, EVALS, LOCK, RunFolder, is_free
+from unslothrl.tracking.rows import read_jsonl
+from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, LOCK, RunFolder, is_free
 
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
@@ -80,6 +74,15 @@ class RunHistory:
     def sets(self) -> list[str]:
         """The names of the evaluation sets."""
         return eval_sets(self.rows)
+
+    @cached_property
+    def checks(self) -> list[dict[str, Any]]:
+        """What processes found of themselves at each start, and what was found of each export."""
+        return read_jsonl(self.folder.path / CHECKS, lambda damaged: None)
+
+    @property
+    def starts(self) -> list[dict[str, Any]]:
+        return [row for row in self.checks if "process" in row]
 
     @cached_property
     def evaluations(self) -> dict[int, Scores]:

@@ -1,16 +1,15 @@
 """The page of a run, or of several that are compared: one file, which needs no network.
 
 Model output is hostile: `page.html` escapes all that it is given, and characters are made visible
-that would hide, move or reverse others. What the script shows is JSON inside an element that no
-browser runs, and the content security policy allows this script by its hash, and no text to become
-markup (trusted types; browsers that do not know them ignore that).
+that would hide, move or reverse others. What the script shows is JSON, without < or >, inside an
+element that no browser runs, and the content security policy allows this script by its hash, and no
+text to become markup (trusted types; browsers that do not know them ignore that).
 """
 
 import base64
 import hashlib
 import threading
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,10 @@ from unslothrl.tracking.proof import checks
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.charts import all_figures, chart_of
 from unslothrl.tracking.report.history import RunHistory
-from unslothrl.tracking.report.listing import table_of
 from unslothrl.tracking.report.problems import evaluations, flipped, is_clear
-from unslothrl.tracking.report.rollout_data import browser_data, encoded_json, visible
-from unslothrl.tracking.report.verdict import verdict
+from unslothrl.tracking.report.rollout_data import ENCODER, browser_data, visible
+from unslothrl.tracking.report.verdict import table_of, verdict
+from unslothrl.tracking.rows import json_text
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 
 WRITING = threading.Lock()  # a run writes its page in a thread, and at its end
@@ -55,12 +54,13 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     environment = Environment(
         autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.policies["json.dumps_function"] = lambda value, **_: json_text(value, ENCODER)
     page = environment.from_string(asset("page.html")).render(
         title=", ".join(run.name for run in runs),
         style=Markup(style),
         script=Markup(script),
         digest=digest,
-        data=Markup(encoded_json(data)),
+        data=data,
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
@@ -72,7 +72,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         figures=figures,
         charted={metric for drawn in figures.values() for each in drawn for metric in each.metrics},
         examples=flipped(only) if only else [],
-        proof=checks(only.folder.path) if only and only.status != "running" else [],
+        proof=checks(only) if only and only.status != "running" else [],
         has_rollouts=bool(data["steps"] or data["evals"]),
         **(of_comparison(runs) if only is None else of_run(only)),
     )
@@ -81,7 +81,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
 
 
 def asset(name: str) -> str:
-    return (resources.files(__package__) / name).read_text(encoding="utf-8")
+    return Path(__file__).with_name(name).read_text("utf-8")
 
 
 def text(value: Any) -> Markup:

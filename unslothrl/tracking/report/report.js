@@ -134,18 +134,18 @@
   }
 
   const FILTERS = {
-    all: () => true,
-    wrong: (prompt) => prompt.right === 0,
-    right: (prompt) => prompt.right === prompt.candidates.length,
-    mixed: (prompt) => prompt.right > 0 && prompt.right < prompt.candidates.length,
-    truncated: (prompt) => prompt.truncated,
+    all: { label: "all prompts", keeps: () => true },
+    wrong: { label: "all wrong", keeps: (prompt) => prompt.right === 0 },
+    right: { label: "all right", keeps: (prompt) => prompt.right === prompt.candidates.length },
+    mixed: { label: "some right", keeps: ({ right, candidates }) => right > 0 && right < candidates.length },
+    truncated: { label: "truncated", keeps: (prompt) => prompt.truncated },
   };
   const ORDERS = {
-    drawn: () => 0,
-    improved: (prompt) => -prompt.improved,
-    longest: (prompt) => -prompt.longest,
-    lowest: (prompt) => prompt.reward,
-    highest: (prompt) => -prompt.reward,
+    drawn: { label: "as sampled", by: () => 0 },
+    improved: { label: "most improved", by: (prompt) => -prompt.improved },
+    longest: { label: "longest", by: (prompt) => -prompt.longest },
+    lowest: { label: "lowest reward", by: (prompt) => prompt.reward },
+    highest: { label: "highest reward", by: (prompt) => -prompt.reward },
   };
   const wanted = () => find("search").value.trim().toLowerCase();
   const about = (prompt) =>
@@ -162,10 +162,10 @@
         (parts) => parts.some((part) => part.toLowerCase?.().includes(text)),
       );
     return prompts
-      .filter(FILTERS[find("filter").value])
+      .filter(FILTERS[find("filter").value].keeps)
       .filter((prompt) => order !== "improved" || prompt.improved !== undefined)
       .filter((prompt) => !text || has(prompt))
-      .sort((a, b) => ORDERS[order](a) - ORDERS[order](b));
+      .sort((a, b) => ORDERS[order].by(a) - ORDERS[order].by(b));
   }
 
   function draw() {
@@ -271,9 +271,10 @@
 
   // Where each shade begins; what is below the first is white. Advantages are of their prompt's largest.
   const KEYS = {
-    gaps: { unit: 1e4, edges: [0.02, 0.05, 0.1, 0.3, 1], said: "|learner - sampler|, nats" },
-    logprobs: { unit: 100, edges: [0.5, 1, 2, 3, 5], said: "-log-probability, nats" },
-    advantages: { edges: [-1, -0.5, 0, 0.5, 1], said: "advantage, of the largest" },
+    "": { label: "nothing", edges: [], said: "" },
+    gaps: { label: "sampler gap", unit: 1e4, edges: [0.02, 0.05, 0.1, 0.3, 1], said: "|learner - sampler|, nats" },
+    logprobs: { label: "log-probability", unit: 100, edges: [0.5, 1, 2, 3, 5], said: "-log-probability, nats" },
+    advantages: { label: "advantage", edges: [-1, -0.5, 0, 0.5, 1], said: "advantage, of the largest" },
   };
   const tint = (colour, share) => `rgba(${colour},${(0.75 * Math.min(1, share)).toFixed(2)})`;
   const shade = (by, value) => by === "advantages"
@@ -282,8 +283,7 @@
 
   function key() {
     const by = find("colour").value;
-    const steps = by ? KEYS[by].edges : [];
-    find("key").replaceChildren(by && KEYS[by].said, ...steps.map((edge) => {
+    find("key").replaceChildren(KEYS[by].said, ...KEYS[by].edges.map((edge) => {
       const made = element("span", {}, by === "advantages" ? short(edge) : `from ${edge}`);
       made.style.backgroundColor = shade(by, edge);
       return made;
@@ -340,11 +340,14 @@
     return true;
   }
 
+  for (const [id, choices] of Object.entries({ filter: FILTERS, order: ORDERS, colour: KEYS })) {
+    find(id).append(...Object.entries(choices).map(([value, { label }]) => new Option(label, value)));
+    find(id).addEventListener("change", draw);
+  }
   find("slider").max = everything.length - 1;
   find("slider").addEventListener("input", (event) => select(Number(event.target.value)));
   find("previous").addEventListener("click", () => select(index - 1));
   find("next").addEventListener("click", () => select(index + 1));
-  for (const id of ["filter", "order", "colour"]) find(id).addEventListener("change", draw);
   find("search").addEventListener("input", draw);
   const tell = (token) => {
     document.querySelector(".told")?.classList.remove("told");

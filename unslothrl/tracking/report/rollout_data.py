@@ -81,7 +81,7 @@ def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, An
     for every, *length in LENGTHS:
         chosen = [(groups[at][:MOST_COMPLETIONS], asked[at]) for at in places[::every]]
         prompts = [prompt(group, question, *length) for group, question in chosen]
-        if len(encoded_json(prompts)) <= most:
+        if len(json_text(prompts, ENCODER)) <= most:
             break
     return {
         "name": name,
@@ -91,12 +91,6 @@ def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, An
         "traced": bool(tokens),
         "prompts": prompts,
     }
-
-
-def encoded_json(value: Any) -> str:
-    """JSON that may stand in a page: ASCII, no < or >, no line ends."""
-    text = json_text(value, ENCODER)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def grouped(rows: Rows) -> list[list[Mapping[str, Any]]]:

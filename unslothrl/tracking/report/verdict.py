@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from unslothrl.algorithms.estimates import Difference
-from unslothrl.tracking.metrics import is_number, mean, short
+from unslothrl.tracking.metrics import duration, is_number, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.history import LEAST, RunHistory
 from unslothrl.tracking.report.problems import difference, is_clear
@@ -120,7 +120,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         return Verdict(HACKED, f"{rose}: {said}", number, tone)
     entropy = run.ends("train/entropy", 2 * LEAST) or (0.0, math.inf)
     has_frozen = entropy[1] <= min(0.2 * entropy[0], 0.1) and after < 0.9
-    if is_down or has_frozen or signs.collapse(run):
+    has_collapsed = any(sign.rule.test is signs.collapse for sign in signs.found(run))
+    if is_down or has_frozen or has_collapsed:
         why = "" if is_down else f", and {'entropy is gone' if has_frozen else 'the reward fell'}"
         return Verdict(COLLAPSED, f"Collapsed: {said}{why}", number, tone)
     return Verdict(FLAT, f"No clear change: {said}", number)
@@ -151,3 +152,40 @@ def spoken(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+# Runs as the lines of a table: what they trained, how they ended, and their verdicts
+
+LISTED = {  # column -> figure, of the first evaluation set where it has none
+    "reward": "reward/mean", "pass@1": "pass@1", "held-out loss": "loss",
+    "tokens right": "token_accuracy", "pairs right": "accuracy",
+}  # fmt: skip
+
+
+def cells(run: RunHistory) -> dict[str, str]:
+    """A run in a line of a table, by column. Of curves the first and the last value."""
+    timed = run.values("timing/step_s")
+    curves = {}
+    for column, figure in LISTED.items():
+        names = [figure, *(f"eval/{name}/{figure}" for name in run.sets)]
+        points = next(filter(None, map(run.points, names)), [])
+        ends = points[:1] + points[1:][-1:]
+        curves[column] = " -> ".join(short(value) for _, value in ends) or "-"
+    return {
+        "run": run.name,
+        "status": run.status,
+        "verdict": verdict(run).kind,
+        "started": run.begun.started or "-",
+        "method": str(run.options.get("learner", "-")) if run.is_rl else run.kind,
+        "model": str(run.options.get("model", "-")),
+        "steps": str(len(timed)),
+        "time": duration(sum(timed)),
+        **curves,
+    }
+
+
+def table_of(runs: Sequence[RunHistory]) -> list[list[str]]:
+    """The lines of a table of runs, its heading first, without columns that say nothing."""
+    lines = [cells(run) for run in runs]
+    columns = [name for name in lines[0] if any(each[name] != "-" for each in lines)]
+    return [columns, *([each[name] for name in columns] for each in lines)]

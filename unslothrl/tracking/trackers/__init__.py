@@ -5,7 +5,7 @@ A module has `start(run: TrackedRun)`, which gives a tracker, and may have `prob
 why it cannot be used although it is installed, or None. A tracker is one run there:
 
     log(step, metrics)      numbers of a step; 0 is the evaluation before the first
-    samples(step, rows)     a few completions of an evaluation, as `sample_rows` has them
+    samples(step, rows)     a few completions of an evaluation, at least one: see `sample_rows`
     close(status)           finished, interrupted or failed
 
 Every method is called in the same thread, and may raise or take long.
@@ -39,7 +39,7 @@ PROJECT = "unslothrl"  # where runs are put unless anything names another
 IDS = "trackers.json"  # in the run's folder: tracker -> the id of the run there
 CLOSE_S = 60.0  # that trackers have in the end to write and send what is left
 SAMPLES = 4  # completions of each evaluation set, the first of its first problems
-COLUMNS = ("set", "task", "prompt", "answer", "completion", "score", "finish_reason", "tokens")
+COLUMNS = ["set", "task", "prompt", "answer", "completion", "score", "finish_reason", "tokens"]
 NONE = "none"  # what `--track` is to switch off what a resumed run had
 
 
@@ -87,19 +87,18 @@ class Trackers:
 
     def __init__(
         self,
-        names: Sequence[str] = (),
-        folder: Path = Path(),
-        config: Mapping[str, Any] | None = None,
-        note: Callable[[str], None] = print,
+        names: Sequence[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        note: Callable[[str], None],
     ):
         """`config` is in JSON's types; `note` gets a line for each tracker that fails."""
-        self.names, self.folder, self.config = wanted(names), folder, config or {}
-        self.note = note
+        self.names, self.folder, self.config, self.note = wanted(names), folder, config, note
         self.threads: list[TrackerThread] = []
 
     def start(self, resumed_at: int | None = None) -> None:
         """Begins the run in every tracker, or goes on after a step."""
-        ids = run_ids(self.folder, self.names) if self.names else {}
+        ids = run_ids(self.folder, self.names)
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
             self.threads.append(TrackerThread(name, partial(load(name).start, run)))
@@ -111,8 +110,8 @@ class Trackers:
 
     def samples(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
         """Of what an evaluation drew, by set, a few completions."""
-        if self.threads:
-            self._tell("samples", step, sample_rows(drawn))
+        if self.threads and (rows := sample_rows(drawn)):
+            self._tell("samples", step, rows)
 
     def close(self, status: str, within_s: float = CLOSE_S) -> None:
         """Ends the run in every tracker; those that do not return in time are left behind."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers import TrackedRun
+from unslothrl.tracking.trackers import COLUMNS, TrackedRun
 
 
 class Trackio:
@@ -23,10 +23,8 @@ class Trackio:
         self.run.log(dict(metrics), step=step)
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        if rows:
-            columns = list(rows[0])
-            data = [[row[name] for name in columns] for row in rows]
-            self.run.log({"samples": self.trackio.Table(columns, data)}, step=step)
+        table = self.trackio.Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+        self.run.log({"samples": table}, step=step)
 
     def close(self, status: str) -> None:
         self.run.finish()

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unslothrl.tracking.trackers import TrackedRun
+from unslothrl.tracking.trackers import COLUMNS, TrackedRun
 
 ANSWER_S = 30  # in which the server must take the run, and what is left of it in the end
 
@@ -37,10 +37,8 @@ class Wandb:
         self.run.log({"step": step, **metrics})
 
     def samples(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        if rows:
-            columns = list(rows[0])
-            table = self.wandb.Table(columns, [[row[name] for name in columns] for row in rows])
-            self.run.log({"step": step, "samples": table})
+        table = self.wandb.Table(COLUMNS, [[row[name] for name in COLUMNS] for row in rows])
+        self.run.log({"step": step, "samples": table})
 
     def close(self, status: str) -> None:
         self.run.summary["status"] = status
