@@ -154,9 +154,7 @@ def test_learners_may_meet_again_and_leave_no_port_behind():
 def test_an_address_where_nobody_listens():
     store, address = listen("127.0.0.1")
     del store
-    with pytest.raises(
-        RunError, match=r"1 of 2 waited for the others without success \(\w"
-    ):
+    with pytest.raises(RunError, match=r"1 of 2 waited for the others without success \(\w"):
         Exchange(1, 2, address, deadline_s=0.5)
 
 

@@ -48,7 +48,11 @@ def test_a_sound_run(run, capsys):
     assert checks["sampler and learner agree"] == (
         True, "actor-0 0.0020 (at most 0.0020), actor-1 0.0040 (at most 0.0040) nats per token"
     )  # fmt: skip
-    assert checks["everything is trained"][0] and checks["one base"][0] and checks["grader"][0]
+    assert (
+        checks["everything is trained"][0]
+        and checks["one base"][0]
+        and checks["rewards and code"][0]
+    )
     failures = checks["failures"][1]
     assert failures == "1 processes started again, 3 rewards failed, 0 updates skipped"
     assert checks["exports"] == (None, "none yet")
@@ -71,9 +75,8 @@ def test_what_is_wrong_fails(run, tmp_path, capsys):
     failed = {name for name, (passed, _) in found(run).items() if passed is False}
     assert failed == {
         "the adapter acts", "sampler and learner agree", "everything is trained", "one base",
-        "grader",
     }  # fmt: skip
-    assert "mine.py has changed since" in found(run)["grader"][1]
+    assert "mine.py has changed since" in found(run)["rewards and code"][1]
     assert cli.main(["report", "--proof", str(run)]) == 1 and "FAILED" in capsys.readouterr().out
 
 

@@ -218,7 +218,7 @@ def test_a_damaged_origin_is_as_none(tmp_path, text):
 
 UP = [0.1 * i for i in range(10)]
 FOUND = {
-    "No completion was ever right": ({"rollout_score": [0.0] * 5}, "in all 5 steps"),
+    "Almost no completion was right": ({"rollout_score": [0.0] * 5}, "in 5 steps"),
     "Nearly everything was right from the start": (
         {"rollout_score": [0.98] * 5}, "never below 0.980"),
     "Most groups had nothing to learn from": (
@@ -272,6 +272,21 @@ def test_every_rule_of_rl_is_tested_and_a_healthy_run_has_no_sign(run):
 
 def test_a_score_on_a_scale_of_its_own_is_no_share():
     assert "Nearly" not in str(signs_of({"rollout_score": [1.0, 1.2, 1.6, 1.9]}))
+
+
+def test_what_follows_from_another_sign_is_left_out():
+    """With one right completion of a hundred, too."""
+    curves = {"rollout_score": [0, 0, 0, 0, 0.02], "reward_mean": [0.3] * 5, "reward_a": [0] * 5}
+    curves |= {"reward_b": [0.3] * 5, "reward_zero_signal_groups": [9] * 5}
+    found = [sign.rule.title for sign in signs_of(curves, batch_size=10)]
+    assert found == [signs.NEVER]
+
+
+def test_a_short_run_without_evaluation_says_what_the_reward_did():
+    rows = [{"step": i, "reward/mean": 0.5 + i / 4, "timing/step_s": 1.0} for i in (1, 2)]
+    said = "Not evaluated (--eval_every): the reward went from 0.750 to 1.000 in 2 steps, 2 s"
+    assert verdict.verdict(RunHistory(rows, summary={"status": "finished"})).said == said
+    assert "from 0.750 to 0.750 in 1 step" in verdict.verdict(RunHistory(rows[:1])).said
 
 
 def judged(before: int, after: int, curves: dict, status="finished") -> verdict.Verdict:

@@ -197,7 +197,7 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     labels = [line.partition(": ")[0] for line in written().splitlines()]
     assert labels == ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter",
                       "instead", "report"]  # fmt: skip
-    assert "warning: No completion was ever right. The score was 0 in all 3 steps" in written()
+    assert "warning: Almost no completion was right. At most 0% of a step's" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -57,7 +57,8 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     )
     client.execute()
     seconds = time.monotonic() - started
-    return json.loads(nbformat.writes(notebook)), seconds, sum(os.times()[2:4]) - cpu
+    said = nbformat.writes(notebook).replace(f"{folder.resolve()}/", "")
+    return json.loads(said), seconds, sum(os.times()[2:4]) - cpu
 
 
 def write(name: str, notebook: dict[str, Any], cpu_s: float) -> None:

@@ -106,7 +106,7 @@ def failures(run: RunHistory) -> Found:
 
 
 def grader(run: RunHistory) -> Found:
-    """What decided which completions are right, and that it is still the same."""
+    """What decided which completions are right, other code of the user's, and if it has changed."""
     rewards = run.options.get("reward") or []
     version = run.begun.versions.get("answercheck")
     said = [", ".join(rewards), *([f"answercheck {version}"] if version else [])]
@@ -114,7 +114,7 @@ def grader(run: RunHistory) -> Found:
     changed = [Path(file).name for file in now if now[file] != run.begun.code[file]]
     said += [f"{Path(file).name} {value[:HASH]}" for file, value in run.begun.code.items()]
     said += [f"{name} has changed since" for name in changed]
-    return not changed, "; ".join(filter(None, said))
+    return None if changed else True, "; ".join(filter(None, said))
 
 
 def data(run: RunHistory) -> Found:
@@ -150,7 +150,7 @@ ALL: dict[str, Callable[[RunHistory], Found]] = {
     "everything is trained": all_is_trained,
     "one base": one_base,
     "data": data,
-    "grader": grader,
+    "rewards and code": grader,
     "failures": failures,
     "resumes": resumes,
     "exports": exports,

@@ -199,9 +199,9 @@ class Terminal:
             self.wrong = None if score > 0 else self.wrong + 1
             if self.wrong in PATIENCE:
                 self.note(
-                    f"no completion was ever right, in {self.wrong} steps: read some in rollouts/, "
-                    "try the reward on right answers with `unslothrl score`, or take easier "
-                    "problems or a larger model: without a right one there is little to learn from"
+                    f"no completion was ever right, in {self.wrong} steps: read some in the run's "
+                    "rollouts/, try the reward with `unslothrl score FILE --reward NAME`, or take "
+                    "problems that the model solves sometimes: it learns from right ones alone"
                 )
 
     def sample(self, groups: Sequence[records.Group]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.tracking.metrics import components, is_number
+from unslothrl.tracking.metrics import components, is_number, mean
 from unslothrl.tracking.metrics import short as n
 from unslothrl.tracking.origin import DPO, RL, RM, SFT
 from unslothrl.tracking.report.history import LEAST, RunHistory
@@ -19,6 +19,7 @@ from unslothrl.tracking.report.history import LEAST, RunHistory
 CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
 FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
+NEVER = "Almost no completion was right"
 
 
 class Trend:
@@ -69,6 +70,7 @@ class Rule:
     kinds: tuple[str, ...] = (RL,)
     least: int = 2 * LEAST  # steps that have the metric
     limit: float | None = None  # beyond which it is so, in the metric's chart
+    follows: str = ""  # the title of another rule of which this is a consequence
 
 
 class Sign(NamedTuple):
@@ -86,7 +88,9 @@ def found(run: RunHistory) -> list[Sign]:
                 filled = trend.blanks() if blanks is True else blanks
                 signs.append(Sign(rule, rule.seen.format_map(filled)))
                 break
-    return sorted(signs, key=lambda sign: sign.rule.level != WARNING)
+    titles = {sign.rule.title for sign in signs}
+    causes = [sign for sign in signs if sign.rule.follows not in titles]
+    return sorted(causes, key=lambda sign: sign.rule.level != WARNING)
 
 
 # Tests
@@ -154,11 +158,13 @@ OFFLINE = (SFT, DPO, RM)
 PAIRS = (DPO, RM)
 
 RULES = (
-    Rule("No completion was ever right", "rollout/score", lambda c: not any(c.values),
-         "The score was 0 in all {steps} steps: what is never sampled cannot be learnt.",
-         "Read some completions below. If answers are right and counted as wrong, check them with "
-         "`unslothrl score`. If they are cut off, raise --max_new_tokens. Otherwise begin with "
-         "easier problems, a larger --model or more --num_candidates.", least=2),
+    Rule(NEVER, "rollout/score", lambda c: min(c.values) >= 0 and mean(c.values) < 0.01,
+         "At most {best} of a step's completions were right, in {steps} steps: what is never "
+         "sampled cannot be learnt.",
+         "Read some completions below. If answers are right and counted as wrong, check the reward "
+         "with `unslothrl score FILE --reward NAME`, which also reads rollouts/. If they are cut "
+         "off, raise --max_new_tokens. Otherwise take problems that the model solves sometimes, "
+         "a larger --model or more --num_candidates.", least=2),
     Rule("The reward collapsed", "reward/mean", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "
@@ -182,7 +188,7 @@ RULES = (
          "advantages are 0.",
          "Problems that are always or never solved teach nothing: mix in others, raise "
          "--num_candidates or --temperature, or set --learner dapo, which redraws such groups.",
-         least=LEAST),
+         least=LEAST, follows=NEVER),
     Rule("Most problems are solved by now", "reward/zero_signal_groups", partial(no_signal, True),
          "In {share} of the groups of the last steps all candidates earned the same, at a score "
          "of {score}.",
@@ -220,7 +226,7 @@ RULES = (
     Rule("A reward was never earned", "reward/mean", silent_reward,
          "{names} was 0 in every step and contributed nothing to the training.",
          "Check with `unslothrl score` that it can be earned at all, and that the system prompt "
-         "asks for what it rewards.", NOTE, least=LEAST),
+         "asks for what it rewards.", NOTE, least=LEAST, follows=NEVER),
     Rule("Nearly everything was right from the start",
          "rollout/score", lambda c: min(c.values) >= 0.97 and max(c.values) <= 1,
          "The score was never below {lowest}.",

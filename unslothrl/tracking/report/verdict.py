@@ -95,7 +95,8 @@ def broken(run: RunHistory, steps: int) -> str:
 
 def of_problems(run: RunHistory, steps: str) -> Verdict:
     """By the first held-out set: the last evaluation against the first."""
-    first, last = run.ends("reward/mean", 2) or (0.0, 0.0)
+    rewards = run.values("reward/mean")
+    first, last = run.ends("reward/mean", 2 * LEAST) or [*rewards[:1], *rewards[-1:]] or (0.0, 0.0)
     gained = rise(run.values("reward/mean"))
     points = run.points(f"eval/{run.sets[0]}/pass@1") if run.sets else []
     if len(points) < 2:
