@@ -47,7 +47,7 @@ def rows(folder: Path) -> None:
     ]
     tests = {"inputs": ["1 2\n"] * 5, "outputs": ["3\n"] * 5}
     code = [
-        {"problem": "Add.", "answer": "", "tests": json.dumps(tests),
+        {"problem": "Add.", "answer": "3", "tests": json.dumps(tests),
          "completion": f"```python\n# {i}\n{PROGRAM}```"}
         for i in range(100)
     ]  # fmt: skip
