@@ -43,7 +43,7 @@ from unslothrl.cluster.ray_calls import (
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan, Resources
+from unslothrl.planning.placement import ACTOR, ProcessPlan, Resources
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
@@ -153,7 +153,6 @@ class RayCluster(Cluster):
     def _launch(self, name: str) -> None:
         """Has a process begin to build what is planned for it."""
         plan = self.plans[name]
-        build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
         if self.nodes is None:
             environment = process_environment(self.machine, self.scratch, plan)
             start = Start(environment, self.config, self.base)
@@ -168,7 +167,7 @@ class RayCluster(Cluster):
             },
             scheduling_strategy=start.strategy,
         )(watched_host())
-        self.hosts[name] = remote.remote(build, start.config, start.base, plan)
+        self.hosts[name] = remote.remote(self.builders[plan.kind], start.config, start.base, plan)
         self.names[self.hosts[name]._actor_id.hex()] = name
 
     def _launch_again(self, names: Sequence[str]) -> None:
@@ -366,11 +365,13 @@ class RayCluster(Cluster):
 
     def _place(self, name: str) -> None:
         """Decides where a process starts, and waits for a node where its own has gone."""
-        watch = self.node_watch
-        while watch is not None and (problem := watch.find_place(name)):
-            if not watch.looks:
-                raise RunError(problem)
-            watch.look()
+        while self.node_watch is not None:
+            try:
+                return self.node_watch.place(name)
+            except RunError:
+                if not self.node_watch.looks:
+                    raise
+            self.node_watch.look()
             time.sleep(POLL_S)
 
     def changes(self) -> Changes:
