@@ -238,17 +238,6 @@ class Cluster:
         """Ends every process that was started."""
 
 
-def join_learners(cluster: Cluster, host: str | None = None) -> None:
-    """Makes a group of several learners: they will exchange their gradients. `host`: the address
-    at which they meet; None: that of the first one's machine in its network."""
-    learners = cluster.learners
-    if len(learners) > 1:
-        (address,) = cluster.gather([learners[0].listen(host)])
-        cluster.gather(
-            [learner.join(rank, len(learners), address) for rank, learner in enumerate(learners)]
-        )
-
-
 def everyone(cluster: Cluster) -> list[ActorHandle]:
     """All that hold a model, learners first."""
     return [*cluster.learners, *cluster.actors]

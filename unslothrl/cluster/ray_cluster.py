@@ -27,7 +27,6 @@ from unslothrl.cluster.handles import (
     Outcome,
     Progress,
     Stage,
-    join_learners,
     loaded,
 )
 from unslothrl.cluster.node_watch import NodeWatch
@@ -128,9 +127,12 @@ class RayCluster(Cluster):
         self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
 
     def _join(self) -> None:
-        """Makes a group of the learners: at the loopback address where Ray is at that."""
+        """Makes a group of several learners, which will exchange their gradients. They meet at the
+        loopback address where Ray is at that, else at the first one's in its network."""
         is_alone = self.here.startswith("127.") or self.here == "::1"
-        join_learners(self, self.here if is_alone else None)
+        if len(learners := self.learners) > 1:
+            (address,) = self.gather([learners[0].listen(self.here if is_alone else None)])
+            self.gather([each.join(at, len(learners), address) for at, each in enumerate(learners)])
 
     def _join_at_start(self) -> None:
         """`_join`; where one of the learners dies meanwhile, all start again."""

@@ -99,7 +99,7 @@ def fitted(stage: Resolved, machine: Machine) -> Resolved:
     found = stages.fit(stage.options, stage.given, machine)
     if found.refusal:
         raise UserError(found.refusal)
-    return replace(stage, options=found.options, notes=(*stage.notes, *found.notes))
+    return stage.with_options(found.options, *found.notes)
 
 
 def check(options: OfflineOptions) -> None:
@@ -117,19 +117,17 @@ def check(options: OfflineOptions) -> None:
 
 def with_backend(stage: Resolved, machine: Machine) -> Resolved:
     """With unsloth or peft as its backend, and a note that says why. UserError."""
-    options, notes = stage.options, list(stage.notes)
-    backend = PEFT
-    if options.backend == UNSLOTH or (options.backend == AUTO and machine.gpus):
-        obstacle = obstacle_of(options, machine)
-        if obstacle and options.backend == UNSLOTH:
+    options = stage.options
+    if options.backend == PEFT or (options.backend == AUTO and not machine.gpus):
+        return stage.with_options(replace(options, backend=PEFT))
+    if obstacle := obstacle_of(options, machine):
+        if options.backend == UNSLOTH:
             raise UserError(f"backend unsloth: {obstacle}; or set --backend peft")
-        if obstacle:
-            notes.append(f"backend auto -> peft: {obstacle}")
-        else:
-            backend = UNSLOTH
-            if not machine.gpus:
-                notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
-    return replace(stage, options=replace(options, backend=backend), notes=tuple(notes))
+        note = f"backend auto -> peft: {obstacle}"
+        return stage.with_options(replace(options, backend=PEFT), note)
+    slow = "backend unsloth: without a GPU it is for tests only, and very slow"
+    notes = () if machine.gpus else (slow,)
+    return stage.with_options(replace(options, backend=UNSLOTH), *notes)
 
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:

@@ -309,4 +309,4 @@ def on_first_card(stage: Resolved, machine: Machine) -> Resolved:
     visible = os.environ.get(variables.VISIBLE) or "0"
     os.environ[variables.VISIBLE] = visible.partition(",")[0]
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
-    return replace(stage, notes=(*stage.notes, note))
+    return stage.with_options(stage.options, note)
