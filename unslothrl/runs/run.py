@@ -6,7 +6,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -252,8 +252,8 @@ class Job(abc.ABC):
     def begin(
         self,
         use: Use,
-        prints: Mapping[str, str],
-        before: Mapping[str, str],
+        prints: dict[str, str],
+        before: dict[str, str],
         learner: str = "",
         facts: Sequence[str] = (),
     ) -> list[str]:
@@ -288,7 +288,7 @@ class Job(abc.ABC):
         self.use = replace(use, stages=starting_adapter.stages(self.options, own))
         return notes
 
-    def _new_folder(self, use: Use, prints: Mapping[str, str], facts: Sequence[str]) -> RunFolder:
+    def _new_folder(self, use: Use, prints: dict[str, str], facts: Sequence[str]) -> RunFolder:
         options = self.options
 
         def begin(folder: Path) -> None:
