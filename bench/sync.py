@@ -43,8 +43,9 @@ from facts import facts, result_file
 
 from unslothrl import cluster
 from unslothrl.actors.actor import Actor, ProgressMeter
-from unslothrl.cluster.handles import Builders, Cluster, counted
+from unslothrl.cluster.handles import Cluster, counted
 from unslothrl.planning.footprint import CHECK_ONLY, EngineMemory
+from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
@@ -290,7 +291,7 @@ def main() -> None:
         workers = Workers(options.model or Path(folder), options.model is not None)
         processes = cluster.start(
             resolve(flags).config, embedded.BASE, machine, lambda stage: print(stage, flush=True),
-            builders=Builders(workers.build_actor, workers.build_learner),
+            builders={ACTOR: workers.build_actor, LEARNER: workers.build_learner},
         )  # fmt: skip
         try:
             sync(processes, 0, options.actors)  # the object store's and the slots' first pages

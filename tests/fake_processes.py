@@ -11,9 +11,8 @@ from typing import Any
 from fakes import FakeEngine, FakeLearner
 
 from unslothrl.actors.actor import Actor, ProgressMeter
-from unslothrl.cluster.handles import Builders
 from unslothrl.config.options import Config
-from unslothrl.planning.placement import ProcessPlan
+from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan
 from unslothrl.rewards import Chosen
 from unslothrl.rewards.reward import IN_PLACE, Reward
 from unslothrl.rewards.scorer import Scorer
@@ -70,4 +69,4 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan) -> Learner:
     return Learner(plan.name)
 
 
-BUILDERS = Builders(build_actor, build_learner)
+BUILDERS = {ACTOR: build_actor, LEARNER: build_learner}

@@ -27,8 +27,8 @@ from fakes import FakeTasks, FakeView
 from ray_nodes import RAY, RayNodes, kill_session
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.handles import Builders
 from unslothrl.data.tasks import Data
+from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking.rows import read_jsonl
@@ -161,7 +161,7 @@ def run(nodes: RayNodes, folder: Path, options: argparse.Namespace) -> dict:
     run_folder = RunFolder.create(folder, "run", "")
     view = FakeView()
     view.step = lambda metrics, step, total: story.after(step)
-    builders = Builders(functools.partial(marked, marks), build_learner)
+    builders = {ACTOR: functools.partial(marked, marks), LEARNER: build_learner}
     processes = cluster.start(config, embedded.BASE, machine, lambda line: None, builders)
     try:
         trainer = Trainer(config, Data(FakeTasks(), {}), processes, run_folder, view, STEPS)

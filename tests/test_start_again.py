@@ -9,9 +9,10 @@ import fake_processes
 import pytest
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.handles import Builders, Checks, everyone
+from unslothrl.cluster.handles import Checks, everyone
 from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
+from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.system.machine import Machine
 
 pytestmark = pytest.mark.real
@@ -42,10 +43,10 @@ def started(monkeypatch, tmp_path):
         return built
 
     said: list[str] = []
-    builders = Builders(
-        lambda *arguments: build(fake_processes.build_actor, *arguments),
-        lambda *arguments: build(fake_processes.build_learner, *arguments),
-    )
+    builders = {
+        ACTOR: lambda *arguments: build(fake_processes.build_actor, *arguments),
+        LEARNER: lambda *arguments: build(fake_processes.build_learner, *arguments),
+    }
     config = fake_processes.config_of({"number_of_actors": 2})
     processes = cluster.start(config, embedded.BASE, Machine.detect(), said.append, builders)
     yield processes, said

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
-from unslothrl.actors.scoring import BackgroundScoring, group_of
+from unslothrl.actors.scoring import BackgroundScoring, Result, Work, group_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
 from unslothrl.errors import AdapterMismatch, RunError, UserError
-from unslothrl.records import Assignment, Completion, Group, Request, seed_of
+from unslothrl.records import Assignment, Completion, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
@@ -147,7 +147,7 @@ class Actor:
         least: int | None = None,
         seconds: float | None = None,
         assignments: Sequence[Assignment] = (),
-    ) -> tuple[list[tuple[int, Group]], dict[str, Any]]:
+    ) -> tuple[list[Result], dict[str, Any]]:
         """Submits `assignments`. -> (the groups that are complete and scored: at least `least` of
         them, or all that were submitted; after `seconds` those that there are, while the others
         stay in flight; what was done meanwhile)."""
@@ -179,9 +179,9 @@ class Actor:
             "versions": (self.engine.versions_loaded, self.engine.versions_unloaded),
         }
 
-    async def _collect(self, least: int | None, end: float | None) -> list[tuple[int, Group]]:
+    async def _collect(self, least: int | None, end: float | None) -> list[Result]:
         """Steps the engine until `least` groups are scored, no episode is left, or the end."""
-        groups: list[tuple[int, Group]] = []
+        groups: list[Result] = []
         while self.episodes:
             for _ in range(ROUNDS):  # every episode that can goes on to its next turn
                 await asyncio.sleep(0)
@@ -252,8 +252,7 @@ class Actor:
         self.moved.set()
         return await self.turns[request.id]
 
-    def score(self, played: Sequence[tuple[Assignment, list[Played]]]) -> list[tuple[int, Group]]:
-        """The groups of complete assignments, by their index."""
+    def score(self, played: Sequence[Work]) -> list[Result]:
         played = sorted(played, key=lambda pair: pair[0].index)
         scored = self.scorer.score(
             [

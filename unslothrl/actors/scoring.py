@@ -4,17 +4,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from typing import Generic, TypeVar
 
 from unslothrl.actors.episodes import Played
-from unslothrl.records import FROM_THE_ENVIRONMENT, Failure, Group, Task, correct
+from unslothrl.records import FROM_THE_ENVIRONMENT, Assignment, Failure, Group, Task, correct
 from unslothrl.rewards.scorer import Scored
 
-Work = TypeVar("Work")
-Result = TypeVar("Result")
+Work = tuple[Assignment, list[Played]]
+"""A complete group's episodes."""
+Result = tuple[int, Group]
+"""By its assignment's index."""
 
 
-class BackgroundScoring(Generic[Work, Result]):
+class BackgroundScoring:
     """Calls `score` on whatever waits, all of it in one call, so that its processes run side by
     side.
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from unslothrl.cluster.handles import Builders, Cluster, Stage
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
+from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.system.machine import Machine
 
 
@@ -20,7 +21,7 @@ def start(
     """
     from unslothrl.cluster.build import build_actor, build_learner
 
-    builders = builders or Builders(build_actor, build_learner)
+    builders = builders or {ACTOR: build_actor, LEARNER: build_learner}
     if config.cluster == "local":
         from unslothrl.cluster import local
 

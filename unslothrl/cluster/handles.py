@@ -9,7 +9,7 @@ to process and never through the driver.
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -155,12 +155,8 @@ Outcome = tuple[Call[Any], Any, Exception | None]
 raised there."""
 
 
-@dataclass(frozen=True, slots=True)
-class Builders:
-    """What builds an actor and a learner inside their processes: (config, base, plan) -> object."""
-
-    actor: Callable[..., Any]
-    learner: Callable[..., Any]
+Builders = Mapping[str, Callable[..., Any]]
+"""By the kind of a process: what builds its object inside it, of (config, base, plan)."""
 
 
 class Cluster:
@@ -240,17 +236,6 @@ class Cluster:
 
     def close(self) -> None:
         """Ends every process that was started."""
-
-
-def join_learners(cluster: Cluster, host: str | None = None) -> None:
-    """Makes a group of several learners: they will exchange their gradients. `host`: the address
-    at which they meet; None: that of the first one's machine in its network."""
-    learners = cluster.learners
-    if len(learners) > 1:
-        (address,) = cluster.gather([learners[0].listen(host)])
-        cluster.gather(
-            [learner.join(rank, len(learners), address) for rank, learner in enumerate(learners)]
-        )
 
 
 def everyone(cluster: Cluster) -> list[ActorHandle]:

@@ -18,7 +18,7 @@ from unslothrl.cluster.handles import (
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import LEARNER, Resources
+from unslothrl.planning.placement import ACTOR, LEARNER, Resources
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
 
@@ -98,14 +98,11 @@ def start(
     placement = place(
         config, Resources.of_machine(config, machine), base_mb=base_model.size_mb(base)
     )
-    learners: dict[str, Any] = {}
-    actors: dict[str, Any] = {}
+    built: dict[str, dict[str, Any]] = {ACTOR: {}, LEARNER: {}}
     with contextlib.ExitStack() as on_error:
-        on_error.callback(lambda: LocalCluster.of(actors, learners).close())
+        on_error.callback(lambda: LocalCluster.of(built[ACTOR], built[LEARNER]).close())
         for plan in placement.processes:
             stage(f"loading {plan.kind} {plan.index}")
-            is_learner = plan.kind == LEARNER
-            build = builders.learner if is_learner else builders.actor
-            (learners if is_learner else actors)[plan.name] = build(config, base, plan)
+            built[plan.kind][plan.name] = builders[plan.kind](config, base, plan)
         on_error.pop_all()
-    return LocalCluster.of(actors, learners)
+    return LocalCluster.of(built[ACTOR], built[LEARNER])

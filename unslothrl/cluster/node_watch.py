@@ -175,13 +175,8 @@ class NodeWatch:
         return None if is_too_large else new
 
     def place(self, name: str, elsewhere: bool = False) -> None:
-        """`find_place`. RunError where there is none."""
-        if problem := self.find_place(name, elsewhere):
-            raise RunError(problem)
-
-    def find_place(self, name: str, elsewhere: bool = False) -> str:
         """Decides where a process starts now: where it was, or on another node where that is not to
-        be or, with `elsewhere`, where another has room. -> why it cannot, or ""."""
+        be or, with `elsewhere`, where another has room. RunError where there is no room yet."""
         self._refresh()
         plan = self.plans[name]
         assert plan.node is not None
@@ -196,11 +191,10 @@ class NodeWatch:
                 gpus = "a free GPU" if len(plan.cards) < 2 else f"{len(plan.cards)} free GPUs"
                 what = gpus if self.has_cards else f"{self.each_mb / 1024:.1f} GB of memory for it"
                 state = "is about to go" if plan.node.id in self.alive else "is gone"
-                return f"its node {plan.node.name} {state}, and no other has {what} yet"
+                raise RunError(f"its node {plan.node.name} {state}, and no other has {what} yet")
             if new is not None:
                 self.plans[name] = new
         self.waiting.discard(name)
-        return ""
 
     def _elsewhere(self, plan: ProcessPlan, closed: set[str]) -> ProcessPlan | None:
         """The plan of a process on another node: by its memory, or on its largest free GPUs."""

@@ -96,7 +96,7 @@ class JoinedNodes:
 
     def _reserve(self, nodes: Sequence[str], most: int | None) -> list[tuple[str, Card]]:
         """Takes the GPUs that Ray counts as free, and looks at them."""
-        from ray.util.placement_group import placement_group
+        from ray.util.placement_group import placement_group, remove_placement_group
 
         free = self.ray._private.state.available_resources_per_node()
         groups: dict[Any, tuple[str, Any]] = {}
@@ -109,8 +109,9 @@ class JoinedNodes:
         held = [groups[ref] for ref in refs if ref not in late]
         with contextlib.ExitStack() as unused:
             for ref in late:  # another job was faster
-                self._remove([groups[ref][1]])
-            unused.callback(self._remove, [group for _, group in held])
+                remove_placement_group(groups[ref][1])
+            for _, group in held:
+                unused.callback(remove_placement_group, group)
             limit = os.environ.get(variables.CARD_LIMIT)
             calls = [(node, self._on(node, "card", limit, group=group)) for node, group in held]
             cards = [
@@ -234,13 +235,10 @@ class JoinedNodes:
         return Start(values, prepared["config"], Path(prepared["base"]), strategy)
 
     def give_back(self, cards: Sequence[Card]) -> None:
-        self._remove([card.group for card in cards])
-
-    def _remove(self, groups: Sequence[Any]) -> None:
         from ray.util.placement_group import remove_placement_group
 
-        for group in groups:
-            remove_placement_group(group)
+        for card in cards:
+            remove_placement_group(card.group)
 
     def close(self) -> None:
         """Removes what was written on other machines."""

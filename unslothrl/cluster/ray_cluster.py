@@ -27,7 +27,6 @@ from unslothrl.cluster.handles import (
     Outcome,
     Progress,
     Stage,
-    join_learners,
     loaded,
 )
 from unslothrl.cluster.node_watch import NodeWatch
@@ -43,7 +42,7 @@ from unslothrl.cluster.ray_calls import (
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import ACTOR, LEARNER, ProcessPlan, Resources
+from unslothrl.planning.placement import ACTOR, ProcessPlan, Resources
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model
@@ -128,9 +127,12 @@ class RayCluster(Cluster):
         self.actors = [ActorHandle(each.name, self._way(each.name)) for each in placement.actors]
 
     def _join(self) -> None:
-        """Makes a group of the learners: at the loopback address where Ray is at that."""
+        """Makes a group of several learners, which will exchange their gradients. They meet at the
+        loopback address where Ray is at that, else at the first one's in its network."""
         is_alone = self.here.startswith("127.") or self.here == "::1"
-        join_learners(self, self.here if is_alone else None)
+        if len(learners := self.learners) > 1:
+            (address,) = self.gather([learners[0].listen(self.here if is_alone else None)])
+            self.gather([each.join(at, len(learners), address) for at, each in enumerate(learners)])
 
     def _join_at_start(self) -> None:
         """`_join`; where one of the learners dies meanwhile, all start again."""
@@ -153,7 +155,6 @@ class RayCluster(Cluster):
     def _launch(self, name: str) -> None:
         """Has a process begin to build what is planned for it."""
         plan = self.plans[name]
-        build = self.builders.learner if plan.kind == LEARNER else self.builders.actor
         if self.nodes is None:
             environment = process_environment(self.machine, self.scratch, plan)
             start = Start(environment, self.config, self.base)
@@ -168,7 +169,7 @@ class RayCluster(Cluster):
             },
             scheduling_strategy=start.strategy,
         )(watched_host())
-        self.hosts[name] = remote.remote(build, start.config, start.base, plan)
+        self.hosts[name] = remote.remote(self.builders[plan.kind], start.config, start.base, plan)
         self.names[self.hosts[name]._actor_id.hex()] = name
 
     def _launch_again(self, names: Sequence[str]) -> None:
@@ -366,11 +367,13 @@ class RayCluster(Cluster):
 
     def _place(self, name: str) -> None:
         """Decides where a process starts, and waits for a node where its own has gone."""
-        watch = self.node_watch
-        while watch is not None and (problem := watch.find_place(name)):
-            if not watch.looks:
-                raise RunError(problem)
-            watch.look()
+        while self.node_watch is not None:
+            try:
+                return self.node_watch.place(name)
+            except RunError:
+                if not self.node_watch.looks:
+                    raise
+            self.node_watch.look()
             time.sleep(POLL_S)
 
     def changes(self) -> Changes:

@@ -20,9 +20,8 @@ from unslothrl.embedded import EMBEDDED, KNOWS
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
 from unslothrl.offline.examples import ExampleColumns
-from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.runs.resolve import resolve
+from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.text import for_terminal
 from unslothrl.weights import base_model
 
@@ -160,7 +159,7 @@ def look(config: Config) -> Report:
 # SFT, DPO and reward models
 
 
-def look_for_stage(stage: Stage) -> Report:
+def look_for_stage(stage: Resolved) -> Report:
     """Reads and renders the data set, or a sample of a long one. UserError where a run would."""
     options, limit = stage.options, stage.options.max_length
     base = base_model.find(options.model, weights=False)

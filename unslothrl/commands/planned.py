@@ -11,7 +11,6 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
-from unslothrl.offline.resolve import Stage
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
@@ -19,7 +18,7 @@ from unslothrl.planning.footprint import MB
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.runs.resolve import resolve
+from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import calling
 from unslothrl.weights import base_model, shapes
@@ -172,7 +171,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
 
 
 def stage_settings(
-    stage: Stage, options: OfflineOptions, shape: Shape, gpu: Gpu | None
+    stage: Resolved, options: OfflineOptions, shape: Shape, gpu: Gpu | None
 ) -> dict[str, dict[str, Any] | None]:
     """The longest rows, and the largest micro-batch at the given length, that fit."""
     if gpu is None:

@@ -66,7 +66,8 @@ def reward_model(base: Path, shape: Shape) -> Any:
             parameter.data = parameter.data.float()
     for module in model.modules():
         if isinstance(module, torch.nn.Linear) and module.out_features == 1:
-            module.register_forward_pre_hook(as_float32)
+            # trained in float32, whatever its base computes in
+            module.register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
     if shape.start is not None:
         start_from(model, shape.start)
     model.train()
@@ -106,11 +107,6 @@ def start_from(model: Any, folder: Path) -> None:
     if (folder / HEAD_FILE).exists():  # it was a reward model already
         weight = safetensors.torch.load_file(folder / HEAD_FILE)[WEIGHT]
         model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
-
-
-def as_float32(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> Any:
-    """A forward hook: the head is trained in float32, whatever its base computes in."""
-    return tuple(value.float() for value in inputs)
 
 
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:

@@ -35,7 +35,6 @@ from unslothrl.runs.resolve import (
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
 
-Stage = Resolved
 AUTO = "auto"
 OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/rl.py, PatchFastRL)
 
@@ -45,7 +44,7 @@ def resolve(
     flags: Mapping[str, Any],
     machine: Machine | None = None,
     fetches: bool = False,
-) -> Stage:
+) -> Resolved:
     """See `runs.resolve.resolve`. Raises UserError."""
     table = TABLES[command]
     layers = layers_of(table, flags, fetches)
@@ -61,7 +60,7 @@ def resolve(
     check(options)
     options = named(options, command, notes)
     recipe = resume.recipe_of(table, layers.asked)
-    return Stage(options, frozenset(user), tuple(dict.fromkeys(notes)), recipe, command)
+    return Resolved(options, frozenset(user), tuple(dict.fromkeys(notes)), recipe, command)
 
 
 def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> OfflineOptions:
@@ -95,12 +94,12 @@ def with_adapter(options: OfflineOptions, layers: Layers) -> OfflineOptions:
     return options
 
 
-def fitted(stage: Stage, machine: Machine) -> Stage:
+def fitted(stage: Resolved, machine: Machine) -> Resolved:
     """The stage with a micro-batch that fits the card. UserError where none does."""
     found = stages.fit(stage.options, stage.given, machine)
     if found.refusal:
         raise UserError(found.refusal)
-    return replace(stage, options=found.options, notes=(*stage.notes, *found.notes))
+    return stage.with_options(found.options, *found.notes)
 
 
 def check(options: OfflineOptions) -> None:
@@ -116,21 +115,19 @@ def check(options: OfflineOptions) -> None:
     check_system_prompt(options.system_prompt)
 
 
-def with_backend(stage: Stage, machine: Machine) -> Stage:
+def with_backend(stage: Resolved, machine: Machine) -> Resolved:
     """With unsloth or peft as its backend, and a note that says why. UserError."""
-    options, notes = stage.options, list(stage.notes)
-    backend = PEFT
-    if options.backend == UNSLOTH or (options.backend == AUTO and machine.gpus):
-        obstacle = obstacle_of(options, machine)
-        if obstacle and options.backend == UNSLOTH:
+    options = stage.options
+    if options.backend == PEFT or (options.backend == AUTO and not machine.gpus):
+        return stage.with_options(replace(options, backend=PEFT))
+    if obstacle := obstacle_of(options, machine):
+        if options.backend == UNSLOTH:
             raise UserError(f"backend unsloth: {obstacle}; or set --backend peft")
-        if obstacle:
-            notes.append(f"backend auto -> peft: {obstacle}")
-        else:
-            backend = UNSLOTH
-            if not machine.gpus:
-                notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
-    return replace(stage, options=replace(options, backend=backend), notes=tuple(notes))
+        note = f"backend auto -> peft: {obstacle}"
+        return stage.with_options(replace(options, backend=PEFT), note)
+    slow = "backend unsloth: without a GPU it is for tests only, and very slow"
+    notes = () if machine.gpus else (slow,)
+    return stage.with_options(replace(options, backend=UNSLOTH), *notes)
 
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:

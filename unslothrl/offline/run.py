@@ -2,7 +2,6 @@
 held until a step or a batch of an evaluation is done."""
 
 import errno
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +10,13 @@ from typing import Any
 
 from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
-from unslothrl.data.tasks import TRAIN, check_fingerprints
+from unslothrl.data.tasks import TRAIN
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
-from unslothrl.offline.resolve import Stage, fitted, import_first, with_backend
+from unslothrl.offline.resolve import fitted, import_first, with_backend
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
+from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.run import Job, ends_early
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
@@ -44,7 +44,7 @@ PICKLES = (".bin", ".pkl", ".pickle")  # which are not loaded; the Trainer reads
 WRITING = ".writing"  # the Trainer's output folder
 
 
-def run(stage: Stage) -> int:
+def run(stage: Resolved) -> int:
     """-> the exit code of a run, see `Job.execute`. UserError where the card is too small."""
     machine = Machine.detect()
     stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
@@ -104,7 +104,7 @@ class StageRun(Job):
     step = 0
     skipped_in_a_row = 0
 
-    def __init__(self, stage: Stage):
+    def __init__(self, stage: Resolved):
         self.columns = COLUMNS[stage.command]
         super().__init__(stage)
 
@@ -131,17 +131,12 @@ class StageRun(Job):
             TRAIN: tables.fingerprint(found.train),
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
-        if self.earlier is None:
-            content = json.dumps(prints, indent=2).encode() + b"\n"
-            folder = self.new_folder(self.resolved.command, parts, {DATA_FILE: content})
-        else:
-            folder, self.step = self.earlier.folder, self.earlier.step
-            notes += self.earlier.notes
-            before = read_object(folder.path / DATA_FILE)
-            notes += check_fingerprints(before, prints, options.dataset)
+        before: dict[str, Any] = {}
+        if self.earlier is not None:
+            self.step, before = self.earlier.step, read_object(self.earlier.folder.path / DATA_FILE)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
-        self.begin(folder, replace(use, kind=kind, base_parts=parts))
+        notes += self.begin(replace(use, kind=kind, base_parts=parts), prints, before)
         view.header([*self._header(), *notes])
 
     def _header(self) -> list[str]:
@@ -307,11 +302,11 @@ class StageRun(Job):
         }
 
 
-def on_first_card(stage: Stage, machine: Machine) -> Stage:
+def on_first_card(stage: Resolved, machine: Machine) -> Resolved:
     """Hides all cards but the first, before torch is imported: each would get a copy."""
     if len(machine.gpus) < 2:
         return stage
     visible = os.environ.get(variables.VISIBLE) or "0"
     os.environ[variables.VISIBLE] = visible.partition(",")[0]
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
-    return replace(stage, notes=(*stage.notes, note))
+    return stage.with_options(stage.options, note)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 import trl
 from datasets import Dataset
 from trl.trainer.dpo_trainer import DataCollatorForPreference
@@ -35,18 +36,15 @@ class Interrupted(Exception):
     """An evaluation that is left, because the run is to stop."""
 
 
-class StageTrainer:
+class StageTrainer(transformers.Trainer):
     """What all three add to TRL's: figures, skipped steps, schedules, checkpoints, stops."""
 
-    _tr_loss: torch.Tensor
-    accelerator: Any
     args: Any
     callback_handler: Any
-    control: Any
+    current_gradient_accumulation_steps: int
     lr_scheduler: Any
     model: Any
     optimizer: Any
-    state: Any
     _metrics: Any  # of TRL: mode -> name -> values
 
     def __init__(self, *given: Any, run: Any, **named: Any):
@@ -71,7 +69,7 @@ class StageTrainer:
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The micro-batches of a step."""
-        samples, items = super().get_batch_samples(*args, **kwargs)  # type: ignore[misc]
+        samples, items = super().get_batch_samples(*args, **kwargs)
         self.step_rows = sum(map(self.rows_in, samples))
         self.rows_seen += self.step_rows
         return samples, items
@@ -80,7 +78,7 @@ class StageTrainer:
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
         found, (usual, own) = self._metrics[self.mode], self.weights_of(inputs)
-        result = super().compute_loss(  # type: ignore[misc]
+        result: Any = super().compute_loss(
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
         )
         if self.mode == "eval":  # in place of the mean that transformers takes
@@ -99,10 +97,10 @@ class StageTrainer:
         if self.model.training:
             logs["rows_seen"], logs["skipped_updates"] = self.rows_seen, int(self.was_skipped)
             self._tr_loss.nan_to_num_(nan=0.0)  # transformers subtracts it from itself
-        super().log(logs, start_time)  # type: ignore[misc]
+        super().log(logs, start_time)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        loss = super().training_step(*args, **kwargs)
         self.loss_is_finite = self.loss_is_finite and bool(loss.isfinite().all())
         return loss
 
@@ -110,7 +108,7 @@ class StageTrainer:
         """What transformers asks for between the last micro-batch and the optimiser, which leaves
         alone what has no gradient. A gradient alone that is not finite is not counted where a
         scaler of float16 tries its scale."""
-        norm = super()._get_grad_norm(model, grad_norm)  # type: ignore[misc]
+        norm = super()._get_grad_norm(model, grad_norm)
         norm_is_finite = math.isfinite(norm)
         if not (self.loss_is_finite and norm_is_finite):
             model.zero_grad(set_to_none=True)
@@ -139,7 +137,7 @@ class StageTrainer:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """transformers loads the learning rate of a run of the old length."""
-        super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+        super()._load_optimizer_and_scheduler(checkpoint)
         schedule = self.lr_scheduler
         rates = [
             base * share(schedule.last_epoch)
@@ -154,7 +152,7 @@ class StageTrainer:
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
-        super()._save_checkpoint(model, trial)  # type: ignore[misc]
+        super()._save_checkpoint(model, trial)
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
         if (written / OF_REFERENCE).is_dir():  # a copy of what training began with: in the run
             remove(written / OF_REFERENCE)
@@ -164,7 +162,7 @@ class StageTrainer:
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """transformers loads none but the adapters in subfolders where there is one, such as DPO's
         reference: the one that is trained would begin anew."""
-        super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+        super()._load_from_checkpoint(resume_from_checkpoint, model)
         trained = model or self.model
         if len(trained.peft_config) > 1:
             trained.load_adapter(resume_from_checkpoint, POLICY, is_trainable=True)
@@ -175,7 +173,7 @@ class StageTrainer:
         self.batches_evaluated = 0
         try:
             with torch.random.fork_rng():
-                return super().evaluate(*args, **kwargs)  # type: ignore[misc]
+                return super().evaluate(*args, **kwargs)
         except Interrupted:  # the step is recorded without its evaluation
             self.control.should_evaluate = False
             self.control.should_save = self.control.should_training_stop = True
@@ -187,7 +185,7 @@ class StageTrainer:
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
         if stopping.is_asked():
             raise Interrupted
-        result = super().prediction_step(*args, **kwargs)  # type: ignore[misc]
+        result = super().prediction_step(*args, **kwargs)
         self.batches_evaluated += 1
         batches = -(-len(self.run.tables.evaluation) // self.args.per_device_eval_batch_size)
         self.run.view.progress("eval", self.batches_evaluated, batches)
@@ -215,8 +213,6 @@ class SftTrainer(StageTrainer, trl.SFTTrainer):
 
 class PairTrainer(StageTrainer):
     """Batches have the better answers, then the worse. A step's loss is the mean over pairs."""
-
-    current_gradient_accumulation_steps: int
 
     def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
         """Pairs, and of TRL's figures over tokens the number of these."""

@@ -130,8 +130,8 @@ def lengths_of(groups: Sequence[Group]) -> float:
 def winners(read: Sequence[Read], is_maths: bool) -> list[int | None]:
     """Of each problem the first completion with the answer that most give; None: none has one."""
     texts = [[None if text is None else columns.normalise(text) for text in each] for each in read]
-    same = same_answers(texts) if is_maths else [set() for _ in texts]
-    return [winner(each, pairs) for each, pairs in zip(texts, same, strict=True)]
+    same = same_answers(texts) if is_maths else set()
+    return [winner(each, same) for each in texts]
 
 
 def winner(texts: Read, same: set[tuple[str, str]]) -> int | None:
@@ -144,19 +144,12 @@ def winner(texts: Read, same: set[tuple[str, str]]) -> int | None:
     return max(kinds.values(), key=len)[0] if kinds else None  # the first of several
 
 
-def same_answers(texts: Sequence[Read]) -> list[set[tuple[str, str]]]:
-    """Of each problem, the pairs of different texts that are mathematically the same."""
-    found: list[set[tuple[str, str]]] = [set() for _ in texts]
-    pairs = [
-        (problem, *pair)
-        for problem, each in enumerate(texts)
-        for pair in itertools.combinations(dict.fromkeys(t for t in each if t is not None), 2)
-    ]
+def same_answers(texts: Sequence[Read]) -> set[tuple[str, str]]:
+    """The pairs of different texts of a problem that are mathematically the same."""
+    different = [dict.fromkeys(text for text in each if text is not None) for each in texts]
+    pairs = {pair: None for each in different for pair in itertools.combinations(each, 2)}
     if not pairs:
-        return found
+        return set()
     with ProcessPool(PROCESSES, DEADLINE_S) as pool:
-        results = pool.call([RewardCall(SAME, pair[1:]) for pair in pairs])
-    for (problem, one, other), result in zip(pairs, results, strict=True):
-        if result.value is True:
-            found[problem].add((one, other))
-    return found
+        results = pool.call([RewardCall(SAME, pair) for pair in pairs])
+    return {pair for pair, result in zip(pairs, results, strict=True) if result.value is True}

@@ -63,6 +63,9 @@ class Resolved:
     def config(self) -> Config:
         return self.options
 
+    def with_options(self, options: Any, *notes: str) -> "Resolved":
+        return replace(self, options=options, notes=(*self.notes, *notes))
+
 
 @dataclass
 class Layers:

@@ -2,7 +2,6 @@
 
 import contextlib
 import gc
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from unslothrl.runs.run import EarlierRun, Job, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
-from unslothrl.tracking.run_folder import DATA_FILE
 from unslothrl.training import trial
 from unslothrl.training.metrics import Pieces
 from unslothrl.training.saving import best
@@ -71,16 +69,12 @@ class RlRun(Job):
         if config.lora_save_path is not None:
             expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
         self.prints = tasks.fingerprints_of(data)
-        if self.earlier is not None:  # before models are loaded
-            changed = tasks.check_fingerprints(self.before.data, self.prints, config.dataset)
-            notes = [*self.earlier.notes, *notes, *changed]
-        content = json.dumps(self.prints, indent=2).encode() + b"\n"
-        folder = self.earlier.folder if self.earlier else self.new_folder(
-            "run", parts, {DATA_FILE: content}, facts(config, data)
-        )  # fmt: skip
         use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
-        self.begin(folder, replace(use, base_parts=parts), config.learner)
-        view.header(header(config, data, self.steps, [*self.resolved.notes, *notes]))
+        use = replace(use, base_parts=parts)
+        changed = self.begin(
+            use, self.prints, self.before.data, config.learner, facts(config, data)
+        )
+        view.header(header(config, data, self.steps, [*self.resolved.notes, *changed, *notes]))
 
     @property
     def before(self) -> RunState:
@@ -187,7 +181,8 @@ def restore(trainer: Trainer, earlier: EarlierRun, before: RunState, model: str)
         )
     if (checkpoint := earlier.checkpoint) is not None:
         try:
-            trainer.restore(checkpoint, earlier.draws_otherwise)
+            draws_otherwise = not earlier.changed <= resume.FREE  # rollouts may depend on the rest
+            trainer.restore(checkpoint, draws_otherwise)
         except ValueError as error:
             name = f"resume {earlier.folder.path}: {checkpoint.folder.name}"
             raise UserError(f"{name}: {error}") from None

@@ -4,8 +4,9 @@ well however it ends. `rl.RlRun` and `offline.run.StageRun` say what is trained 
 import abc
 import contextlib
 import errno
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,17 +17,18 @@ from unslothrl.cluster import causes
 from unslothrl.cluster.handles import counted
 from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
+from unslothrl.data.tasks import check_fingerprints
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.resume import COMMANDS, FREE, changed
+from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
 from unslothrl.tracking import calling, card, origin
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.verdict import ending
-from unslothrl.tracking.run_folder import CONFIG, REPORT, RunFolder, noting_errors, plain
+from unslothrl.tracking.run_folder import CONFIG, DATA_FILE, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
@@ -119,11 +121,6 @@ class EarlierRun:
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
         view.finish(self.summary(), *ending(self.folder, view.note))
-
-    @property
-    def draws_otherwise(self) -> bool:
-        """Whether an option has changed on which rollouts may depend."""
-        return not self.changed <= FREE
 
     def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
         """Once the training is as it was: deletes what came after, writes the config."""
@@ -252,28 +249,25 @@ class Job(abc.ABC):
             Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
-    def new_folder(
+    def begin(
         self,
-        name: str,
-        parts: Mapping[str, str],
-        files: Mapping[str, bytes] = {},
+        use: Use,
+        prints: dict[str, str],
+        before: dict[str, str],
+        learner: str = "",
         facts: Sequence[str] = (),
-    ) -> RunFolder:
-        """Of a run that begins, named `name` unless it has a name, with what it began from, `files`
-        (name -> content), and `facts` in its config.toml. `parts`: of its base."""
-        options = self.options
+    ) -> list[str]:
+        """Makes the run's folder, or takes that of the run that goes on: from now on an end is
+        recorded there. -> notes on what has changed since. UserError for other training data.
 
-        def begin(folder: Path) -> None:
-            start = starting_adapter.keep(options, folder)
-            origin.record(folder, self.resolved.recipe, start, parts, origin.code_of(options))
-            for file, content in files.items():
-                write_whole(folder / file, content)
-
-        text = to_toml(options, facts)
-        return RunFolder.create(options.output_dir, options.run_name or name, text, begin)
-
-    def begin(self, folder: RunFolder, use: Use, learner: str = "") -> None:
-        """The folder is there, locked: an end is recorded in it. `use`: of its adapters."""
+        `use`: of its adapters; `prints`: of its data, and `before`: as the run that goes on had
+        them; `facts`: comments in config.toml.
+        """
+        if self.earlier is None:
+            folder, notes = self._new_folder(use, prints, facts), []
+        else:
+            changed_data = check_fingerprints(before, prints, self.options.dataset)
+            folder, notes = self.earlier.folder, [*self.earlier.notes, *changed_data]
         self.folder, self.has_begun = folder, True
         if path := os.environ.get(BEGUN):  # of Python's interface, which waits for it
             write_whole(Path(path), str(folder.path).encode())
@@ -292,6 +286,18 @@ class Job(abc.ABC):
         command, dataset = self.resolved.command, self.options.dataset
         own = origin.described(command, dataset, folder.path.name, learner)
         self.use = replace(use, stages=starting_adapter.stages(self.options, own))
+        return notes
+
+    def _new_folder(self, use: Use, prints: dict[str, str], facts: Sequence[str]) -> RunFolder:
+        options = self.options
+
+        def begin(folder: Path) -> None:
+            start, code = starting_adapter.keep(options, folder), origin.code_of(options)
+            origin.record(folder, self.resolved.recipe, start, use.base_parts, code)
+            write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
+
+        text = to_toml(options, facts)
+        return RunFolder.create(options.output_dir, options.run_name or "run", text, begin)
 
     def card(self, version: int) -> str:
         """The model card of a version, by what the run has measured until it is saved."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.files import exists
+from unslothrl.files import exists, expanded, is_file, is_folder
 from unslothrl.text import shown
 from unslothrl.weights import base_parts
 
@@ -168,31 +168,24 @@ def shape_or_reason(model: str) -> Shape | str:
 
 def config_of(model: str) -> dict | None:
     """What config.json of a folder, or of the hub's copy here, holds; None without. UserError."""
-    folder = BASE if model == EMBEDDED else Path(os.path.expanduser(model))
-    file: Path | None = folder / "config.json"
-    if not exists(str(folder)):
-        file = hub_copy(model)
-    elif not folder.is_dir():
-        return None
-    elif not exists(str(file)):
+    folder = BASE if model == EMBEDDED else expanded(model)
+    if is_folder(folder) and not is_file(folder / "config.json"):
         raise no_model(model)
-    return None if file is None else base_parts.read(file.parent, file.name)
+    if not is_folder(folder):
+        from huggingface_hub import try_to_load_from_cache
+
+        is_id = HUB_ID.fullmatch(model) and not exists(model)
+        cached = try_to_load_from_cache(model, "config.json") if is_id else None
+        if not isinstance(cached, str):
+            return None
+        folder = Path(cached).parent
+    return base_parts.read(folder, "config.json")
 
 
 def no_model(folder: str) -> UserError:
     is_adapter = exists(os.path.join(folder, "adapter_config.json"))
     fix = f"set --adapter {folder}" if is_adapter else "give a model folder"
     return UserError(f"model {folder}: the folder has no config.json: {fix}")
-
-
-def hub_copy(model: str) -> Path | None:
-    """The config.json of a hub id that was downloaded before."""
-    if not HUB_ID.fullmatch(model):
-        return None
-    from huggingface_hub import try_to_load_from_cache
-
-    file = try_to_load_from_cache(model, "config.json")
-    return Path(file) if isinstance(file, str) else None
 
 
 def by_name(model: str) -> Shape | None:
