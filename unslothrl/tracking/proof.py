@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import deserialize
+from safetensors import SafetensorError, deserialize
 
 from unslothrl.files import newest_numbered, read_object
 from unslothrl.tracking import origin
@@ -80,8 +80,11 @@ def all_is_trained(run: RunHistory) -> Found:
     newest = newest_numbered(folder / ADAPTERS, "v")
     if newest is None or not (newest / WEIGHTS_FILE).is_file():
         return UNKNOWN
-    tensors, start = tensors_of(newest), folder / START
-    first = tensors_of(start) if start.is_dir() else {}
+    try:
+        tensors, start = tensors_of(newest), folder / START
+        first = tensors_of(start) if start.is_dir() else {}
+    except SafetensorError as error:
+        return False, f"the weights of {newest.name} or of the starting adapter: {error}"
     pairs = [name for name in tensors if "lora_B" in name]
     moved = [
         name for name in pairs if tensors[name].strip(b"\0") != first.get(name, b"").strip(b"\0")
