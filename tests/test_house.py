@@ -27,7 +27,7 @@ LAYERS = (
     ("environments", "rewards"),
     ("config", "dialogue"),
     ("weights",),
-    ("planning", "tracking"),
+    ("planning", "sharding", "tracking"),
     ("engines", "mirror"),
     ("actors", "backends"),
     ("export", "learners"),

@@ -18,6 +18,7 @@ from peft.tuners.lora import LoraLayer
 from unslothrl.backends import logprobs, packing
 from unslothrl.records import LORA_TARGETS, Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
+from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published, described, is_equal
@@ -51,6 +52,7 @@ class LoraBackend:
     decoder: Callable[[], Any]
     """What generates in that mode: it is called as a causal model of transformers is."""
     llm: Any = None  # the library's own vLLM over the same weights
+    split: Split = field(default_factory=Split)  # what of it is other learners'
     value_head: torch.nn.Linear | None = field(default=None, init=False)
     score_head: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
@@ -79,31 +81,64 @@ class LoraBackend:
         through the log-probabilities into the LoRA if autograd is on, through the entropies only
         with `entropy_gradient`.
         """
-        states, targets = self.states_before(samples)
+        states, targets, places = self.states_before(samples)
+        if self.split.is_early:
+            sampler = np.concatenate([sample.sampler_logprobs for sample in samples])
+            said = torch.as_tensor(sampler, dtype=torch.float32, device=self.device)
+            return self.split.stage.stands_for(said, states), torch.zeros_like(said)
         head = logprobs.Head.of(self.model.get_base_model())
-        return logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
+        found = logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
+        return self._joined(found[0], places, samples), self._joined(found[1], places, samples)
 
     def token_values(self, samples: Sequence[Sample]) -> torch.Tensor:
         """The critic's value of the state before each sampled token, float32 and flat."""
         assert self.value_head is not None, "this backend has no critic"
-        states, _ = self.states_before(samples)
-        return self.value_head(states.float()).squeeze(-1)
+        states, _, places = self.states_before(samples)
+        if self.split.is_early:
+            return self.split.stage.stands_for(states.new_zeros(len(states)).float(), states)
+        weight, bias = self.value_head.weight, self.value_head.bias
+        if self.split.repeats_gradients:
+            weight, bias = weight.detach(), bias.detach()
+        values = torch.nn.functional.linear(states.float(), weight, bias).squeeze(-1)
+        return self._joined(values, places, samples)
 
-    def states_before(self, samples: Sequence[Sample]) -> tuple[torch.Tensor, torch.Tensor]:
+    def states_before(
+        self, samples: Sequence[Sample]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """-> (what the output layer gets before each sampled token [sampled tokens, hidden], these
-        tokens [sampled tokens]), sample after sample."""
+        tokens [sampled tokens], None), sample after sample. Where learners share a row, what is of
+        this one's tokens, and its places among all."""
         if self.pack_inputs is None:
             padded = packing.padded(samples, self.device)
-            return self.hidden_states(padded.ids)[padded.rows, padded.columns], padded.targets
-        pack = packing.packed(samples, self.device, self.shares_prompts)
+            states = self.hidden_states(padded.ids)[padded.rows, padded.columns]
+            return states, padded.targets, None
+        context = self.split.context
+        parts = 1 if context is None else context.count
+        pack = packing.packed(samples, self.device, self.shares_prompts, parts)
         inputs = self.pack_inputs(pack)
-        states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
-        return states[0, pack.rows], pack.targets
+        if context is None:
+            states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
+            return states[0, pack.rows], pack.targets, None
+        own = context.own(pack.ids.shape[1])
+        ids, positions = pack.ids[:, own], pack.positions[:, own]
+        states = self.hidden_states(ids, position_ids=positions, **inputs)
+        places = ((own.start <= pack.rows) & (pack.rows < own.stop)).nonzero().flatten()
+        return states[0, pack.rows[places] - own.start], pack.targets[places], places
+
+    def _joined(
+        self, own: torch.Tensor, places: torch.Tensor | None, samples: Sequence[Sample]
+    ) -> torch.Tensor:
+        """[own sampled tokens] -> [sampled tokens], of all learners that share the row."""
+        if self.split.context is None or places is None:
+            return own
+        return self.split.context.joined(own, places, sum(sample.tokens for sample in samples))
 
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""
         decoder = self.model.get_base_model().model
         with measuring(decoder), lora_precision(self.device.type, self.dtype):
+            if self.split.stage is not None:
+                return self.split.stage.run(decoder, input_ids, inputs)
             return decoder(input_ids=input_ids, use_cache=False, **inputs).last_hidden_state
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -152,8 +187,9 @@ class LoraBackend:
     def sequence_scores(self, samples: Sequence[Sample]) -> torch.Tensor:
         """[samples] float32: what a reward model's head makes of the state at the last token."""
         head = self.score_head
-        states, _ = self.states_before([one_longer(sample) for sample in samples])
-        scores = states.float() @ head[WEIGHT][0]
+        longer = [one_longer(sample) for sample in samples]
+        states, _, places = self.states_before(longer)
+        scores = self._joined(states.float() @ head[WEIGHT][0], places, longer)
         return (scores - head[MEAN]) / head[STD]
 
     def critic(self) -> contextlib.AbstractContextManager[None]:
@@ -245,6 +281,8 @@ class LoraBackend:
 
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
+        if self.split.fingerprint is not None:
+            return self.split.fingerprint
         return base_model.fingerprint(packed_weights(self.model))
 
     def to_host(self) -> None:

@@ -12,6 +12,7 @@ whatever has four dimensions. All else is PyTorch's own attention.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -89,8 +90,11 @@ def row_lengths(positions: torch.Tensor | None) -> torch.Tensor | None:
     return (ends - starts).to(torch.int32)
 
 
-def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) -> Pack:
-    """`share`: a prompt stands there once for all its completions."""
+def packed(
+    samples: Sequence[Sample], device: torch.device, share: bool = True, parts: int = 1
+) -> Pack:
+    """`share`: a prompt stands there once for all its completions. `parts`: the row is filled up to
+    a multiple of it."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
@@ -106,7 +110,7 @@ def packed(samples: Sequence[Sample], device: torch.device, share: bool = True) 
             before[index] = sampled_of(samples[index], rows[: len(completion)])
             ids += completion
             positions += range(len(prompt), len(prompt) + len(completion))
-    if device.type == "cpu" and (filling := -len(ids) % FILL):
+    if filling := -len(ids) % math.lcm(FILL if device.type == "cpu" else 1, parts):
         spans.append(Span(1, filling - 1, True))
         ids += [0] * filling
         positions += range(filling)

@@ -1,5 +1,6 @@
 """The portable backend: PEFT's LoRA over a bitsandbytes 4-bit base, on a CPU or a GPU."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import packing
-from unslothrl.backends.lora import REFERENCE, LoraBackend
+from unslothrl.backends.lora import REFERENCE, LoraBackend, packed_weights
+from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
+from unslothrl.sharding.split import Rank, Split
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import coverage
+from unslothrl.weights import base_model, coverage
 from unslothrl.weights.base_model import read_config
 
 # What a base's own configuration may ask for, and the sampler does not have.
@@ -30,18 +33,31 @@ def load(
     name: str | None = None,
     packs: bool = True,
     offload: str = "none",
+    ranks: Mapping[str, Rank] | None = None,
 ) -> LoraBackend:
     """Loads `base`, a checkpoint folder, 4-bit or not, and puts a LoRA on it.
 
     `dtype` is what the base computes in; `start` a PEFT folder to start from, which is then the
     reference policy as well; `name` what published adapters call their base, where that is not the
-    folder. `packs=False` pads, for comparisons. `offload`: see `LoraBackend`.
+    folder. `packs=False` pads, for comparisons. `offload`: see `LoraBackend`. `ranks`: this
+    learner's among those that share its work, by the option's name, see `sharding.split`.
     """
-    plain = load_base(AutoModelForCausalLM, base, dtype)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    plain = load_base(AutoModelForCausalLM, base, dtype, device="cpu" if ranks else device)
     packs = packs and packing.can_pack(plain)
     if packs:
         plain.set_attn_implementation(packing.ATTENTION)
+    split = Split()
+    if ranks:
+        if "context_parallel" in ranks and not packs:
+            raise UserError(
+                f"context_parallel: not all layers of {base} are plain attention: leave it out"
+            )
+        fingerprint = base_model.fingerprint(packed_weights(plain))
+        split = Split.of(plain, ranks, device, fingerprint, packing.attend)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
+    if split.tensors is not None:
+        split.tensors.attach(model)
     return LoraBackend(
         model=model,
         device=model.device,
@@ -54,13 +70,17 @@ def load(
         for_inference=torch.nn.Module.eval,
         for_training=torch.nn.Module.train,
         decoder=model.get_base_model,
+        split=split,
     )
 
 
-def load_base(kind: Any, base: Path, dtype: torch.dtype, **more: Any) -> Any:
-    """A checkpoint as a model of transformers' class `kind`, without a LoRA."""
+def load_base(
+    kind: Any, base: Path, dtype: torch.dtype, device: torch.device | str | None = None, **more: Any
+) -> Any:
+    """A checkpoint as a model of transformers' class `kind`, without a LoRA, on `device`, by
+    default the GPU where there is one."""
     limit_card_memory()
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     more |= {name: 0.0 for name in DROPOUTS if read_config(base).get(name)}
     model = kind.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False, **more

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
-from unslothrl.config.options import Config
+from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
@@ -174,7 +174,9 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
             max_num_seqs=config.sequences_at_once,
         )
     else:
-        backend = peft_backend(config, base)
+        counts = {name: getattr(config, name) for name in SPLITS}
+        ranks = {name: (plan.index % count, count) for name, count in counts.items() if count > 1}
+        backend = peft_backend(config, base, ranks)
     for each in rewards.choose(config.reward):
         if each.runs == IN_LEARNER:
             backend.add_reward_model(Path(each.function), config.normalize_reward_model)
@@ -201,10 +203,10 @@ def import_unsloth(config: Config):
     return unsloth
 
 
-def peft_backend(config: Config, base: Path):
+def peft_backend(config: Config, base: Path, ranks: dict[str, tuple[int, int]] | None = None):
     from unslothrl.backends import peft
 
-    return peft.load(base, **lora_options(config, base))
+    return peft.load(base, **lora_options(config, base), ranks=ranks)
 
 
 def lora_options(config: Config, base: Path) -> dict:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes
+# Ways to divide a learner's work among several: the first two may go together.
+SPLITS = ("learner_shards", "context_parallel", "learner_tensor_parallel", "pipeline_stages")
 DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is not set
 
 
@@ -128,6 +130,34 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         1, "fewest actors with which a run continues while dead ones are being replaced", at_least=0
     )
     number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
+    learner_shards: int = hardware(
+        1,
+        "learners that hold one base together, each a part of it, for a base larger than a GPU; "
+        "number_of_learners is a multiple of it",
+        at_least=1,
+        at_most=64,
+    )
+    context_parallel: int = hardware(
+        1,
+        "learners over which each row of tokens is split, for sequences too long for a GPU; "
+        "number_of_learners is a multiple of it",
+        at_least=1,
+        at_most=64,
+    )
+    learner_tensor_parallel: int = hardware(
+        1,
+        "learners over which each matrix of the base is split, over a fast link; "
+        "number_of_learners is a multiple of it",
+        at_least=1,
+        at_most=64,
+    )
+    pipeline_stages: int = hardware(
+        1,
+        "learners over which the base's layers are divided, over a slow link; "
+        "number_of_learners is a multiple of it",
+        at_least=1,
+        at_most=64,
+    )
     learner_chunk_size: int = hardware(
         8, "prompts per step for which each learner generates, 0 = none", at_least=0, unit="prompts"
     )
@@ -228,6 +258,16 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     def updates_per_step(self) -> int:
         """Optimiser steps that each rollout is trained with."""
         return self.updates_per_rollout * self.epochs_per_rollout
+
+    @property
+    def learners_per_part(self) -> int:
+        """Learners that together compute what one would: the same part of each batch is theirs."""
+        return max(self.context_parallel, self.learner_tensor_parallel, self.pipeline_stages)
+
+    @property
+    def learners_together(self) -> int:
+        """Learners that do each pass together."""
+        return max(self.learners_per_part, self.learner_shards)
 
     @property
     def number_of_processes(self) -> int:

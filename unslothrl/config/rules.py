@@ -7,7 +7,7 @@ from typing import Any
 from unslothrl import rewards
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.names import in_full
-from unslothrl.config.options import OPTIONS, Config
+from unslothrl.config.options import OPTIONS, SPLITS, Config
 from unslothrl.config.parts import objective_of
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN
@@ -160,7 +160,31 @@ def of_limits(config: Config) -> Iterator[Check]:
 
 def of_processes(config: Config) -> Iterator[Check]:
     """Options that need others."""
+    shared = [
+        (name, other, is_wrong)
+        for name in SPLITS
+        for other, is_wrong in (
+            ("cluster", config.cluster == "local"),
+            ("backend", config.backend == "unsloth"),
+            ("offload", config.offload == "model"),
+            ("number_of_actors", config.number_of_actors == 0),
+            ("learner_chunk_size", config.learner_chunk_size > 0),
+            ("number_of_learners", config.number_of_learners % getattr(config, name) != 0),
+        )
+    ]
     for name, other, is_wrong in (
+        *shared,
+        (
+            "context_parallel",
+            "learner_shards",
+            config.context_parallel > 1 and config.context_parallel % config.learner_shards > 0,
+        ),
+        *(
+            (name, other, getattr(config, other) > 1)
+            for name in SPLITS[2:]
+            for other in SPLITS
+            if other != name
+        ),
         ("max_staleness", "cluster", config.cluster == "local"),
         ("max_staleness", "number_of_actors", config.number_of_actors == 0),
         ("actor_tensor_parallel", "number_of_actors", config.number_of_actors == 0),

@@ -15,12 +15,20 @@ of the update. Who has waited in vain leaves the group, so that nobody waits for
 import contextlib
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
-from torch.distributed import AllreduceOptions, PrefixStore, ProcessGroupGloo, TCPStore
+from torch._C._distributed_c10d import AllgatherOptions
+from torch.distributed import (
+    AllreduceOptions,
+    AllToAllOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    ReduceOp,
+    TCPStore,
+)
 
 from unslothrl.errors import PeerLost
 
@@ -79,10 +87,16 @@ class Exchange:
         *,
         store: Any = None,
         deadline_s: float = JOIN_S,
+        shards: int = 1,
+        partners: int = 1,
     ):
-        """`store`: what `listen` returned. Raises PeerLost after `deadline_s`."""
+        """`store`: what `listen` returned. So many `partners`, one after the other by rank, do a
+        pass together, and so many `shards` of a base. Raises PeerLost after `deadline_s`."""
         self.rank, self.world_size = rank, world_size
         self.store, self.group = store, None
+        self.partners, self.sharers = None, None
+        self.under_way: list[Any] = []  # what is being sent
+        self.deadline_s = SUM_S  # of what partners ask of one another
         host, _, port = address.rpartition(":")
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
         with self._waiting(deadline_s):
@@ -94,6 +108,10 @@ class Exchange:
             build = nccl_group if self.is_nccl else gloo_group
             here = own_address(host, int(port))
             self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, here)
+            for name, count in (("partners", partners), ("sharers", shards)):
+                if count > 1:
+                    own = PrefixStore(f"{name}/{rank // count}", self.store)
+                    setattr(self, name, build(own, rank % count, count, timeout, here))
         # NCCL connects in its first sum, and waits for the others no longer than to join: that sum
         # is one of this moment, at which all are here, rather than that of an update.
         self.sum(torch.zeros(1, device="cuda" if self.is_nccl else "cpu"), deadline_s)
@@ -103,27 +121,91 @@ class Exchange:
 
         PeerLost after `deadline_s`, or as soon as another learner has died.
         """
-        if self.group is None:
-            raise PeerLost(f"learner-{self.rank}", f"learner {self.rank} has left the others")
         total = part if self.is_nccl else part.cpu()
-        options = AllreduceOptions()
-        options.timeout = timedelta(seconds=deadline_s + ANSWER_S)  # else the group's, of joining
         with self._waiting(deadline_s):
-            work = self.group.allreduce([total], options)
-            until = time.monotonic() + deadline_s
-            while not work.is_completed():
-                if time.monotonic() > until:
-                    raise TimeoutError
-                time.sleep(POLL_S)
-            work.wait()
+            options = timed(AllreduceOptions(), deadline_s)
+            wait(self.joined(self.group).allreduce([total], options), deadline_s)
         return total.to(part.device)
 
+    def most(self, values: list[float]) -> list[float]:
+        """The largest of each value over the partners. PeerLost as in `sum`."""
+        return self.total(torch.tensor(values), ReduceOp.MAX).tolist()
+
+    def total(self, values: torch.Tensor, by: Any = ReduceOp.SUM) -> torch.Tensor:
+        """The sum, or what `by` says, over the partners. PeerLost as in `sum`."""
+        found = values.to("cuda" if self.is_nccl else "cpu", copy=True)
+        with self._waiting(self.deadline_s):
+            options = timed(AllreduceOptions(), self.deadline_s)
+            options.reduceOp = by
+            wait(self.joined(self.partners).allreduce([found], options), self.deadline_s)
+        return found.to(values.device)
+
+    def swap(self, parts: torch.Tensor) -> torch.Tensor:
+        """[partners, ...], a part for each -> [partners, ...], a part from each. PeerLost as in
+        `sum`."""
+        given = parts if self.is_nccl else parts.cpu()
+        found = torch.empty_like(given)
+        with self._waiting(self.deadline_s):
+            options = timed(AllToAllOptions(), self.deadline_s)
+            partners = self.joined(self.partners)
+            wait(partners.alltoall_base(found, given, [], [], options), self.deadline_s)
+        return found.to(parts.device)
+
+    def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
+        """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that shares
+        a base. -> what waits for the end of it: PeerLost as in `sum`."""
+        is_direct = self.is_nccl or whole.device.type == "cpu"  # else through the host
+        filled = whole if is_direct else torch.empty_like(whole, device="cpu")
+        options = timed(AllgatherOptions(), self.deadline_s)
+        with self._waiting(self.deadline_s):
+            part = part if is_direct else part.cpu()
+            work = self.joined(self.sharers)._allgather_base(filled, part, options)
+
+        def finish() -> None:
+            with self._waiting(self.deadline_s):
+                wait(work, self.deadline_s)
+            if not is_direct:
+                whole.copy_(filled)
+
+        return finish
+
+    def send(self, values: torch.Tensor, step: int) -> None:
+        """To the partner `step` further; returns before they have arrived. PeerLost as in `sum`."""
+        given = values.detach().contiguous().to(None if self.is_nccl else "cpu")
+        with self._waiting(self.deadline_s):
+            partners = self.joined(self.partners)
+            work = partners.send([given], partners.rank() + step, 0)
+        self.under_way.append((work, given))
+
+    def receive(self, values: torch.Tensor, step: int) -> torch.Tensor:
+        """`values` filled with what the partner `step` further has sent. PeerLost as in `sum`."""
+        found = values if self.is_nccl else values.cpu()
+        with self._waiting(self.deadline_s):
+            partners = self.joined(self.partners)
+            work = partners.recv([found], partners.rank() + step, 0)
+            work.wait(timedelta(seconds=self.deadline_s))  # gloo's is completed by waiting alone
+        return found.to(values.device)
+
+    def sent(self) -> None:
+        """Returns when all that was sent has arrived. PeerLost as in `sum`."""
+        with self._waiting(self.deadline_s):
+            for work, _ in self.under_way:
+                work.wait(timedelta(seconds=self.deadline_s))
+        self.under_way.clear()
+
+    def joined(self, group: Any) -> Any:
+        """The group. PeerLost where this learner has left it."""
+        if group is None:
+            raise PeerLost(f"learner-{self.rank}", f"learner {self.rank} has left the others")
+        return group
+
     def close(self) -> None:
-        """Leaves the group: learners that still wait for this one fail at once."""
-        if self.group is not None:
-            with contextlib.suppress(RuntimeError):
-                self.group.abort()
-        self.group = self.store = None
+        """Leaves the groups: learners that still wait for this one fail at once."""
+        for group in (self.group, self.partners, self.sharers):
+            if group is not None:
+                with contextlib.suppress(RuntimeError):
+                    group.abort()
+        self.group = self.partners = self.sharers = self.store = None
 
     @contextlib.contextmanager
     def _waiting(self, deadline_s: float) -> Iterator[None]:
@@ -140,6 +222,22 @@ class Exchange:
                 f"({reason}): see the learners' logs, and continue from the last checkpoint with "
                 "--resume",
             ) from None
+
+
+def timed(options: Any, deadline_s: float) -> Any:
+    """Options of a collective, with a timeout of its own: else it is that of joining."""
+    options.timeout = timedelta(seconds=deadline_s + ANSWER_S)
+    return options
+
+
+def wait(work: Any, deadline_s: float) -> None:
+    """Until a collective has ended; a signal's handler can run meanwhile. TimeoutError."""
+    until = time.monotonic() + deadline_s
+    while not work.is_completed():
+        if time.monotonic() > until:
+            raise TimeoutError
+        time.sleep(POLL_S)
+    work.wait()
 
 
 def gloo_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:

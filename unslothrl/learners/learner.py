@@ -130,6 +130,8 @@ class Learner:
         gradient is not finite in any learner, nothing is changed in all of them. PeerLost where
         another one has died, or does not come within `deadline_s`.
         """
+        if self.exchange is not None:
+            self.exchange.deadline_s = deadline_s or exchange.SUM_S
         with self.profiler.part("update"):
             update = self.forward_backward(batch, train_policy)
             finite = is_finite(update)
@@ -214,14 +216,22 @@ class Learner:
         if rank != 0:
             self.leave()
         self.exchange = exchange.Exchange(
-            rank, world_size, address, store=self.store, deadline_s=deadline_s
+            rank,
+            world_size,
+            address,
+            store=self.store,
+            deadline_s=deadline_s,
+            shards=self.config.learner_shards,
+            partners=self.config.learners_together,
         )
+        self.backend.split.meet(self.exchange)
 
     def leave(self) -> None:
         """Leaves the group that it is in, if any: learners that wait for it fail at once."""
         if self.exchange is not None:
             self.exchange.close()
         self.exchange = self.store = None
+        self.backend.split.meet(None)
 
     def publish(self, version: int) -> Adapter:
         self.published = self.backend.publish(version)

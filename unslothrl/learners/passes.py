@@ -6,7 +6,7 @@ memory and speed.
 
 import gc
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.records import Batch, Sample, Update
+from unslothrl.sharding.shards import MemoryElsewhere
 from unslothrl.system.memory import is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
@@ -43,6 +44,8 @@ class Passes:
         self.progress = progress
         self.micro_batch, self.context = config.train_batch_size, config.context
         self.is_smallest = False  # of the last pass: each sample went through by itself
+        self.asks_reference = False  # whether a pass computes the reference for the KL in the loss
+        self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager[None]]]] = []
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -51,10 +54,15 @@ class Passes:
         stay so; raises where there is nothing left to halve."""
         while True:
             try:
-                return function()
+                found = function()
+                self.backend.split.end_pass()
+                return found
             except Exception as error:
-                if not is_out_of_memory(error) or self.is_smallest:
+                is_own = not isinstance(error, MemoryElsewhere)
+                if not is_out_of_memory(error) or (self.is_smallest and is_own):
                     raise
+            if is_own:
+                self.backend.split.end_pass(has_failed=True)
             before = self.micro_batch * self.context
             if self.micro_batch > 1:
                 self.micro_batch //= 2
@@ -79,7 +87,7 @@ class Passes:
                 found["reference"] = _split(self._reference_logprobs(part), lengths)
             if self.objective.has_critic:
                 with self.backend.critic():
-                    found["values"] = _split(self.backend.token_values(part), lengths)
+                    found["values"] = _split(self._values(part), lengths)
             for place, i in enumerate(indices):
                 measured[i] = {name: arrays[place] for name, arrays in found.items()}
             self.progress(len(measured), 0)
@@ -91,6 +99,9 @@ class Passes:
         found: dict[int, float] = {}
         for indices in self._micro_batches(samples):
             with self.backend.reward_model():
+                if not indices:
+                    self.backend.split.idle(head=False)
+                    continue
                 scores = self.backend.sequence_scores([samples[i] for i in indices])
             found.update(zip(indices, scores.tolist(), strict=True))
             self.progress(len(found), 0)
@@ -107,6 +118,7 @@ class Passes:
         micro_batches = [[batch.samples[i] for i in part] for part in parts]
         passed = [sample for samples in micro_batches for sample in samples]
         update, old, done = Update(), list[np.ndarray](), 0
+        self.waiting.clear()
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
@@ -116,6 +128,10 @@ class Passes:
                 self._critic_backward(samples, over, update)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
+        while self.waiting:
+            loss, adapter = self.waiting.pop()
+            with adapter():
+                loss.backward()
         sampler = _joined([s.sampler_logprobs for s in passed])
         update.difference = _joined(old).astype(np.float64) - sampler
         update.sources = [(s.generator, s.policy_version, s.tokens) for s in passed]
@@ -136,13 +152,22 @@ class Passes:
         olds: list[np.ndarray],
     ) -> torch.Tensor:
         """Adds to `update` and `olds`. -> the policy's log-probabilities, [tokens]."""
+        if not samples:
+            for _ in range(1 + self.asks_reference):
+                policy = self._logprobs(samples)
+            self.backend.split.idle(head=True, backward=torch.is_grad_enabled())
+            olds.append(policy.numpy())
+            return policy
         policy, entropies = self.backend.token_logprobs(
             samples, self.config.temperature, bool(self.objective.entropy_coefficient)
         )
         old, reference = _measured(samples, "logprobs", policy), None
         if self.objective.kl == "loss":
-            reference = _measured(samples, "reference", policy)
-            reference = self._reference_logprobs(samples) if reference is None else reference
+            reference = (
+                self._reference_logprobs(samples)
+                if self.asks_reference
+                else _measured(samples, "reference", policy)
+            )
         loss = policy_loss(
             self.objective,
             Tokens(
@@ -157,7 +182,7 @@ class Passes:
             over,
         )
         if loss.value.requires_grad:
-            loss.value.backward()
+            self._backward(loss.value, nullcontext)
         update.loss += loss.value.item()
         update.clipped += loss.clipped
         update.corrected += loss.corrected
@@ -165,11 +190,23 @@ class Passes:
         olds.append((policy if old is None else old).detach().cpu().numpy())
         return policy.detach()
 
+    def _backward(
+        self, loss: torch.Tensor, adapter: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """At once, or, where the layers are divided into stages, when all micro-batches have gone
+        forward, under the adapter that they went forward with."""
+        if self.backend.split.stage is None:
+            loss.backward()
+        else:
+            self.waiting.append((loss, adapter))
+
     def _critic_backward(
         self, samples: Sequence[Sample], over: Denominators, update: Update
     ) -> None:
         with self.backend.critic():
-            values = self.backend.token_values(samples)
+            values = self._values(samples)
+            if not samples:
+                return self.backend.split.idle(head=False, backward=True)
             old = _measured(samples, "values", values)
             loss = value_loss(
                 self.objective,
@@ -180,10 +217,19 @@ class Passes:
                 over,
                 self.config.value_clip,
             )
-            loss.backward()
+            self._backward(loss, self.backend.critic)
         update.value_loss += loss.item()
 
+    def _values(self, samples: Sequence[Sample]) -> torch.Tensor:
+        if samples:
+            return self.backend.token_values(samples)
+        self.backend.split.idle(head=False)
+        return torch.zeros(0)
+
     def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
+        if not samples:
+            self.backend.split.idle(head=True)
+            return torch.zeros(0)
         return self.backend.token_logprobs(samples, self.config.temperature)[0]
 
     @torch.no_grad()
@@ -194,6 +240,8 @@ class Passes:
     @torch.no_grad()
     def _reference_divergence(self, samples: Sequence[Sample], policy: torch.Tensor) -> np.ndarray:
         """k3 of the tokens of some middling sequences: an estimate for the metrics."""
+        if not samples:
+            return self._reference_logprobs(samples).numpy()
         stride = -(-len(samples) // KL_SAMPLES)
         lengths = [sample.tokens for sample in samples]
         chosen = torch.cat(policy.split(lengths)[::stride])
@@ -201,9 +249,15 @@ class Passes:
         return divergence.k3(difference.double()).cpu().numpy()
 
     def _micro_batches(self, samples: Sequence[Sample]) -> list[list[int]]:
+        """Indices of each; as many in all learners that share a base, where this one has fewer with
+        empty ones around its own, so that the middle stays the middle."""
         parts = self.backend.micro_batches(samples, self.micro_batch, self.context)
         self.is_smallest = all(len(part) == 1 for part in parts)
-        return parts
+        asks = self.objective.kl == "loss" and any(s.reference is None for s in samples)
+        count, self.asks_reference = self.backend.split.in_step(len(parts), asks)
+        before = count // 2 - len(parts) // 2
+        after = count - len(parts) - before
+        return [[] for _ in range(before)] + parts + [[] for _ in range(after)]
 
 
 def _measured(samples: Sequence[Sample], name: str, like: torch.Tensor) -> torch.Tensor | None:

@@ -132,6 +132,8 @@ def _fit_stack(changes: Fitting, machine: Machine) -> None:
     has_unsloth = "unsloth" in packages
     if config.backend == "auto":
         why = "" if has_unsloth or not machine.gpus else f"Unsloth is not installed: {install}"
+        if config.learners_together > 1:
+            why, has_unsloth = "Unsloth's kernels take whole weights and whole rows", False
         changes.set("backend", "unsloth" if has_unsloth and machine.gpus else "peft", why)
     elif config.backend == "unsloth" and not machine.gpus:
         changes.notes.append("backend unsloth: without a GPU it is for tests only, and very slow")

@@ -158,7 +158,7 @@ def learner(
     on = "cuda" if gpu else "cpu"
     loras = 2 if objectives.load(config.learner).has_critic else 1
     trained = loras * shape.lora_weights(config.max_lora_rank) * TRAINED[on]
-    weights = shape.engine_bytes() if gpu and engine else shape.weight_bytes()
+    weights = shape.engine_bytes() if gpu and engine else shape.part_bytes(config.learner_shards)
     stays: Parts = {"weights": weights / MB, "adapter and optimiser": trained / MB}
     if has_reward_model(config):
         # float32, of its own rank, which is not known to be another
@@ -193,9 +193,11 @@ def learner(
     if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
         host["model, between updates"] = stays["weights"]
-    tokens = config.train_batch_size * config.context
+    tokens = -(-config.train_batch_size * config.context // config.context_parallel)
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, shape, gpu)
     updating = {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
+    if config.learner_shards > 1:
+        updating["gathered layers"] = shape.gathered_bytes() / MB
     if on_host:
         host["offloaded activations"] = on_host / MB
     if config.number_of_learners > 1:  # see learners/exchange.pack

@@ -60,7 +60,7 @@ class Trainer:
         self.checks = checks or Checks()
         self.first = first or RunState()
         self.state = copy.deepcopy(self.first)
-        self.learners = LearnerGroup(cluster, Costs.of(config))
+        self.learners = LearnerGroup(cluster, Costs.of(config), config.learners_per_part)
         failures = FailureReport(view.note)
         self.stream = RolloutStream(
             cluster,

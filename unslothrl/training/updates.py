@@ -184,9 +184,10 @@ class Pace:
 class LearnerGroup:
     """Every learner has the same weights, bit for bit, before and after each method."""
 
-    def __init__(self, cluster: Cluster, costs: Costs | None = None):
-        """`costs`: what samples cost a learner, by which they are dealt."""
-        self.cluster, self.costs = cluster, costs or Costs()
+    def __init__(self, cluster: Cluster, costs: Costs | None = None, together: int = 1):
+        """`costs`: what samples cost a learner, by which they are dealt; so many learners, one
+        after the other, do `together` what one would, and get the same samples."""
+        self.cluster, self.costs, self.together = cluster, costs or Costs(), together
         self.renew()
 
     def renew(self) -> None:
@@ -214,12 +215,11 @@ class LearnerGroup:
         progress: Progress,
     ) -> list[T]:
         """What the learners answer of the samples, each of its share; in order."""
-        shares = balanced(samples, len(self.learners), self.costs)
-        shares = [share for share in shares if share]
+        shares = balanced(samples, len(self.speakers), self.costs)
         parts = [[samples[i] for i in share] for share in shares]
-        calls = [ask(learner, part) for learner, part in zip(self.learners, parts, strict=False)]
+        calls = [ask(each, parts[i // self.together]) for i, each in enumerate(self.learners)]
         with self.measure_pace.timed(self._largest(parts)) as deadline_s:
-            answers = self.cluster.gather(calls, progress, deadline_s)
+            answers = self.cluster.gather(calls, progress, deadline_s)[self.speaker]
         found: dict[int, T] = {}
         for share, answer in zip(shares, answers, strict=True):
             found.update(zip(share, answer, strict=True))
@@ -229,17 +229,26 @@ class LearnerGroup:
         self, batch: Batch, lrs: dict[str, float], train_policy: bool, progress: Progress
     ) -> list[Update]:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
-        on the sum. Without `train_policy` the critic alone. -> what each learner says of it.
+        on the sum. Without `train_policy` the critic alone. -> what each of `speakers` says of it.
         RunError where the learners' weights differ afterwards."""
-        parts = split_batch(batch, len(self.learners), self.costs)
+        parts = split_batch(batch, len(self.speakers), self.costs)
         with self.update_pace.timed(self._largest([part.samples for part in parts])) as deadline_s:
             calls = [
-                learner.update(part, lrs, train_policy, deadline_s)
-                for learner, part in zip(self.learners, parts, strict=True)
+                learner.update(parts[i // self.together], lrs, train_policy, deadline_s)
+                for i, learner in enumerate(self.learners)
             ]
             updates = self.cluster.gather(calls, progress, 2 * deadline_s)
         self._check_equal([update.checksum for update in updates])
-        return updates
+        return updates[self.speaker]
+
+    @property
+    def speaker(self) -> slice:
+        """Of those that do a part together the one that knows what came of it: the last stage."""
+        return slice(self.together - 1, None, self.together)
+
+    @property
+    def speakers(self) -> Sequence[LearnerHandle]:
+        return self.learners[self.speaker]
 
     def _largest(self, shares: Sequence[Sequence[Sample]]) -> float:
         return max(map(self.costs.share, shares), default=0.0)
@@ -321,7 +330,7 @@ class Updates:
             not self.is_frozen(step),
             lambda done, tokens: self.view.progress("update", done, len(batch.samples), tokens),
         )
-        for learner, update in zip(self.learners.learners, updates, strict=True):
+        for learner, update in zip(self.learners.speakers, updates, strict=True):
             if update.note:
                 self.view.note(f"step {step}: {learner.name}: {update.note}")
         return updates

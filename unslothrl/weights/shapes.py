@@ -83,6 +83,24 @@ class Shape:
         whole = self.other_weights() + self.unquantised
         return (self.linear_weights() - self.unquantised) * of_quantised + whole * HALF
 
+    def layer_bytes(self) -> float:
+        """Of a layer's packed weights and their scales."""
+        kept = self.unquantised / self.layers
+        return (self.linear_weights() / self.layers - kept) * NF4 + kept * HALF
+
+    def table_bytes(self) -> int:
+        """Of the embedding, and of an output layer of its own."""
+        return self.vocabulary * self.hidden * HALF
+
+    def part_bytes(self, ranks: int) -> float:
+        """What each of so many learners keeps of a base that they share: see `sharding.shards`."""
+        shared = self.layers * self.layer_bytes() + self.table_bytes() * (1 if self.tied else 2)
+        return self.weight_bytes() - shared * (1 - 1 / ranks)
+
+    def gathered_bytes(self) -> float:
+        """What is whole at once of such a base: a layer, and the layer or table beside it."""
+        return self.layer_bytes() + max(self.layer_bytes(), self.table_bytes())
+
     def engine_bytes(self) -> float:
         """Of the base in a vLLM."""
         return self.weight_bytes(NF4_EXPANDED)

@@ -1,0 +1,190 @@
+"""A base that learners share, in processes of their own: the bits of learners that each hold all of
+it, what a rank keeps, and what happens where one of them fails."""
+
+import dataclasses
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from few_cases import few
+from test_backend import LENGTHS, learner_of, samples
+from test_exchange import meet
+
+from unslothrl.algorithms import objectives
+from unslothrl.backends import peft
+from unslothrl.errors import PeerLost
+from unslothrl.learners.learner import Learner
+from unslothrl.records import Batch
+from unslothrl.sharding.shards import RESIDENT
+
+pytestmark = pytest.mark.real
+
+LRS = {"lora": 1e-2, "critic": 1e-2}
+GRPO = {"objective": "grpo", "kl": "loss", "kl_coefficient": 0.05}
+PPO = {"objective": "ppo"}
+
+
+def learner_on(base: Path, rank: int, split: dict[str, int], settings: dict) -> Learner:
+    """One of several, with a LoRA and a critic that are not zero. `split`: options that divide its
+    work, none where it does all of it."""
+    torch.set_num_threads(1)
+    settings = dict(settings)
+    dtype = getattr(torch, settings.pop("dtype", "float32"))
+    packs, recompute = settings.pop("packs", True), settings.pop("recompute", False)
+    name = settings.pop("objective")
+    ranks = {option: (rank % count, count) for option, count in split.items()}
+    shape = {"rank": 8, "alpha": 16, "dropout": 0.0}
+    backend = peft.load(base, dtype=dtype, seed=0, packs=packs, ranks=ranks, **shape)
+    if recompute:
+        backend.model.gradient_checkpointing_enable({"use_reentrant": False})
+        backend.model.enable_input_require_grads()
+    learner = learner_of(backend, base, micro_batch=1, objective=name)
+    learner.config = dataclasses.replace(learner.config, **split)
+    learner.passes.objective = dataclasses.replace(objectives.load(name), **settings)
+    torch.manual_seed(1)
+    for kind in (backend.parameters(), backend.critic_parameters()):
+        for parameter_name, parameter in kind.items():
+            if "lora_B" in parameter_name or "value_head" in parameter_name:
+                torch.nn.init.normal_(parameter, std=0.05)
+    return learner
+
+
+def joined(rank, world_size, address, stores, base, split, settings) -> Learner:
+    learner = learner_on(base, rank, split, settings)
+    learner.store = stores.pop() if stores else None
+    learner.join(rank, world_size, address, deadline_s=60.0)
+    learner.exchange.deadline_s = 60.0
+    return learner
+
+
+def batch(samples_of_it) -> Batch:
+    return Batch(tuple(samples_of_it), len(LENGTHS), sum(each for _, each in LENGTHS))
+
+
+def parts_of(world_size: int, known) -> list[list[Batch]]:
+    """Two updates: all but one sample in the first rank, and one sample in the last."""
+    last = world_size - 1
+    uneven = [known[:-1] if rank == 0 else known[-1:] * (rank == 1) for rank in range(world_size)]
+    one = [known[:1] if rank == last else () for rank in range(world_size)]
+    return [[batch(each) for each in uneven], [batch(each) for each in one]]
+
+
+def train(rank, world_size, address, stores, base, split, settings):
+    """-> (the trained state, checksums, what was measured, counts) of a learner."""
+    learner = joined(rank, world_size, address, stores, base, split, settings)
+    plain = [dataclasses.replace(s, prompt_ids=samples()[0].prompt_ids) for s in samples()]
+    measured = learner.measure(plain[rank : rank + 1] if rank else (), reference=True)
+    sampled = [
+        dataclasses.replace(
+            s,
+            sampler_logprobs=np.full(s.tokens, -2.0, np.float32),
+            returns=np.linspace(0, 1, s.tokens, dtype=np.float32),
+            values=np.zeros(s.tokens, np.float32),
+        )
+        for s in plain
+    ]
+    updates = [
+        learner.update(parts[rank], LRS, deadline_s=60.0) for parts in parts_of(world_size, sampled)
+    ]
+    shared = learner.backend.split.shards
+    counts = None if shared is None else (shared.gathers, shared.most_whole, len(shared.here))
+    state = learner.save_state()
+    found = [{name: each.tolist() for name, each in one.items()} for one in measured]
+    kl = [update.kl.tolist() for update in updates]
+    learner.close()
+    return state, [update.checksum for update in updates], (found, kl), counts
+
+
+CASES = {
+    "grpo, KL, packed": (2, 2, GRPO),
+    "grpo, padded, recomputed": (2, 2, {"objective": "grpo", "packs": False, "recompute": True}),
+    "ppo, three": (3, 3, PPO),
+    "ppo, bfloat16, two groups": (4, 2, {**PPO, "dtype": "bfloat16"}),
+}
+
+
+@pytest.mark.parametrize("case", few(CASES, 2))
+def test_a_shared_base_gives_the_bits_of_a_whole_one(case, bases):
+    world_size, shards, settings = CASES[case]
+    base = bases["biases"]
+    whole = meet(train, world_size, base, {}, settings)
+    shared = meet(train, world_size, base, {"learner_shards": shards}, settings)
+    for alone, with_others in zip(whole, shared, strict=True):
+        assert not isinstance(with_others, str), with_others
+        assert alone[:3] == with_others[:3]
+    assert len({checksums[-1] for _, (*checksums,), _, _ in shared}) == 1
+    gathers = {counts[0] for *_, counts in shared}
+    assert len(gathers) == world_size // shards or len(gathers) == 1
+    assert all(counts[1] == RESIDENT and counts[2] == 0 for *_, counts in shared)
+
+
+def kept(rank, world_size, address, stores, base):
+    """-> bytes of this rank's part, of the largest unit and of the whole base, and its hash."""
+    split = {"learner_shards": world_size}
+    shards = joined(rank, world_size, address, stores, base, split, GRPO).backend.split.shards
+    whole = sum(len(unit.whole) for unit in dict.fromkeys(shards.order))
+    backend = peft.load(base, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
+    return shards.part_bytes, shards.largest_unit_bytes, whole, backend.fingerprint()
+
+
+def test_each_rank_keeps_its_part_and_the_hash_is_that_of_the_whole_base(bases):
+    found = meet(kept, 3, bases["plain"])
+    for part, largest, whole, _ in found:
+        assert part * 3 == whole and largest < whole
+
+
+def run_out(rank, world_size, address, stores, base, fails_at):
+    """Rank 1 runs out of memory at a gather. -> the checksum and the note of an update."""
+    learner = joined(rank, world_size, address, stores, base, {"learner_shards": 2}, GRPO)
+    learner.passes.micro_batch = 4
+    shards, plain = learner.backend.split.shards, learner.backend.split.shards._fetch
+    left = [fails_at]
+
+    def fetch(unit):
+        left[0] -= 1
+        if rank == 1 and left[0] == 0:
+            raise MemoryError("planted")
+        plain(unit)
+
+    shards._fetch = fetch
+    done = learner.update(batch(samples()[rank::world_size]), LRS, deadline_s=60.0)
+    return done.checksum, done.note, learner.passes.micro_batch
+
+
+@pytest.mark.parametrize("fails_at", few([1, 4, 7, 11]))
+def test_memory_that_runs_out_in_one_is_agreed_on_by_all(fails_at, bases):
+    found = meet(run_out, 2, bases["plain"], fails_at)
+    assert found[0][0] == found[1][0]
+    assert all("memory ran out" in note and size == 2 for _, note, size in found)
+
+
+def die(rank, world_size, address, stores, base, at):
+    """Rank 1 is killed at a gather. -> who is named to the others, and after how many seconds."""
+    learner = joined(rank, world_size, address, stores, base, {"learner_shards": 2}, PPO)
+    shards, plain = learner.backend.split.shards, learner.backend.split.shards._fetch
+    left = [at]
+
+    def fetch(unit):
+        left[0] -= 1
+        if rank == 1 and left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        plain(unit)
+
+    shards._fetch = fetch
+    began = time.monotonic()
+    try:
+        learner.update(batch(samples()[rank::world_size]), LRS, deadline_s=60.0)
+    except PeerLost as error:
+        return error.name, time.monotonic() - began
+
+
+@pytest.mark.parametrize("at", few([2, 9]))
+def test_a_rank_that_dies_in_a_pass_ends_the_others(at, bases):
+    found = meet(die, 2, bases["plain"], at)
+    assert found[1] == "died"
+    name, seconds = found[0]
+    assert name.startswith("learner-") and seconds < 10

@@ -1,0 +1,1 @@
+"""A learner larger than its GPU: its base, its sequences or its layers are split over several."""

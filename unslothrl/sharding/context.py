@@ -1,0 +1,119 @@
+"""A packed row whose tokens are split over several learners (DeepSpeed-Ulysses, arXiv 2309.14509).
+
+    everywhere but in attention     all heads of this rank's 1/N of the tokens
+    in attention                    all tokens of 1/N of the heads
+
+An all-to-all turns one into the other and back. Each rank computes the whole micro-batch's loss,
+from the log-probabilities of all its tokens, and its gradient by way of its own tokens alone: so the
+sum over the ranks is the gradient.
+"""
+
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from unslothrl.errors import UserError
+from unslothrl.sharding.shards import Peers, agree
+
+ATTENTION = "unslothrl_split_packed"  # transformers' name of it
+
+
+class Context:
+    """This rank's share of every row. `peers` is set once the ranks have met."""
+
+    def __init__(self, model: Any, rank: int, count: int, attend: Any):
+        """`attend`: attention in a whole pack, as transformers calls it, which this one wraps.
+        UserError where the heads cannot be dealt to the ranks."""
+        config = model.config.get_text_config()
+        heads, keys = config.num_attention_heads, config.num_key_value_heads
+        if heads % count or (keys % count and count % keys):
+            raise UserError(
+                f"context_parallel {count}: {heads} heads and {keys} of keys and values cannot be "
+                f"dealt to so many: set --context_parallel to a divisor of {keys}"
+            )
+        self.rank, self.count, self.attend_whole = rank, count, attend
+        self.peers: Peers | None = None
+        AttentionInterface.register(ATTENTION, self.attend)
+        AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+        model.set_attn_implementation(ATTENTION)
+
+    def own(self, tokens: int) -> slice:
+        """This rank's tokens of a row of so many, a multiple of the ranks."""
+        each = tokens // self.count
+        return slice(self.rank * each, (self.rank + 1) * each)
+
+    def attend(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,  # [1, heads, own tokens, size]
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        **options: Any,
+    ) -> tuple[torch.Tensor, None]:
+        """-> [1, own tokens, heads, size]."""
+        times = max(1, self.count // key.shape[1])
+        sizes = [query.shape[1], key.shape[1] * times, value.shape[1] * times]
+        whole = torch.cat(  # one exchange for all three
+            [
+                by_rank(states, self.count)
+                for states in (
+                    query,
+                    key.repeat_interleave(times, 1),
+                    value.repeat_interleave(times, 1),
+                )
+            ],
+            2,
+        )
+        whole = Swap.apply(whole, self)  # [ranks, 1, heads / ranks, own tokens, size]
+        whole = torch.cat(list(whole), 2)
+        parts = whole.split([size // self.count for size in sizes], 1)
+        output, _ = self.attend_whole(module, *parts, attention_mask, **options)
+        back = Swap.apply(torch.stack(output.chunk(self.count, 1)), self)
+        return torch.cat(list(back), 2), None
+
+    def joined(self, own: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+        """[count], of which this rank has those at `places`; gradients reach those alone."""
+        return Joined.apply(own, places, count, self)
+
+    def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
+        assert self.peers is not None, "the learners that share a row have not met"
+        agree(self.peers)
+        return self.peers.swap(parts.contiguous())
+
+
+def by_rank(states: torch.Tensor, count: int) -> torch.Tensor:
+    """[1, heads, tokens, size] -> [ranks, 1, heads / ranks, tokens, size]."""
+    return torch.stack(states.chunk(count, 1))
+
+
+class Swap(torch.autograd.Function):
+    """`Context.exchanged`; the gradient goes back the same way."""
+
+    @staticmethod
+    def forward(ctx, parts, context):
+        ctx.context = context
+        return context.exchanged(parts)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        return ctx.context.exchanged(upstream), None
+
+
+class Joined(torch.autograd.Function):
+    """`Context.joined`."""
+
+    @staticmethod
+    def forward(ctx, own, places, count, context):
+        ctx.save_for_backward(places)
+        whole = own.new_zeros(count)
+        whole[places] = own
+        agree(context.peers)
+        return context.peers.total(whole)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        (places,) = ctx.saved_tensors
+        return upstream[places], None, None, None

@@ -1,0 +1,112 @@
+"""A base whose layers are divided among several learners (GPipe, arXiv 1811.06965).
+
+    first stage    embedding | layers            a micro-batch's hidden states go from stage to stage,
+    ...            layers                        their gradients back, in the same processes' order
+    last stage     layers | norm, output layer
+
+All stages walk through the same micro-batches. Only the last one has log-probabilities; an earlier
+one takes those of the sampler for its own, whose gradient stands for the one that comes from the
+next stage. The LoRA is whole in every stage, without a gradient outside its layers: the sum of the
+learners' gradients is the gradient. All forward passes come before the backward ones, so that the
+stages compute at the same time; each keeps what its layers begin with for every micro-batch.
+"""
+
+from typing import Any, Protocol
+
+import torch
+
+
+class Neighbours(Protocol):
+    """The stages before and after; see `exchange.Exchange`."""
+
+    def send(self, values: torch.Tensor, step: int) -> None:
+        """To the stage `step` further; returns before they have arrived."""
+
+    def receive(self, values: torch.Tensor, step: int) -> torch.Tensor:
+        """`values` filled with what the stage `step` further has sent."""
+
+
+class Stage:
+    """This rank's layers. `peers` is set once the ranks have met."""
+
+    def __init__(self, model: Any, rank: int, count: int, device: torch.device):
+        """`model`: a causal model of transformers on the host, of which what this stage computes
+        with moves to `device`, and the rest's memory is freed."""
+        self.is_first, self.is_last = rank == 0, rank == count - 1
+        self.peers: Neighbours | None = None
+        decoder, head = model.model, model.get_output_embeddings()
+        layers = len(decoder.layers)
+        own = range(rank * layers // count, (rank + 1) * layers // count)
+        free = [layer for i, layer in enumerate(decoder.layers) if i not in own]
+        for layer in free:
+            layer.forward = passed_on
+        if not self.is_last:
+            decoder.norm.forward = passed_on
+        needed = {id(each) for each in decoder.layers[own.start : own.stop].parameters()}
+        needed |= {id(each) for each in decoder.norm.parameters()}
+        if self.is_first:
+            needed.add(id(decoder.embed_tokens.weight))
+        if self.is_last:
+            needed |= {id(each) for each in head.parameters()}
+        for parameter in model.parameters():
+            if id(parameter) in needed:
+                parameter.data = parameter.data.to(device)
+                if (state := getattr(parameter, "quant_state", None)) is not None:
+                    state.to(device)
+                continue
+            parameter.data = torch.empty(0, dtype=parameter.dtype, device=device)
+            if (state := getattr(parameter, "quant_state", None)) is not None:
+                state.absmax = torch.empty(0, dtype=state.absmax.dtype, device=device)
+        for buffer in model.buffers():
+            buffer.data = buffer.data.to(device)
+
+    def run(self, decoder: Any, ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
+        """[rows, tokens, hidden], of the last stage what the output layer gets; of the others zeros,
+        through which a backward pass goes on with the gradient of the next one."""
+        if self.is_first:
+            states = decoder(input_ids=ids, use_cache=False, **inputs).last_hidden_state
+        else:
+            dtype = next(decoder.norm.parameters()).dtype
+            shape = (*ids.shape, decoder.config.hidden_size)
+            empty = torch.empty(shape, dtype=dtype, device=ids.device, requires_grad=True)
+            received = Received.apply(empty, self)
+            states = decoder(inputs_embeds=received, use_cache=False, **inputs).last_hidden_state
+        return states if self.is_last else Sent.apply(states, self)
+
+    def stands_for(self, values: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+        """In an earlier stage, `values` in place of what only the last one can tell."""
+        return values + 0.0 * states.float().sum()
+
+
+def passed_on(hidden_states: torch.Tensor, *inputs: Any, **named: Any) -> torch.Tensor:
+    """In place of the forward of a layer that another stage has."""
+    return hidden_states
+
+
+class Received(torch.autograd.Function):
+    """The hidden states of the stage before; their gradient goes back to it."""
+
+    @staticmethod
+    def forward(ctx, empty, stage):
+        ctx.stage = stage
+        return stage.peers.receive(torch.empty_like(empty), -1)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        ctx.stage.peers.send(upstream, -1)
+        return None, None
+
+
+class Sent(torch.autograd.Function):
+    """Zeros in place of hidden states that go to the next stage, with the gradient from there."""
+
+    @staticmethod
+    def forward(ctx, states, stage):
+        ctx.stage, ctx.like = stage, (states.shape, states.dtype, states.device)
+        stage.peers.send(states, 1)
+        return torch.zeros((), dtype=states.dtype, device=states.device).expand(states.shape)
+
+    @staticmethod
+    def backward(ctx, upstream):
+        shape, dtype, device = ctx.like
+        return ctx.stage.peers.receive(torch.empty(shape, dtype=dtype, device=device), 1), None
