@@ -37,14 +37,16 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     if config.engine != "vllm":
         limit_card_memory()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
-    elif config.actor_tensor_parallel > 1:  # its workers use the GPUs, this process does not
+    elif config.gpus_per_actor > 1:  # its workers use the GPUs, this process does not
         from unslothrl.engines import vllm_split
 
         gpu = plan.gpu
+        stages = config.actor_pipeline_parallel
         engine = vllm_split.start(
             base,
-            base_model.find(config.model),
+            base if stages > 1 else base_model.find(config.model),
             config.actor_tensor_parallel,
+            stages=stages,
             **vllm_options(config),
             on_gpu=gpu is not None,
             dtype=dtype_on(config, gpu.capability if gpu else None),

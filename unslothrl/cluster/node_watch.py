@@ -43,7 +43,7 @@ class NodeWatch:
 
     def __init__(self, nodes: JoinedNodes, plans: dict[str, ProcessPlan], base_mb: float):
         self.nodes, self.plans, self.ray = nodes, plans, nodes.ray
-        self.each = nodes.config.actor_tensor_parallel  # GPUs of an actor
+        self.each = nodes.config.gpus_per_actor  # GPUs of an actor
         self.each_mb = process_mb(base_mb, self.each)
         self.usable = {plan.node.id: plan.node for plan in plans.values() if plan.node}
         self.cards = {  # that the run holds -> node

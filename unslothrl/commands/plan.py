@@ -73,6 +73,10 @@ def lines(report: Report) -> list[str]:
         of = "" if store["has_mb"] is None else f" of {gb(store['has_mb'])}"
         too_little = "" if store["fits"] else ": TOO LITTLE"
         text.append(f"{store['name']}: {gb(store['needed_mb'])}{of}{too_little}")
+    if exchange := report.get("exchange"):
+        text.append(f"each learner receives {exchange['received_gb']} GB a step of the others:")
+        links = exchange["seconds_by_link"].items()
+        text += aligned([[f"    {link}", f"{seconds} s"] for link, seconds in links], True)
     for name, best in report["settings"].items():
         if best is None:
             has_gpu = bool(report["cards"])

@@ -167,6 +167,12 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     actor_tensor_parallel: int = hardware(
         1, "GPUs of one node over which each actor's vLLM is split", at_least=1, at_most=64
     )
+    actor_pipeline_parallel: int = hardware(
+        1,
+        "GPUs of one node among which the layers of each actor's vLLM are divided",
+        at_least=1,
+        at_most=64,
+    )
     learner_gpu_usage: float = hardware(
         0.35, "share of its GPU's memory that a learner's engine may use", over=0, at_most=1
     )
@@ -258,6 +264,10 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     def updates_per_step(self) -> int:
         """Optimiser steps that each rollout is trained with."""
         return self.updates_per_rollout * self.epochs_per_rollout
+
+    @property
+    def gpus_per_actor(self) -> int:
+        return max(self.actor_tensor_parallel, self.actor_pipeline_parallel)
 
     @property
     def learners_per_part(self) -> int:

@@ -187,9 +187,20 @@ def of_processes(config: Config) -> Iterator[Check]:
         ),
         ("max_staleness", "cluster", config.cluster == "local"),
         ("max_staleness", "number_of_actors", config.number_of_actors == 0),
-        ("actor_tensor_parallel", "number_of_actors", config.number_of_actors == 0),
-        ("actor_tensor_parallel", "cluster", config.cluster == "local"),
-        ("actor_tensor_parallel", "engine", config.engine == "transformers"),
+        *(
+            (name, other, is_wrong)
+            for name in ("actor_tensor_parallel", "actor_pipeline_parallel")
+            for other, is_wrong in (
+                ("number_of_actors", config.number_of_actors == 0),
+                ("cluster", config.cluster == "local"),
+                ("engine", config.engine == "transformers"),
+            )
+        ),
+        (
+            "actor_pipeline_parallel",
+            "actor_tensor_parallel",
+            config.actor_tensor_parallel > 1,
+        ),
         ("freeze_steps", "advantage", config.advantage != "gae"),
     ):
         value = getattr(config, name)

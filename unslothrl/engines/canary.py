@@ -38,6 +38,7 @@ STRENGTHS = (8.0, 64.0)  # of its output, in units of a normed hidden state
 POOL = 100_003  # random numbers; prime, so that no two rows of a layer are alike
 
 NONE, FIRST, SECOND, NONE_AGAIN = -2, -3, -4, -5  # versions that no learner publishes
+OF_A_STAGE = -6  # less a layer's number
 
 Tokens = tuple[int, ...]
 
@@ -61,6 +62,11 @@ def check(engine: Engine, shape: AdapterShape) -> int:
     else:
         raise mismatch(FIRST, "with a large random adapter they are as without one")
     check_later_tokens(engine, FIRST, prompts, first)
+    for layer in getattr(engine, "last_layers", ())[:-1]:
+        version = OF_A_STAGE - layer
+        of_stage = drawn(engine, adapter_of(shape, version, strength, layer), prompts)
+        if are_alike(of_stage, without):
+            raise mismatch(version, f"with one in layer {layer} alone they are as without one")
     second = drawn(engine, adapter_of(shape, SECOND, strength), prompts)
     if are_alike(second, first):
         raise mismatch(SECOND, "when another adapter was loaded they stayed those of the first")
@@ -117,9 +123,11 @@ def check_later_tokens(
             raise mismatch(version, "only the first tokens were drawn under it")
 
 
-def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
-    """A LoRA that is random in the last layer, other for every version, and zero before it; all of
-    it is zero where `strength` is 0.
+def adapter_of(
+    shape: AdapterShape, version: int, strength: float, layer: int | None = None
+) -> Adapter:
+    """A LoRA that is random in one `layer`, by default the last, other for every version, and zero
+    in the others; all of it is zero where `strength` is 0.
 
     A x is about as large as x, of a normed hidden state each value about 1; B A x is `strength`
     times as large, whatever alpha and the rank are.
@@ -127,7 +135,7 @@ def adapter_of(shape: AdapterShape, version: int, strength: float) -> Adapter:
     settings = json.loads(shape.config)
     rows = np.random.default_rng(abs(version)).standard_normal(POOL, dtype=np.float32)
     pool = torch.from_numpy(rows).bfloat16()
-    last = max(layer_of(name) for name, _ in shape.tensors)
+    last = max(layer_of(name) for name, _ in shape.tensors) if layer is None else layer
     tensors, used = {}, 0
     for name, size in shape.tensors:
         tensors[name] = torch.zeros(size, dtype=torch.bfloat16)

@@ -13,6 +13,7 @@ layer's `lora_a_stacked` and `lora_b_stacked` (lora/layers/base_linear.py), [slo
 modules without stacking them has another name from 0.29 on.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published, described, is_equal
 
 LORA_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+LAYER = re.compile(r".*?\.(\d+)\.")  # of a module's name
 NO_ADAPTER = 0  # vLLM's id of a request that has none
 
 
@@ -154,9 +156,17 @@ def problem_of(id: int, published: Published, model: Any) -> str | None:
         problem = zero_problem(held) if pair is None else matrix_problem(held, *pair)
         if problem is not None:
             return f"in slot {slot}, {problem}"
+    matrices = {name: pair for name, pair in matrices.items() if not is_elsewhere(name, model)}
     if matrices:
         return f"vLLM has no layer with a LoRA for {min(matrices)} and {len(matrices) - 1} others"
     return None
+
+
+def is_elsewhere(module: str, model: Any) -> bool:
+    """Whether a module's layer is another stage's, where vLLM's layers are divided among several."""
+    layer = LAYER.match(module)
+    first, end = (getattr(model.model, name, None) for name in ("start_layer", "end_layer"))
+    return layer is not None and end is not None and not first <= int(layer[1]) < end
 
 
 def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]:

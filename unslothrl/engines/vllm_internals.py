@@ -86,12 +86,14 @@ def options(
     on_gpu: bool,
     max_loras: int = 1,
     workers: int = 1,
+    stages: int = 1,
 ) -> dict[str, Any]:
     """The keywords of vLLM's `LLM`.
 
     `max_loras` is the number of versions that are drawn under at once, each in a slot of its own.
     `workers`: the processes, each with a GPU, that the model is split over; `base` is a 16-bit
-    checkpoint then, of which each quantises its part.
+    checkpoint then, of which each quantises its part. `stages`: those, each with a GPU, that its
+    layers are divided among; `base` is in 4 bits.
     `float32_head`: logits in float32. vLLM 0.26 samples on a GPU by its new model runner, which
     divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
     in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
@@ -113,16 +115,17 @@ def options(
         "kv_cache_memory_bytes": memory.kv_cache_mb * 2**20 if memory.kv_cache_mb else None,
         "enable_sleep_mode": takes_turns and on_gpu,
         **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
-        **(split_over(workers) if workers > 1 else {}),
-        **(of_gpu(memory, max_num_seqs) if on_gpu else of_cpu(memory, context, workers)),
+        **(split_over(workers, stages) if workers * stages > 1 else {}),
+        **(of_gpu(memory, max_num_seqs) if on_gpu else of_cpu(memory, context, workers * stages)),
     }
 
 
-def split_over(workers: int) -> dict[str, Any]:
+def split_over(workers: int, stages: int) -> dict[str, Any]:
     """Processes of vLLM's own, children of this one: under Ray vLLM would start Ray actors instead,
     and ask for GPUs that this process has been given already."""
     return {
         "tensor_parallel_size": workers,
+        "pipeline_parallel_size": stages,
         "distributed_executor_backend": "mp",
         "quantization": "bitsandbytes",
         "worker_extension_cls": EXTENSION,

@@ -1,7 +1,9 @@
-"""A vLLM that is split over several GPUs of a node (tensor parallelism).
+"""A vLLM that is split over several GPUs of a node, each matrix (tensor parallelism) or layer by
+layer (pipeline parallelism).
 
 The engine itself, its scheduler included, is in the actor's process; vLLM's workers, one a GPU, are
-children of it. The base is a 16-bit checkpoint, of which every worker quantises its part. vLLM
+children of it. Where matrices are split, the base is a 16-bit checkpoint, of which every worker
+quantises its part; stages read their layers of the 4-bit one. vLLM
 sends a function to its workers by its module and name, calls it in each with the worker's part of
 the model, and returns what they return.
 """
@@ -38,18 +40,28 @@ SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 
 
 def start(
-    base: Path, source: Path, workers: int, *, on_gpu: bool, **chosen: Any
+    base: Path, source: Path, workers: int, *, on_gpu: bool, stages: int = 1, **chosen: Any
 ) -> "SplitVllmEngine":
-    """Loads `source`, the 16-bit checkpoint that `base` was quantised from, into that many workers;
-    the other keywords are those of `vllm_internals.options`. This process uses no GPU itself."""
+    """Loads `source`, the 16-bit checkpoint that `base` was quantised from, into that many workers,
+    or `base` itself into so many `stages`; the other keywords are those of
+    `vllm_internals.options`. This process uses no GPU itself."""
     vllm.set_variables()
     from vllm import LLM
 
     keywords = vllm_internals.options(
-        source, workers=workers, takes_turns=False, float32_head=on_gpu, on_gpu=on_gpu, **chosen
+        source,
+        workers=workers,
+        stages=stages,
+        takes_turns=False,
+        float32_head=on_gpu,
+        on_gpu=on_gpu,
+        **chosen,
     )
-    set_variables_of(workers)
-    return SplitVllmEngine(LLM(**keywords), base)
+    set_variables_of(workers * stages)
+    llm = LLM(**keywords)
+    if stages > 1 and not on_gpu:
+        llm.collective_rpc("make_room")
+    return SplitVllmEngine(llm, base)
 
 
 def set_variables_of(workers: int) -> None:
@@ -107,6 +119,7 @@ class SplitVllmEngine(vllm.VllmEngine):
         super().__init__(llm, base)
         self.base = base
         check_base(self.in_workers(partial(base_problem, base, True)))
+        self.last_layers = tuple(sorted(set(self.in_workers(last_layer))))
 
     @cached_property
     def slots(self) -> Slots:
@@ -184,6 +197,20 @@ class EndsWithItsActor:
         vllm_internals.leave_out_router_kernels()
         return super().__new__(cls)
 
+    def make_room(self) -> None:
+        """On a CPU, what a later stage receives into: vLLM makes it in a warm-up that a CPU leaves
+        out (0.32, v1/worker/gpu_model_runner.py:5801)."""
+        runner: Any = self.model_runner  # type: ignore[attr-defined]
+        if runner.intermediate_tensors is None:
+            runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+                batch_size=runner.max_num_tokens, dtype=runner.dtype, device=runner.device
+            )
+
+
+def last_layer(model: Any) -> int:
+    """The number of the last layer that this worker has."""
+    return model.model.end_layer - 1
+
 
 def end_after(parent: Any) -> None:
     """Waits for the end of a process, then ends this one, whatever it does."""
@@ -235,24 +262,32 @@ def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
     checkpoint, that of the part where a worker has quantised it alone. Weights would differ by half
     a percent.
     """
-    whole, rank, compared = PackedWeights(base), own_rank(), 0
+    whole, rank, gpu, compared = PackedWeights(base), own_rank(), own_gpu(), 0
     for module, packed, state, by_input in quantised_in(model):
         name = f"{module}.weight"
         if name not in whole.files:
             return f"{module} is not in 4 bits in {base}"
         shape = tuple(state.shape)
         if not torch.equal(packed.cpu(), part_of(whole.tensor(name), shape, by_input, rank)):
-            return f"{module} has other 4-bit weights on GPU {rank} than {base}"
+            return f"{module} has other 4-bit weights on GPU {gpu} than {base}"
         scales = part_of(whole.scales(name), shape, by_input, rank, each=BLOCK)
         if takes_scales:
             state.absmax.copy_(scales.view_as(state.absmax))  # in place: CUDA graphs read it there
         elif not torch.equal(state.absmax.cpu().flatten(), scales):
-            return f"{module} has other scales on GPU {rank} than {base}"
+            return f"{module} has other scales on GPU {gpu} than {base}"
         compared += 1
     return None if compared else "it has no 4-bit weights"
 
 
+def own_gpu() -> int:
+    """This worker's number among all of its engine."""
+    from vllm.distributed import get_world_group
+
+    return get_world_group().rank
+
+
 def own_rank() -> int:
+    """This worker's part of each matrix."""
     from vllm.distributed import get_tensor_model_parallel_rank
 
     return get_tensor_model_parallel_rank()

@@ -91,7 +91,7 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     elif has_gpus and shape is not None:
         _fit_memory(changes, shape, machine)
     elif is_here and changes.config.engine == "vllm" and config.kv_cache_mb is None:
-        workers = config.actor_tensor_parallel  # each has a cache of that size
+        workers = config.gpus_per_actor  # each has a cache of that size
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
         changes.set("kv_cache_mb", room, f"from {gb(machine.ram_mb)} of memory")
     return changes.config, changes.notes
@@ -160,7 +160,7 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     config = changes.config
     asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
-    each, learners = config.actor_tensor_parallel, config.number_of_learners
+    each, learners = config.gpus_per_actor, config.number_of_learners
     if gpus:
         free = max(0, gpus - learners) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))

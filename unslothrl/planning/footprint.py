@@ -7,7 +7,7 @@ yet.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.algorithms import objectives
@@ -15,7 +15,7 @@ from unslothrl.config.options import Config
 from unslothrl.config.parts import versions_in_flight, vllm_rank
 from unslothrl.rewards import model
 from unslothrl.system.machine import Gpu
-from unslothrl.weights.shapes import HALF, Shape
+from unslothrl.weights.shapes import HALF, NF4_EXPANDED, Shape
 
 MB = 2**20
 LEAST_SEQS = 8
@@ -158,7 +158,7 @@ def learner(
     on = "cuda" if gpu else "cpu"
     loras = 2 if objectives.load(config.learner).has_critic else 1
     trained = loras * shape.lora_weights(config.max_lora_rank) * TRAINED[on]
-    weights = shape.engine_bytes() if gpu and engine else shape.part_bytes(config.learner_shards)
+    weights = shape.engine_bytes() if gpu and engine else part_bytes(config, shape)
     stays: Parts = {"weights": weights / MB, "adapter and optimiser": trained / MB}
     if has_reward_model(config):
         # float32, of its own rank, which is not known to be another
@@ -193,9 +193,15 @@ def learner(
     if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
         host["model, between updates"] = stays["weights"]
+    updating: Parts = {}
     tokens = -(-config.train_batch_size * config.context // config.context_parallel)
-    on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, shape, gpu)
-    updating = {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
+    on_gpu, on_host = activations(
+        tokens, config.max_lora_rank, config.backend, own_shape(config, shape), gpu
+    )
+    if gpu and config.pipeline_stages > 1:  # what its layers begin with, of every micro-batch
+        sequences = -(-config.batch_size * config.topk // config.train_batch_size)
+        updating["micro-batches under way"] = sequences * tokens * shape.hidden * HALF / MB
+    updating |= {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if config.learner_shards > 1:
         updating["gathered layers"] = shape.gathered_bytes() / MB
     if on_host:
@@ -203,6 +209,26 @@ def learner(
     if config.number_of_learners > 1:  # see learners/exchange.pack
         updating["sum of gradients"] = loras * shape.lora_weights(config.max_lora_rank) * 4 / MB
     return Needs({**waiting, **generating}, {**stays, **updating}, host, spare)
+
+
+def part_bytes(config: Config, shape: Shape) -> float:
+    """Of the base, what a learner keeps."""
+    tensors, stages = config.learner_tensor_parallel, config.pipeline_stages
+    if tensors > 1:  # its scales are float32 there
+        split = (shape.linear_weights() - shape.unquantised) * NF4_EXPANDED
+        return split / tensors + shape.other_weights() * HALF + shape.unquantised * HALF / tensors
+    if stages > 1:
+        layers = -(-shape.layers // stages)
+        return layers * shape.layer_bytes() + shape.table_bytes()
+    return shape.part_bytes(config.learner_shards)
+
+
+def own_shape(config: Config, shape: Shape) -> Shape:
+    """Of what a learner computes."""
+    tensors, stages = config.learner_tensor_parallel, config.pipeline_stages
+    if tensors > 1:
+        return shape.shard(tensors)
+    return replace(shape, layers=-(-shape.layers // stages)) if stages > 1 else shape
 
 
 def has_reward_model(config: Config) -> bool:
@@ -216,8 +242,10 @@ def actor(
     """`engine` is what its vLLM is given, None where it generates by transformers. Beside a learner
     (`is_beside`) a vLLM sleeps during the update: its context and graphs stay on the GPU. Where it
     is split, that is what each of its GPUs holds; without GPUs, all of them together."""
-    workers = config.actor_tensor_parallel
+    workers, stages = config.gpus_per_actor, config.actor_pipeline_parallel
     part = shape.shard(workers)
+    if stages > 1:  # the first has the embedding, the last the output layer
+        part = replace(shape, layers=-(-shape.layers // stages), tied=True)
     tokens, spare = config.sequences_at_once * config.context, 0.0
     if engine is None:
         parts: Parts = {

@@ -79,7 +79,7 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     have several, what is left over of each node.
     """
     gpus, learners, actors = resources.gpus, config.number_of_learners, config.number_of_actors
-    each = config.actor_tensor_parallel if actors else 1
+    each = config.gpus_per_actor if actors else 1
     if not gpus:
         return [()] * learners, [()] * actors
     if len(gpus) == learners == each == 1:
@@ -170,7 +170,7 @@ def assign_nodes(config: Config, nodes: Sequence[Node], base_mb: float | None) -
     `base_mb` None: the base's size is not known, and memory is not checked.
     """
     learners = config.number_of_learners
-    each_mb = 0.0 if base_mb is None else process_mb(base_mb, config.actor_tensor_parallel)
+    each_mb = 0.0 if base_mb is None else process_mb(base_mb, config.gpus_per_actor)
     holds_all = [at for at, node in enumerate(nodes) if node.memory_mb >= learners * each_mb]
     count = [0] * len(nodes)
     places = []
