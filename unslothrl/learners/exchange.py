@@ -171,7 +171,8 @@ class Exchange:
 
     def send(self, values: torch.Tensor, step: int) -> None:
         """To the partner `step` further; returns before they have arrived. PeerLost as in `sum`."""
-        given = values.detach().contiguous().to(None if self.is_nccl else "cpu")
+        given = values.detach().contiguous()
+        given = given if self.is_nccl else given.cpu()
         with self._waiting(self.deadline_s):
             partners = self.joined(self.partners)
             work = partners.send([given], partners.rank() + step, 0)
