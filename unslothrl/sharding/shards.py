@@ -103,7 +103,7 @@ class Shards:
         """`model`: a causal model of transformers on the host, which moves to `device`."""
         self.rank, self.count, self.device = rank, count, device
         self.peers: Peers | None = None
-        self.gathers = self.most_whole = 0
+        self.gathers = self.received = self.most_whole = 0  # received: bytes, with this rank's own
         self.here: dict[Unit, None] = {}  # whole, or about to be; the oldest first
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         modules = [embedding, *model.model.layers, head]
@@ -157,6 +157,7 @@ class Shards:
         agree(self.peers)
         unit.finish = self.peers.gather(unit.whole, unit.part)
         self.gathers += 1
+        self.received += len(unit.whole)
         self.here[unit] = None
         self.most_whole = max(self.most_whole, len(self.here))
 
