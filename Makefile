@@ -97,7 +97,7 @@ hostile-test: setup ## every hostile program at every level, wrong files and opt
 
 package-test: setup ## the wheel, a machine without a network, cards, newcomers' files, other libraries' interfaces
 	$(call slow_tests,wheel network doctor shapes data terminal objectives newcomer_objective \
-	    newcomer_reward private_interfaces setup bench stopping embedded api)
+	    newcomer_reward private_interfaces setup stopping embedded api)
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
 	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \

@@ -5,6 +5,7 @@ reads it from a file in a folder of the run. Both are changed here from outside 
 """
 
 import contextlib
+import glob
 import json
 import os
 import random
@@ -150,7 +151,8 @@ def damaged_file(place: Place, damage: Callable[[Path, random.Random], None]) ->
 def versions() -> Iterator[Path]:
     """The files that vLLM reads of the adapter's versions, of all runs on this machine."""
     for room in ("/dev/shm", "/tmp"):
-        yield from Path(room).glob("unslothrl-*/**/v*/adapter_model.safetensors")
+        found = glob.glob(f"{room}/unslothrl-*/**/v*/adapter_model.safetensors", recursive=True)
+        yield from map(Path, found)  # Path's own glob raises where a folder vanishes meanwhile
 
 
 def flip(path: Path, draw: random.Random) -> None:

@@ -1,15 +1,9 @@
 """The machinery of bench/gpu.py: what a failure leaves behind, what a second call runs again."""
 
-import contextlib
 import copy
 import json
-import subprocess
-import sys
-import tarfile
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 from layouts import GB, card, machine_of
 
@@ -31,59 +25,6 @@ def gpu(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "RAY", tmp_path / "ray")
     monkeypatch.setenv("OUT", str(tmp_path / "out"))
     return gpu
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_failing_stage_stops_no_other_and_leaves_what_is_needed(
-    gpu, tmp_path, capsys, monkeypatch
-):
-    from on_card.stages import Stage
-
-    scripts = {"main": "noise.py", "breaks": "nothing-like-it.py", "works": "noise.py"}
-    stages = tuple(Stage(name, "nothing", None, script) for name, script in scripts.items())
-    monkeypatch.setattr(gpu, "STAGES", stages)
-    monkeypatch.setattr(sys, "argv", ["gpu.py", "--rehearse", "--minutes", "5"])
-    assert gpu.main() == 1
-    written = json.loads((tmp_path / "out" / "gpu-rehearsal.json").read_text())
-    assert [one["status"] for one in written["stages"]] == ["good", "failed", "good"]
-    assert written["stages"][1]["error"] == "exit code 2"
-    assert written["stages"][1]["peak_mb"] >= 0 and written["versions"]["torch"]
-    assert "can't open file" in capsys.readouterr().out  # the end of the stage's output
-    with tarfile.open(tmp_path / "out" / "failures.tar") as archive:
-        (name,) = archive.getnames()
-        with tarfile.open(fileobj=archive.extractfile(name)) as inner:
-            names = {Path(one).name for one in inner.getnames()}
-            assert b"nothing-like-it.py" in inner.extractfile("breaks/output.log").read()
-    assert {"stage.json", "output.log", "machine.txt", "versions.txt"} <= names
-    assert len(list((tmp_path / "out").iterdir())) <= 4
-
-    assert gpu.main() == 1  # the good ones are kept, the other tried again
-    assert capsys.readouterr().out.count("\nbefore ") == 2
-
-
-@pytest.mark.slow
-@pytest.mark.real
-def test_a_stage_that_hangs_says_where_and_is_gone(gpu, tmp_path):
-    program = tmp_path / "hangs.py"
-    program.write_text(
-        "import subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print(child.pid, flush=True)\n"
-        "def waits_for_ever():\n    time.sleep(600)\n"
-        "waits_for_ever()\n"
-    )
-    with (tmp_path / "log").open("w+") as log:
-        command = [sys.executable, "-X", "faulthandler", str(program)]
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        while not (tmp_path / "log").read_text():
-            time.sleep(0.01)
-        assert gpu.end(process, 1.0) == "took longer than 1 s"
-    said = (tmp_path / "log").read_text()
-    assert "in waits_for_ever" in said
-    with contextlib.suppress(psutil.Error):  # gone, or a zombie; its number may be another's by now
-        left = psutil.Process(int(said.splitlines()[0])).cmdline()
-        assert "time.sleep(600)" not in " ".join(left)
 
 
 def test_every_stage_has_a_name_and_folder_of_its_own_and_flags_that_a_run_takes(gpu, tmp_path):
@@ -172,12 +113,3 @@ def test_the_rehearsal_that_is_committed_has_the_form(gpu):
     statuses = {stage["name"]: stage["status"] for stage in REHEARSAL["stages"]}
     assert list(statuses) == [stage.name for stage in STAGES]
     assert {name for name in statuses if statuses[name] != "good"} == {"GSM8K, Qwen2.5-1.5B"}
-
-
-def test_a_comparison_without_its_peer_names_the_command(tmp_path):
-    """An environment that has this project's packages and no peers."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
-    command = [tmp_path / "env" / "bin" / "python", BENCH / "compare_trl.py", "--no_write"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert "run python tools/peers.py trl" in done.stderr

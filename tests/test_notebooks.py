@@ -9,10 +9,8 @@ import pytest
 
 import notebooks
 
-NAMES = ("quickstart", "your_own_reward")
 
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", notebooks.NAMES)
 def test_the_outputs_are_those_of_the_cells(name):
     notebook = notebooks.read(name)
     assert notebook["metadata"]["unslothrl"]["cpu_s"] < 2 * 90  # on two cores
@@ -30,15 +28,18 @@ def test_the_outputs_are_those_of_the_cells(name):
     assert any("image/png" in output.get("data", {}) for output in outputs)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", notebooks.NAMES)
 def test_nothing_of_the_machine_is_in_them(name):
     text = json.dumps(notebooks.read(name)["cells"])
     assert re.findall(rf"/(?:tmp|home|root|work|Users)/|{re.escape(str(Path.home()))}/", text) == []
 
 
+def test_every_notebook_is_listed():
+    assert sorted(path.stem for path in notebooks.NOTEBOOKS.iterdir()) == [*notebooks.NAMES]
+
+
 def test_a_changed_cell_makes_the_outputs_stale():
-    assert tuple(notebooks.names()) == NAMES
-    notebook = notebooks.read(NAMES[0])
+    notebook = notebooks.read(notebooks.NAMES[0])
     before = notebooks.code_hash(notebook)
     cell = next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
     cell["source"] = [*cell["source"], "\nprint()"]

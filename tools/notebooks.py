@@ -16,12 +16,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
+NAMES = ("quickstart", "your_own_reward")
 KEY = "unslothrl"  # of the notebook's metadata: {"cells": hash, "cpu_s": of the execution}
 CELL_S = 900  # that a cell may take, on a busy machine
-
-
-def names() -> list[str]:
-    return sorted(path.stem for path in NOTEBOOKS.glob("*.ipynb"))
 
 
 def read(name: str) -> dict[str, Any]:
@@ -73,7 +70,7 @@ def main() -> None:
     parser.add_argument("name", nargs="*", help="not given: all")
     parser.add_argument("--write", action="store_true", help="keep the outputs")
     arguments = parser.parse_args()
-    for name in arguments.name or names():
+    for name in arguments.name or NAMES:
         with tempfile.TemporaryDirectory() as folder:
             notebook, seconds, cpu_s = execute(name, Path(folder))
         print(f"{name}: {seconds:.0f} s, {cpu_s:.0f} s of CPU", flush=True)

@@ -145,6 +145,7 @@ class Completion:
         logprobs: Sequence[float],
         finish_reason: str,
         version: int,
+        text: str = "",
     ) -> "Completion":
         """What an engine has sampled under one version."""
         count = len(token_ids)
@@ -154,12 +155,13 @@ class Completion:
             np.ones(count, np.bool_),
             np.full(count, version, np.int32),
             finish_reason,
+            text,
         )
 
     @classmethod
     def of_text(cls, text: str) -> "Completion":
         """A text that no engine drew, to be scored; its characters count as tokens."""
-        return replace(cls.drawn([*map(ord, text)], [0.0] * len(text), "stop", 0), text=text)
+        return cls.drawn([*map(ord, text)], [0.0] * len(text), "stop", 0, text)
 
     @property
     def is_lost(self) -> bool:

@@ -37,6 +37,7 @@ PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instru
 ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
 WORKED = ("solution", "completion", "output", "response")  # the answer is somewhere in there
 INSTRUCTION, INPUT, SYSTEM = "instruction", "input", "system"  # of Alpaca
+KNOWN = {*PROMPTS, *ANSWERS, *WORKED, INPUT, SYSTEM}
 LAST_TURN = "the last turn"
 MAY_HOLD_OBJECT = ("reward_model.ground_truth",)  # such as tests, in place of an answer
 ROLES = ("system", "user", "assistant", "tool")
@@ -151,9 +152,8 @@ def with_known_names(row: Mapping) -> Mapping:
 
 def other_names(row: Mapping) -> dict[Any, str]:
     """Of columns that are known by another name than the row's -> that name."""
-    known = {*PROMPTS, *ANSWERS, *WORKED, INPUT, SYSTEM}
     names = {name: name.strip().lower() for name in row if isinstance(name, str)}
-    return {name: plain for name, plain in names.items() if plain in known and plain not in row}
+    return {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
 
 
 def instructed(row: Mapping) -> tuple[Turns, None, str]:
@@ -266,6 +266,8 @@ class Reader:
     def read(self, row: Mapping) -> Record:
         """A row with its problem as the rewards have it asked. Raises UnusableRow."""
         record = read(row, self.columns, self.needs.problems)
+        if not self.needs.asked:
+            return record
         *turns, (role, problem) = record.messages
         for ask in self.needs.asked:
             problem = ask(row, problem)

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.errors import UserError, WillRepeat
@@ -259,7 +259,7 @@ def graded(result: Result) -> Result:
         error = f"returned no number: {value!r:.60}"
     if error is not None:
         both = {"reward": 0.0, "score": 0.0}
-    return replace(result, value={name: float(both[name]) for name in NUMBERS}, error=error)
+    return Result({name: float(both[name]) for name in NUMBERS}, error, result.seconds)
 
 
 def is_number(value: Any) -> bool:
