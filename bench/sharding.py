@@ -92,7 +92,10 @@ def work(rank, world_size, address, stores, base):
     if shards is not None:
         received = shards.received * (world_size - 1) / world_size / MB
         planned = links.shards_bytes(shape_of(str(base)), world_size) * len(samples) / MB
-        found |= {"part, MB": shards.part_bytes / MB, "two units, MB": 2 * shards.largest_unit_bytes / MB}
+        found |= {
+            "part, MB": shards.part_bytes / MB,
+            "two units, MB": 2 * shards.largest_unit_bytes / MB,
+        }
         found |= {"received, MB": received, "planned, MB": planned, "gathers": shards.gathers}
     torch.manual_seed(0)
     learner.close()

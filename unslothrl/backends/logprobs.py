@@ -39,7 +39,9 @@ class Head:
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         is_exact = states.is_cuda and self.is_plain and states.dtype != torch.float32
-        if is_exact:  # the layer itself, which fetches its weight where it is sharded, is not called
+        if (
+            is_exact
+        ):  # the layer itself, which fetches its weight where it is sharded, is not called
             for hook in self.layer._forward_pre_hooks.values():
                 hook(self.layer, (states,))
         logits = float32_logits(self.layer, states) if is_exact else self.layer(states)

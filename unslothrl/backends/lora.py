@@ -82,10 +82,10 @@ class LoraBackend:
         with `entropy_gradient`.
         """
         states, targets, places = self.states_before(samples)
-        if self.split.is_early:
+        if (early := self.split.early) is not None:
             sampler = np.concatenate([sample.sampler_logprobs for sample in samples])
             said = torch.as_tensor(sampler, dtype=torch.float32, device=self.device)
-            return self.split.stage.stands_for(said, states), torch.zeros_like(said)
+            return early.stands_for(said, states), torch.zeros_like(said)
         head = logprobs.Head.of(self.model.get_base_model())
         found = logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
         return self._joined(found[0], places, samples), self._joined(found[1], places, samples)
@@ -94,9 +94,10 @@ class LoraBackend:
         """The critic's value of the state before each sampled token, float32 and flat."""
         assert self.value_head is not None, "this backend has no critic"
         states, _, places = self.states_before(samples)
-        if self.split.is_early:
-            return self.split.stage.stands_for(states.new_zeros(len(states)).float(), states)
-        weight, bias = self.value_head.weight, self.value_head.bias
+        if (early := self.split.early) is not None:
+            return early.stands_for(states.new_zeros(len(states)).float(), states)
+        weight: torch.Tensor = self.value_head.weight
+        bias: torch.Tensor = self.value_head.bias
         if self.split.repeats_gradients:
             weight, bias = weight.detach(), bias.detach()
         values = torch.nn.functional.linear(states.float(), weight, bias).squeeze(-1)

@@ -163,10 +163,11 @@ def problem_of(id: int, published: Published, model: Any) -> str | None:
 
 
 def is_elsewhere(module: str, model: Any) -> bool:
-    """Whether a module's layer is another stage's, where vLLM's layers are divided among several."""
+    """Whether a module's layer is another stage's, where vLLM's layers are divided."""
     layer = LAYER.match(module)
-    first, end = (getattr(model.model, name, None) for name in ("start_layer", "end_layer"))
-    return layer is not None and end is not None and not first <= int(layer[1]) < end
+    if layer is None or not hasattr(model.model, "end_layer"):
+        return False
+    return not model.model.start_layer <= int(layer[1]) < model.model.end_layer
 
 
 def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]:

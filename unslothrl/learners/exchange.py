@@ -152,8 +152,8 @@ class Exchange:
         return found.to(parts.device)
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
-        """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that shares
-        a base. -> what waits for the end of it: PeerLost as in `sum`."""
+        """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that
+        shares a base. -> what waits for the end of it: PeerLost as in `sum`."""
         is_direct = self.is_nccl or whole.device.type == "cpu"  # else through the host
         filled = whole if is_direct else torch.empty_like(whole, device="cpu")
         options = timed(AllgatherOptions(), self.deadline_s)

@@ -105,7 +105,10 @@ def resolve(
     if config.max_staleness:  # actors generate all the time: learners only train
         config = replace(config, learner_chunk_size=0)
     if config.learners_together > 1:  # they only train
-        usual = {"learner_chunk_size": 0, "number_of_learners": config.learners_together}
+        usual: dict[str, Any] = {
+            "learner_chunk_size": 0,
+            "number_of_learners": config.learners_together,
+        }
         config = replace(config, **{k: v for k, v in usual.items() if k not in given})
     config, changes = fit.fit(config, given, machine)
     notes += changes

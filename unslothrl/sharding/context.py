@@ -4,8 +4,8 @@
     in attention                    all tokens of 1/N of the heads
 
 An all-to-all turns one into the other and back. Each rank computes the whole micro-batch's loss,
-from the log-probabilities of all its tokens, and its gradient by way of its own tokens alone: so the
-sum over the ranks is the gradient.
+from the log-probabilities of all its tokens, and its gradient by way of its own tokens alone: so
+the sum over the ranks is the gradient.
 """
 
 from typing import Any

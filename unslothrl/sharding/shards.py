@@ -7,8 +7,9 @@ weights that are not trained).
     whole   the unit's bytes, whose storage has memory only while they are needed
 
 A unit is gathered from all ranks just before it computes: forward, recomputed by a checkpoint, and
-backward. The next one is fetched meanwhile, and at most `RESIDENT` are whole at once. The LoRA, norms
-and biases are whole in every rank, so what trains, is saved and is published is as without shards.
+backward. The next one is fetched meanwhile, and at most `RESIDENT` are whole at once. The LoRA,
+norms and biases are whole in every rank, so what trains, is saved and is published is as without
+shards.
 
 All ranks do the same gathers in the same order: who has fewer micro-batches takes part without
 computing (`idle`). Before each gather they agree that none has run out of memory, so that all begin
@@ -50,8 +51,8 @@ class MemoryElsewhere(MemoryError):
 
 
 def agree(peers: Peers, has_failed: bool = False) -> None:
-    """Before what all ranks must do together, and at the end of a pass; all call it as often. Raises
-    MemoryElsewhere where another one `has_failed`."""
+    """Before what all ranks must do together, and at the end of a pass; all call it as often.
+    Raises MemoryElsewhere where another one `has_failed`."""
     (somewhere,) = peers.most([float(has_failed)])
     if somewhere and not has_failed:
         raise MemoryElsewhere("memory ran out in another learner that shares the work")
@@ -60,9 +61,7 @@ def agree(peers: Peers, has_failed: bool = False) -> None:
 class Unit:
     """Tensors that are gathered together, as views of one flat buffer of bytes."""
 
-    def __init__(
-        self, owners: list[tuple[Any, str]], rank: int, count: int, device: torch.device
-    ):
+    def __init__(self, owners: list[tuple[Any, str]], rank: int, count: int, device: torch.device):
         """`owners`: (object, attribute) of each tensor, on the host; their tensors become views. Of
         the host's bytes only this rank's part is read."""
         tensors = [getattr(owner, name).detach() for owner, name in owners]
@@ -116,7 +115,9 @@ class Shards:
             self.order.append(units[id(owners[0][0])])
             module.register_forward_pre_hook(self._before(position))
             module.register_forward_hook(self._after(position))
-        self._move_the_rest(model, {id(weight) for each in modules for weight, _ in weights_of(each)})
+        self._move_the_rest(
+            model, {id(weight) for each in modules for weight, _ in weights_of(each)}
+        )
 
     @property
     def part_bytes(self) -> int:

@@ -34,8 +34,8 @@ class Split:
         fingerprint: str,
         attend: Callable[..., Any],
     ) -> "Split":
-        """By an option's name in `ranks`. `model`: a causal model of transformers on the host, which
-        moves to `device`; `attend`: its attention in a pack. UserError where it cannot be."""
+        """By an option's name in `ranks`. `model`: a causal model of transformers on the host,
+        which moves to `device`; `attend`: its attention in a pack. UserError where it cannot be."""
         split = cls(fingerprint=fingerprint)
         if (rank := ranks.get("context_parallel")) is not None:
             split.context = Context(model, *rank, attend)
@@ -50,9 +50,9 @@ class Split:
         return split
 
     @property
-    def is_early(self) -> bool:
-        """Whether the log-probabilities are another stage's."""
-        return self.stage is not None and not self.stage.is_last
+    def early(self) -> Stage | None:
+        """This one's stage where the log-probabilities are a later one's."""
+        return None if self.stage is None or self.stage.is_last else self.stage
 
     @property
     def repeats_gradients(self) -> bool:

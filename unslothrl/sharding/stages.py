@@ -1,7 +1,7 @@
 """A base whose layers are divided among several learners (GPipe, arXiv 1811.06965).
 
-    first stage    embedding | layers            a micro-batch's hidden states go from stage to stage,
-    ...            layers                        their gradients back, in the same processes' order
+    first stage    embedding | layers             a micro-batch's hidden states go from stage to
+    ...            layers                         stage, their gradients back
     last stage     layers | norm, output layer
 
 All stages walk through the same micro-batches. Only the last one has log-probabilities; an earlier
@@ -61,8 +61,8 @@ class Stage:
             buffer.data = buffer.data.to(device)
 
     def run(self, decoder: Any, ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
-        """[rows, tokens, hidden], of the last stage what the output layer gets; of the others zeros,
-        through which a backward pass goes on with the gradient of the next one."""
+        """[rows, tokens, hidden], of the last stage what the output layer gets; of the others
+        zeros, through which a backward pass goes on with the gradient of the next one."""
         if self.is_first:
             states = decoder(input_ids=ids, use_cache=False, **inputs).last_hidden_state
         else:

@@ -59,12 +59,16 @@ class SplitTensors:
         for path, layer in model.named_modules():
             if isinstance(layer, LoraLayer):
                 name = path.rpartition(".")[2]
-                layer.forward = types.MethodType(self._forward(0 if name in BY_ROWS else 1), layer)
+                forward = self._forward(0 if name in BY_ROWS else 1)
+                layer.forward = types.MethodType(forward, layer)  # type: ignore[attr-defined]
 
     def _before(self, module: Any, inputs: tuple, named: dict[str, Any]) -> tuple:
         """Of attention or an MLP: the gradient of what enters it is the sum over the ranks."""
         if "hidden_states" in named:
-            return inputs, {**named, "hidden_states": SummedBackward.apply(named["hidden_states"], self)}
+            return inputs, {
+                **named,
+                "hidden_states": SummedBackward.apply(named["hidden_states"], self),
+            }
         return (SummedBackward.apply(inputs[0], self), *inputs[1:]), named
 
     def _forward(self, axis: int) -> Any:
@@ -79,7 +83,11 @@ class SplitTensors:
                     out = out.chunk(self.count, 0)[self.rank]
                 else:
                     into = into.chunk(self.count, 1)[self.rank]
-                given = states if torch.is_autocast_enabled(states.device.type) else states.to(into.dtype)
+                given = (
+                    states
+                    if torch.is_autocast_enabled(states.device.type)
+                    else states.to(into.dtype)
+                )
                 added = linear(linear(layer.lora_dropout[name](given), into), out)
                 result = result + (added * layer.scaling[name]).to(result.dtype)
             return result if axis == 0 else SummedForward.apply(result, self)
@@ -93,8 +101,9 @@ class SplitTensors:
 
 
 def keep_part(module: torch.nn.Linear, rank: int, count: int, axis: int) -> None:
-    """Leaves a linear layer this rank's rows (axis 0) or columns (1), and of a bias by columns, which
-    is added once, the first rank's. Its sizes stay those of the whole, by which PEFT makes a LoRA."""
+    """Leaves a linear layer this rank's rows (axis 0) or columns (1), and of a bias by columns,
+    which is added once, the first rank's. Its sizes stay those of the whole, by which PEFT makes a
+    LoRA."""
     state = getattr(module.weight, "quant_state", None)
     if state is None:
         module.weight.data = module.weight.data.chunk(count, axis)[rank].contiguous()
@@ -103,7 +112,7 @@ def keep_part(module: torch.nn.Linear, rank: int, count: int, axis: int) -> None
     if module.bias is not None and axis == 0:
         module.bias.data = module.bias.data.chunk(count)[rank].contiguous()
     elif rank:
-        module.bias = None
+        module.bias = None  # type: ignore[assignment]
 
 
 def keep_blocks(module: Any, state: Any, rank: int, count: int, axis: int) -> None:
