@@ -2,6 +2,8 @@
 
 import copy
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,3 +115,12 @@ def test_the_rehearsal_that_is_committed_has_the_form(gpu):
     statuses = {stage["name"]: stage["status"] for stage in REHEARSAL["stages"]}
     assert list(statuses) == [stage.name for stage in STAGES]
     assert {name for name in statuses if statuses[name] != "good"} == {"GSM8K, Qwen2.5-1.5B"}
+
+
+def test_a_comparison_without_its_peer_names_the_command(tmp_path):
+    """An environment that has this project's packages and no peers."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    command = [tmp_path / "env" / "bin" / "python", BENCH / "compare_trl.py", "--no_write"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "run python tools/peers.py trl" in done.stderr

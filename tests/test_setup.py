@@ -71,7 +71,6 @@ def program(folder, name, script):
 
 
 TURING = machine.Card("Tesla T4", "580.95.05", 7.5, 15360)
-PASCAL = machine.Card("GTX 1080", "580.95.05", 6.1, 8192)
 T4 = TURING._replace(driver="550.54.15")
 
 
@@ -94,15 +93,6 @@ def test_the_older_driver_of_a_data_centre_gpu_takes_cuda_compat(monkeypatch, tm
     for card in (CARD._replace(driver="550.54.15"), T4._replace(driver="545.23.08")):
         (fault,) = machine.card_faults([card])  # a GeForce; a branch that it does not run on
         assert "nvidia-driver-580" in fault.mend and machine.library_path([card], {}) == {}
-
-
-def test_an_old_card_is_refused_unless_a_better_one_is_there():
-    assert machine.card_faults([CARD]) == machine.card_faults([TURING]) == []
-    assert machine.card_warning(CARD) is None and "no bfloat16" in machine.card_warning(TURING)
-    (fault,) = machine.card_faults([PASCAL])
-    assert "compute capability 6.1" in fault.found and "SET=cpu" in fault.mend
-    assert machine.card_faults([PASCAL, CARD]) == []
-    assert "CUDA_VISIBLE_DEVICES" in machine.card_warning(PASCAL)
 
 
 # What was done before
