@@ -78,13 +78,14 @@ engine-test: setup ## both engines: versions in flight, the read-back, false ala
 	$(call slow_tests,engines versions readback canary real_episodes)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
-	$(call slow_tests,moving_nodes starting joining placement exchange several_learners)
+	$(call slow_tests,moving_nodes starting joining placement exchange several_learners \
+	    shards context)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
 	$(PYTEST) -m slow $(call files,nodes two_hosts) $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
-	$(call slow_tests,split_engine)
+	$(call slow_tests,split_engine staged_engine)
 
 suite-test: setup ## environments: other libraries', broken ones, 10,000 episodes, the page's commands; benchmarks
 	$(call slow_tests,environment_suites environments_page documented_forms \

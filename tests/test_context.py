@@ -73,7 +73,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", few(CASES, 4))
+@pytest.mark.parametrize("case", few(CASES))
 def test_several_get_the_gradient_of_one(case, bases):
     world_size, split, settings = CASES[case]
     base = bases["biases"]
@@ -119,7 +119,8 @@ def run_out(rank, world_size, address, stores, base, fails_at):
     return done.checksum, done.note
 
 
-@pytest.mark.parametrize("fails_at", few([2, 7]))
+@pytest.mark.slow
+@pytest.mark.parametrize("fails_at", [2, 7])
 def test_memory_that_runs_out_in_one_is_agreed_on(fails_at, bases):
     found = meet(run_out, 2, bases["plain"], fails_at)
     assert found[0][0] == found[1][0]

@@ -125,7 +125,7 @@ def test_every_link_within_the_repository_leads_somewhere():
 
 def test_pages_are_few_lines_short_and_all_found_from_the_index():
     pages = sorted((ROOT / "docs").glob("*.md"))
-    assert len(pages) <= 20 and len((ROOT / "README.md").read_text().splitlines()) <= 125
+    assert len(pages) <= 21 and len((ROOT / "README.md").read_text().splitlines()) <= 125
     assert [
         path for path in TEXTS for line in path.read_text().splitlines() if len(line) > 200
     ] == []

@@ -107,7 +107,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", few(CASES, 2))
+@pytest.mark.parametrize("case", few(CASES))
 def test_a_shared_base_gives_the_bits_of_a_whole_one(case, bases):
     world_size, shards, settings = CASES[case]
     base = bases["biases"]
@@ -131,6 +131,7 @@ def kept(rank, world_size, address, stores, base):
     return shards.part_bytes, shards.largest_unit_bytes, whole, backend.fingerprint()
 
 
+@pytest.mark.slow
 def test_each_rank_keeps_its_part_and_the_hash_is_that_of_the_whole_base(bases):
     found = meet(kept, 3, bases["plain"])
     for part, largest, whole, _ in found:
@@ -155,7 +156,8 @@ def run_out(rank, world_size, address, stores, base, fails_at):
     return done.checksum, done.note, learner.passes.micro_batch
 
 
-@pytest.mark.parametrize("fails_at", few([1, 4, 7, 11]))
+@pytest.mark.slow
+@pytest.mark.parametrize("fails_at", [1, 4, 7])
 def test_memory_that_runs_out_in_one_is_agreed_on_by_all(fails_at, bases):
     found = meet(run_out, 2, bases["plain"], fails_at)
     assert found[0][0] == found[1][0]
@@ -182,7 +184,8 @@ def die(rank, world_size, address, stores, base, at):
         return error.name, time.monotonic() - began
 
 
-@pytest.mark.parametrize("at", few([2, 9]))
+@pytest.mark.slow
+@pytest.mark.parametrize("at", [2, 9])
 def test_a_rank_that_dies_in_a_pass_ends_the_others(at, bases):
     found = meet(die, 2, bases["plain"], at)
     assert found[1] == "died"

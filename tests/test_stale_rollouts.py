@@ -13,6 +13,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.config.options import Config
 from unslothrl.learners.passes import Passes
 from unslothrl.records import Batch, Completion, Group
+from unslothrl.sharding.split import Split
 from unslothrl.training import credit
 
 SAMPLER = (0.1, 0.5)  # what versions 3 and 5 gave the two tokens
@@ -21,6 +22,8 @@ NOW = (0.4, 0.4)  # what the learner, at version 6, gives them before the step's
 
 class TwoTokens:
     """A backend whose parameters are its log-probabilities of the only sample's two tokens."""
+
+    split = Split()
 
     def __init__(self):
         self.logprobs = torch.tensor(NOW).log().requires_grad_()

@@ -278,6 +278,7 @@ def test_the_keywords_of_a_split_vllm():
     assert options(Path("base"), **given, workers=2) == {
         **options(Path("base"), **given),
         "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 1,
         "distributed_executor_backend": "mp",
         "quantization": "bitsandbytes",
         "worker_extension_cls": EXTENSION,

@@ -1,0 +1,59 @@
+"""What a PeftModel holds of an adapter, compared with what was published."""
+
+import math
+from typing import Any
+
+from peft.tuners.lora import LoraLayer
+
+from unslothrl.weights.adapter import Adapter
+from unslothrl.weights.published import Published, described, is_equal
+
+
+def published_problem(model: Any, name: str, adapter: Adapter, *, is_copy: bool) -> str | None:
+    """What of the LoRA `name` of a PeftModel differs from `adapter` first, None where nothing does.
+
+    A copy was made from what was published, and equals it cast to its own dtype. What is trained
+    was published from here: cast as it was published, it equals that.
+    """
+    published = Published(adapter)
+    tensors = dict(published.tensors)
+    for path, layer in model.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        if problem := _state_problem(path, layer, name, published.scaling):
+            return problem
+        for kind in ("lora_A", "lora_B"):
+            expected = tensors.pop(f"{path}.{kind}.weight", None)
+            if expected is None:
+                return f"{path}.{kind} was not published"
+            held = getattr(layer, kind)[name].weight.detach()
+            if is_copy:
+                expected = expected.to(held.dtype)
+            else:
+                held = held.to(expected.dtype)
+            if not is_equal(held, expected):
+                return described(f"{path}.{kind}", held, expected)
+    if tensors:
+        return f"the model has no LoRA for {min(tensors)} and {len(tensors) - 1} others"
+    return None
+
+
+def _state_problem(path: str, layer: Any, name: str, scaling: float) -> str | None:
+    """What else decides whether a layer computes with the LoRA `name`."""
+    if name not in layer.lora_A:
+        return f"{path} has no LoRA {name}"
+    if not math.isclose(layer.scaling[name], scaling, rel_tol=1e-9):
+        return f"{path} is scaled by {layer.scaling[name]:g}, published with alpha / r {scaling:g}"
+    if layer.merged:
+        return f"{path} is merged into the base"
+    if layer.disable_adapters:
+        return f"{path} has its LoRA switched off"
+    return None
+
+
+def activity_problem(model: Any, name: str) -> str | None:
+    """The first layer under which `name` is not the only active LoRA, None where there is none."""
+    for path, layer in model.named_modules():
+        if isinstance(layer, LoraLayer) and list(layer.active_adapters) != [name]:
+            return f"{path} computes with the LoRA {', '.join(layer.active_adapters) or 'of none'}"
+    return None
