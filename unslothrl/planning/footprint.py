@@ -195,9 +195,8 @@ def learner(
         host["model, between updates"] = stays["weights"]
     updating: Parts = {}
     tokens = -(-config.train_batch_size * config.context // config.context_parallel)
-    on_gpu, on_host = activations(
-        tokens, config.max_lora_rank, config.backend, own_shape(config, shape), gpu
-    )
+    own = own_shape(config, shape)
+    on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
     if gpu and config.pipeline_stages > 1:  # what its layers begin with, of every micro-batch
         sequences = -(-config.batch_size * config.topk // config.train_batch_size)
         updating["micro-batches under way"] = sequences * tokens * shape.hidden * HALF / MB
