@@ -96,6 +96,7 @@ def test_logits_are_those_of_the_models_own_forward(kind):
         model=SimpleNamespace(get_base_model=lambda: model),
         device=torch.device("cpu"),
         dtype=torch.float32,
+        split=SimpleNamespace(stage=None),
     )
     ids = torch.randint(1, 99, (1, 5))
     with torch.no_grad():
