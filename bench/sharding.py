@@ -91,7 +91,7 @@ def work(rank, world_size, address, stores, base):
     shards = learner.backend.split.shards
     if shards is not None:
         received = shards.received * (world_size - 1) / world_size / MB
-        planned = links.shards_bytes(shape_of(str(base)), world_size) * len(samples) / MB
+        planned = links.shards_bytes(shape_of(str(base)), world_size, len(samples)) / MB
         found |= {
             "part, MB": shards.part_bytes / MB,
             "two units, MB": 2 * shards.largest_unit_bytes / MB,

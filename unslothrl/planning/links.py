@@ -25,12 +25,14 @@ LINKS = {  # GB/s that one GPU receives
 }
 
 
-def shards_bytes(shape: Shape, ranks: int) -> float:
-    """Of a micro-batch: forward all units but the first two, backward all but the last two, which
-    are still there; the embedding is fetched again for what comes next."""
+def shards_bytes(shape: Shape, ranks: int, micro_batches: int) -> float:
+    """Of an update: forward all units but the first two, backward all but the last two, which are
+    still there; the embedding is fetched again for what comes next. Once also the first two, and
+    a forward pass of the reference, for the metrics."""
     units = shape.layers * shape.layer_bytes() + 2 * shape.table_bytes()
-    forward = units - shape.table_bytes() - shape.layer_bytes()
-    return 2 * forward * (ranks - 1) / ranks
+    first = shape.table_bytes() + shape.layer_bytes()
+    passes = 2 * micro_batches + 1
+    return (first + passes * (units - first)) * (ranks - 1) / ranks
 
 
 def context_bytes(shape: Shape, ranks: int, tokens: int) -> float:
@@ -57,15 +59,16 @@ def step_bytes(config: Config, shape: Shape) -> float:
     micro_batches = -(-sequences // config.train_batch_size)
     tokens = config.train_batch_size * config.context
     total = 0.0
-    if config.learner_shards > 1:
-        total += shards_bytes(shape, config.learner_shards)
     if config.context_parallel > 1:
         total += context_bytes(shape, config.context_parallel, tokens)
     if config.learner_tensor_parallel > 1:
         total += tensors_bytes(shape, config.learner_tensor_parallel, tokens)
     if config.pipeline_stages > 1:
         total += stages_bytes(shape, tokens)
-    return micro_batches * total
+    total *= micro_batches
+    if config.learner_shards > 1:
+        total += shards_bytes(shape, config.learner_shards, micro_batches)
+    return total
 
 
 def report(config: Config, shape: Shape) -> dict[str, Any]:
