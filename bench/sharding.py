@@ -67,7 +67,6 @@ def make_base(folder: Path, layers: int) -> Path:
 
 def work(rank, world_size, address, stores, base):
     """-> the figures of a rank."""
-    import torch
     from test_backend import sample_of
     from test_shards import GRPO, LRS, joined
 
@@ -97,7 +96,6 @@ def work(rank, world_size, address, stores, base):
             "two units, MB": 2 * shards.largest_unit_bytes / MB,
         }
         found |= {"received, MB": received, "planned, MB": planned, "gathers": shards.gathers}
-    torch.manual_seed(0)
     learner.close()
     return {name: round(value, 2) for name, value in found.items()}
 

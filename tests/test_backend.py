@@ -58,6 +58,15 @@ def learner_of(backend, base, micro_batch: int = 3, objective: str = "grpo") -> 
     return Learner(backend, objectives.load(objective), Actor("learner-0", engine, None), config)
 
 
+def make_trained(backend) -> None:
+    """Gives a policy and a critic that are new weights that are not zero."""
+    torch.manual_seed(1)
+    for kind in (backend.parameters(), backend.critic_parameters()):
+        for name, parameter in kind.items():
+            if "lora_B" in name or "value_head" in name:
+                torch.nn.init.normal_(parameter, std=0.05)
+
+
 def gradients(learner: Learner) -> dict[str, torch.Tensor]:
     learner.forward_backward(Batch(samples(), len(LENGTHS), 44))
     return {name: p.grad.clone() for name, p in learner.backend.parameters().items()}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from few_cases import few
-from test_backend import LENGTHS, learner_of, samples
+from test_backend import LENGTHS, learner_of, make_trained, samples
 from test_exchange import meet
 
 from unslothrl.algorithms import objectives
@@ -33,11 +33,7 @@ def learner_on_embedded() -> Learner:
     """In float32, with a LoRA and a critic that are not zero."""
     backend = peft.load(BASE, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
     learner = learner_of(backend, BASE, objective="ppo")
-    torch.manual_seed(1)
-    for kind in (backend.parameters(), backend.critic_parameters()):
-        for name, parameter in kind.items():
-            if "lora_B" in name or "value_head" in name:
-                torch.nn.init.normal_(parameter, std=0.05)
+    make_trained(backend)
     return learner
 
 

@@ -41,7 +41,7 @@ class Head:
         is_exact = states.is_cuda and self.is_plain and states.dtype != torch.float32
         if (
             is_exact
-        ):  # the layer itself, which fetches its weight where it is sharded, is not called
+        ):  # the layer is not called, and fetches its weight in a hook where it is sharded
             for hook in self.layer._forward_pre_hooks.values():
                 hook(self.layer, (states,))
         logits = float32_logits(self.layer, states) if is_exact else self.layer(states)

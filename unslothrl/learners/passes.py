@@ -59,10 +59,13 @@ class Passes:
                 return found
             except Exception as error:
                 is_own = not isinstance(error, MemoryElsewhere)
-                if not is_out_of_memory(error) or (self.is_smallest and is_own):
+                may_repeat = self.backend.split.may_repeat and not (self.is_smallest and is_own)
+                if not is_out_of_memory(error) or not may_repeat:
                     raise
             if is_own:
                 self.backend.split.end_pass(has_failed=True)
+            else:
+                self.backend.split.drop()
             before = self.micro_batch * self.context
             if self.micro_batch > 1:
                 self.micro_batch //= 2

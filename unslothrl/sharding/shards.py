@@ -153,13 +153,13 @@ class Shards:
             oldest.wait()
             oldest.free()
             del self.here[oldest]
-        unit.allocate()
         assert self.peers is not None, "the learners that share this base have not met"
+        self.here[unit] = None  # first, so that it is freed whatever comes
+        unit.allocate()
         agree(self.peers)
         unit.finish = self.peers.gather(unit.whole, unit.part)
         self.gathers += 1
         self.received += len(unit.whole)
-        self.here[unit] = None
         self.most_whole = max(self.most_whole, len(self.here))
 
     def drop(self) -> None:

@@ -60,6 +60,11 @@ class Split:
         return None if self.stage is None or self.stage.is_last else self.stage
 
     @property
+    def may_repeat(self) -> bool:
+        """Whether a pass can begin anew in all learners: stages do not agree on it."""
+        return self.stage is None
+
+    @property
     def repeats_gradients(self) -> bool:
         """Whether another learner's gradient of what is outside of the layers is the same."""
         return self.tensors is not None and self.tensors.rank > 0
@@ -84,11 +89,15 @@ class Split:
         if self.shards is not None:
             self.shards.idle(head, backward)
 
+    def drop(self) -> None:
+        """Frees what of a shared base is whole, in all learners before a pass begins anew."""
+        if self.shards is not None:
+            self.shards.drop()
+
     def end_pass(self, has_failed: bool = False) -> None:
         """After the micro-batches of a pass, or where memory `has_failed` in it. MemoryElsewhere
         where it did in another learner."""
-        if self.shards is not None:
-            self.shards.drop()
+        self.drop()
         if self.stage is not None:
             self.peers.sent()
         elif self.peers is not None:
