@@ -1,6 +1,7 @@
 """One property over many cases, of which `make test` runs a few and `make slow` all."""
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -14,6 +15,20 @@ def few(cases: Iterable[Any], count: int = 1, *, among: Iterable[Any] | None = N
     often = cases[:count] if among is None else list(among)
     assert all(one in cases for one in often), "a case that is not one of these"
     return [one if one in often else slow(one) for one in cases]
+
+
+def uncovered(cases: Iterable[Sequence], factors: Mapping[str, Sequence]) -> set[tuple]:
+    """The pairs of values of two factors that are in none of the cases, which have a value of each
+    in the order of `factors`."""
+    pairs = itertools.combinations(range(len(factors)), 2)
+    values = list(factors.values())
+    return {
+        (one, a, other, b)
+        for one, other in pairs
+        for a in values[one]
+        for b in values[other]
+        if not any(case[one] == a and case[other] == b for case in cases)
+    }
 
 
 def slow(case: Any) -> ParameterSet:

@@ -5,23 +5,27 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from few_cases import few
+from conftest import SMALL, STD, make_base
+from few_cases import few, uncovered
 from test_backend import LENGTHS, samples
 from test_exchange import meet
-from test_shards import GRPO, LRS, PPO, batch, joined, learner_on
+from test_shards import GRPO, LRS, OBJECTIVES, PPO, batch, joined, learner_on
 
 from unslothrl.errors import UserError
 from unslothrl.learners.exchange import pack, unpack
+from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
 LARGEST, RELATIVE = 1e-6, 5e-6  # of a gradient's difference; of a tensor's difference, by norms
+IN_BFLOAT16 = 0.05  # of the latter, where every sum is rounded to 8 bits
 
 
-def known(learner) -> list:
-    """Samples with shared prompts, and what the learner says of them."""
+def known(learner, is_shared: bool) -> list:
+    """Samples, some with one prompt where that `is_shared`, and what the learner says of them."""
     plain = list(samples())
-    plain[1:4] = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain[1:4]]
+    if is_shared:
+        plain[1:4] = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain[1:4]]
     return [
         dataclasses.replace(
             s,
@@ -47,7 +51,7 @@ def gradients(learner, part) -> dict[str, np.ndarray]:
 def together(rank, world_size, address, stores, base, split, settings):
     """-> what is measured and the gradient, as one of several learners."""
     learner = joined(rank, world_size, address, stores, base, split, settings)
-    whole = known(learner)
+    whole = known(learner, settings.get("shared", True))
     each = learner.config.learners_per_part
     parts = np.array_split(np.arange(len(whole)), world_size // each)
     part = batch(whole[i] for i in parts[rank // each])
@@ -62,34 +66,83 @@ CASES = {
     "context": (2, {CONTEXT: 2}, GRPO),
     "tensors": (2, {TENSORS: 2}, GRPO),
     "stages": (2, {STAGES: 2}, GRPO),
-    "context, ppo, recomputed, a shared base": (
-        2, {CONTEXT: 2, SHARDS: 2}, {**PPO, "recompute": True},
-    ),
-    "context, two groups": (4, {CONTEXT: 2}, GRPO),
-    "context, ppo, four, keys repeated, a shared base": (4, {CONTEXT: 4, SHARDS: 2}, PPO),
     "tensors, ppo, recomputed": (2, {TENSORS: 2}, {**PPO, "recompute": True}),
     "stages, ppo, recomputed": (2, {STAGES: 2}, {**PPO, "recompute": True}),
     "stages, padded, two groups": (4, {STAGES: 2}, {**GRPO, "packs": False}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", few(CASES))
 def test_several_get_the_gradient_of_one(case, bases):
-    world_size, split, settings = CASES[case]
-    base = bases["biases"]
+    check_gradient(*CASES[case], bases["biases"])
+
+
+RANKS = {"2": (2, 2), "3": (3, 3), "4": (4, 4), "2 x 2": (4, 2)}  # learners, those of a row
+FACTORS = {
+    "ranks": list(RANKS),
+    "objective": list(OBJECTIVES),
+    "base": ["whole", "shards"],
+    "prompts": ["own", "shared"],
+    "recompute": [False, True],
+    "dtype": ["float32", "bfloat16"],
+}
+OF_CONTEXT = [
+    ("2", "grpo", "shards", "own", True, "bfloat16"),
+    ("2", "dapo", "whole", "shared", True, "bfloat16"),
+    ("2", "ppo", "shards", "own", False, "float32"),
+    ("3", "grpo", "whole", "shared", True, "float32"),
+    ("3", "dapo", "shards", "own", False, "bfloat16"),
+    ("3", "ppo", "shards", "own", True, "float32"),
+    ("4", "grpo", "whole", "own", True, "float32"),  # heads of keys are repeated
+    ("4", "dapo", "shards", "shared", False, "bfloat16"),
+    ("4", "ppo", "whole", "shared", False, "float32"),
+    ("2 x 2", "grpo", "shards", "shared", False, "float32"),
+    ("2 x 2", "dapo", "whole", "own", False, "float32"),
+    ("2 x 2", "ppo", "shards", "own", True, "bfloat16"),
+]
+
+
+def test_every_pair_of_values_is_in_a_case():
+    assert not uncovered(OF_CONTEXT, FACTORS)
+
+
+@pytest.fixture(scope="module")
+def base_of_threes(tmp_path_factory):
+    """Whose heads can be dealt to three."""
+    folder = tmp_path_factory.mktemp("threes")
+    heads = {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 3}
+    return base_model.quantise(make_base("biases", folder, STD, **{**SMALL, **heads}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OF_CONTEXT)
+def test_a_row_that_is_split_has_the_gradient_of_a_whole_one(case, bases, base_of_threes):
+    ranks, objective, of_base, prompts, recompute, dtype = case
+    world_size, count = RANKS[ranks]
+    settings = {**OBJECTIVES[objective], "recompute": recompute, "dtype": dtype}
+    split = {CONTEXT: count}
+    if of_base == "shards":
+        split[SHARDS] = count // 2 if count == 4 else count
+    base = base_of_threes if count == 3 else bases["biases"]
+    check_gradient(world_size, split, {**settings, "shared": prompts == "shared"}, base)
+
+
+def check_gradient(world_size: int, split: dict[str, int], settings: dict, base) -> None:
+    is_exact = settings.get("dtype") != "bfloat16"
     learner = learner_on(base, 0, {}, settings)
-    whole = known(learner)
+    whole = known(learner, settings.get("shared", True))
     expected = gradients(learner, batch(whole))
     found = meet(together, world_size, base, split, settings)
     logprobs, _ = found[-1]
     for one, other in zip(logprobs, whole, strict=True):
-        assert np.abs(one - other.logprobs).max() <= 2e-6
+        assert np.abs(one - other.logprobs).max() <= (2e-6 if is_exact else 0.1)
     for _, gradient in found:
         for name in expected.keys() - {"loss", "difference"}:
             difference = gradient[name] - expected[name]
-            assert np.abs(difference).max() <= LARGEST, name
-            assert np.linalg.norm(difference) <= RELATIVE * np.linalg.norm(expected[name]), name
-    if world_size == 2:
+            relative = np.linalg.norm(difference) / np.linalg.norm(expected[name])
+            assert relative <= (RELATIVE if is_exact else IN_BFLOAT16), name
+            assert not is_exact or np.abs(difference).max() <= LARGEST, name
+    if world_size == 2 and is_exact:
         assert float(found[-1][1]["loss"]) == pytest.approx(float(expected["loss"]), abs=1e-6)
         assert len(found[-1][1]["difference"]) == sum(n for _, n in LENGTHS)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from few_cases import few
+from few_cases import few, uncovered
 from test_backend import LENGTHS, learner_of, make_trained, samples
 from test_exchange import meet
 
@@ -26,6 +26,7 @@ pytestmark = pytest.mark.real
 LRS = {"lora": 1e-2, "critic": 1e-2}
 GRPO = {"objective": "grpo", "kl": "loss", "kl_coefficient": 0.05}
 PPO = {"objective": "ppo"}
+OBJECTIVES = {"grpo": GRPO, "dapo": {"objective": "dapo"}, "ppo": PPO}
 
 
 def learner_on(base: Path, rank: int, split: dict[str, int], settings: dict) -> Learner:
@@ -35,10 +36,13 @@ def learner_on(base: Path, rank: int, split: dict[str, int], settings: dict) -> 
     settings = dict(settings)
     dtype = getattr(torch, settings.pop("dtype", "float32"))
     packs, recompute = settings.pop("packs", True), settings.pop("recompute", False)
+    settings.pop("shared", None)
+    offload = settings.pop("offload", "none")
     name = settings.pop("objective")
     ranks = {option: (rank % count, count) for option, count in split.items()}
     shape = {"rank": 8, "alpha": 16, "dropout": 0.0}
-    backend = peft.load(base, dtype=dtype, seed=0, packs=packs, ranks=ranks, **shape)
+    more = {"packs": packs, "ranks": ranks, "offload": offload}
+    backend = peft.load(base, dtype=dtype, seed=0, **more, **shape)
     if recompute:
         backend.model.gradient_checkpointing_enable({"use_reentrant": False})
         backend.model.enable_input_require_grads()
@@ -72,7 +76,10 @@ def parts_of(world_size: int, known) -> list[list[Batch]]:
 def train(rank, world_size, address, stores, base, split, settings):
     """-> (the trained state, checksums, what was measured, counts) of a learner."""
     learner = joined(rank, world_size, address, stores, base, split, settings)
-    plain = [dataclasses.replace(s, prompt_ids=samples()[0].prompt_ids) for s in samples()]
+    plain = list(samples())
+    if settings.get("shared"):
+        plain = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain]
+    learner.make_room()
     measured = learner.measure(plain[rank : rank + 1] if rank else (), reference=True)
     sampled = [
         dataclasses.replace(
@@ -86,8 +93,11 @@ def train(rank, world_size, address, stores, base, split, settings):
     updates = [
         learner.update(parts[rank], LRS, deadline_s=60.0) for parts in parts_of(world_size, sampled)
     ]
-    shared = learner.backend.split.shards
-    counts = None if shared is None else (shared.gathers, shared.most_whole, len(shared.here))
+    shared, counts = learner.backend.split.shards, None
+    if shared is not None:
+        learner.make_room()
+        held = sum(unit.part.untyped_storage().nbytes() for unit in shared.units)
+        counts = shared.gathers, shared.most_whole, len(shared.here), held
     state = learner.save_state()
     found = [{name: each.tolist() for name, each in one.items()} for one in measured]
     kl = [update.kl.tolist() for update in updates]
@@ -95,18 +105,49 @@ def train(rank, world_size, address, stores, base, split, settings):
     return state, [update.checksum for update in updates], (found, kl), counts
 
 
-CASES = {
-    "grpo, KL, packed": (2, 2, GRPO),
-    "grpo, padded, recomputed": (2, 2, {"objective": "grpo", "packs": False, "recompute": True}),
-    "ppo, three": (3, 3, PPO),
-    "ppo, bfloat16, two groups": (4, 2, {**PPO, "dtype": "bfloat16"}),
+RANKS = {"2": (2, 2), "3": (3, 3), "4": (4, 4), "2 x 2": (4, 2)}  # learners, shards
+FACTORS = {
+    "ranks": list(RANKS),
+    "objective": list(OBJECTIVES),
+    "rows": ["packed", "shared", "padded"],  # shared: prompts
+    "recompute": [False, True],
+    "dtype": ["float32", "bfloat16"],
 }
+CASES = [
+    ("2", "grpo", "shared", False, "float32"),
+    ("2", "dapo", "padded", True, "float32"),
+    ("2", "ppo", "packed", False, "bfloat16"),
+    ("3", "grpo", "padded", True, "bfloat16"),
+    ("3", "dapo", "packed", False, "bfloat16"),
+    ("3", "ppo", "shared", True, "float32"),
+    ("4", "grpo", "packed", True, "float32"),
+    ("4", "dapo", "shared", True, "bfloat16"),
+    ("4", "ppo", "padded", False, "float32"),
+    ("2 x 2", "grpo", "packed", False, "float32"),
+    ("2 x 2", "dapo", "padded", False, "float32"),
+    ("2 x 2", "ppo", "shared", True, "bfloat16"),
+]
+
+
+def test_every_pair_of_values_is_in_a_case():
+    assert not uncovered(CASES, FACTORS)
 
 
 @pytest.mark.parametrize("case", few(CASES))
 def test_a_shared_base_gives_the_bits_of_a_whole_one(case, bases):
-    world_size, shards, settings = CASES[case]
-    base = bases["biases"]
+    ranks, objective, rows, recompute, dtype = case
+    world_size, shards = RANKS[ranks]
+    settings = {**OBJECTIVES[objective], "recompute": recompute, "dtype": dtype}
+    settings |= {"packs": rows != "padded", "shared": rows == "shared"}
+    check_bits(world_size, shards, settings, bases["biases"])
+
+
+def test_what_it_keeps_is_in_host_memory_between_updates(bases):
+    check_bits(2, 2, {**GRPO, "offload": "model"}, bases["plain"])
+
+
+def check_bits(world_size: int, shards: int, settings: dict, base: Path) -> None:
+    is_kept = settings.get("offload") != "model"
     whole = meet(train, world_size, base, {}, settings)
     shared = meet(train, world_size, base, {"learner_shards": shards}, settings)
     for alone, with_others in zip(whole, shared, strict=True):
@@ -117,6 +158,7 @@ def test_a_shared_base_gives_the_bits_of_a_whole_one(case, bases):
     for first in range(0, world_size, shards):  # the same in all that share a base
         assert len({*gathers[first : first + shards]}) == 1 and gathers[first] > 0
     assert all(counts[1] == RESIDENT and counts[2] == 0 for *_, counts in shared)
+    assert all((counts[3] > 0) == is_kept for *_, counts in shared)
 
 
 def kept(rank, world_size, address, stores, base):

@@ -34,7 +34,7 @@ class LoraBackend:
 
     Where the run starts from an adapter, `model` holds that one as the reference too. `offload`:
     "optimizer" lets the driver move the optimiser's state to host memory where the card is full,
-    "model" moves the base there as well between updates.
+    "model" moves the base, or this learner's part of it, there as well between updates.
     """
 
     model: Any  # a PeftModel
@@ -287,13 +287,17 @@ class LoraBackend:
 
     def to_host(self) -> None:
         """Between updates: frees what the card need not hold until `to_device`."""
-        if self.offload == "model":
+        if self.offload == "model" and self.split.shards is not None:
+            self.split.shards.to_host()
+        elif self.offload == "model":
             self.model.to("cpu")
         self.free_cache()
 
     def to_device(self) -> None:
         """Before anything is computed."""
-        if self.offload == "model":
+        if self.offload == "model" and self.split.shards is not None:
+            self.split.shards.to_device()
+        elif self.offload == "model":
             self.model.to(self.device)
 
     def free_cache(self) -> None:

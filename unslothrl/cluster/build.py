@@ -6,6 +6,7 @@ its kind in a process, and a process that trains needs no vLLM.
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +52,7 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
             on_gpu=gpu is not None,
             dtype=dtype_on(config, gpu.capability if gpu else None),
             memory=plan.engine(),
+            takes_turns=plan.takes_turns,
         )
     else:
         from unslothrl.engines import vllm
@@ -178,7 +180,8 @@ def build_learner(config: Config, base: Path, plan: ProcessPlan):
     else:
         counts = {name: getattr(config, name) for name in SPLITS}
         ranks = {name: (plan.index % count, count) for name, count in counts.items() if count > 1}
-        backend = peft_backend(config, base, ranks)
+        offload = "model" if plan.takes_turns and ranks else config.offload
+        backend = peft_backend(replace(config, offload=offload), base, ranks)
     for each in rewards.choose(config.reward):
         if each.runs == IN_LEARNER:
             backend.add_reward_model(Path(each.function), config.normalize_reward_model)

@@ -40,7 +40,14 @@ SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 
 
 def start(
-    base: Path, source: Path, workers: int, *, on_gpu: bool, stages: int = 1, **chosen: Any
+    base: Path,
+    source: Path,
+    workers: int,
+    *,
+    on_gpu: bool,
+    stages: int = 1,
+    takes_turns: bool = False,
+    **chosen: Any,
 ) -> "SplitVllmEngine":
     """Loads `source`, the 16-bit checkpoint that `base` was quantised from, into that many workers,
     or `base` itself into so many `stages`; the other keywords are those of
@@ -52,7 +59,7 @@ def start(
         source,
         workers=workers,
         stages=stages,
-        takes_turns=False,
+        takes_turns=takes_turns,
         float32_head=on_gpu,
         on_gpu=on_gpu,
         **chosen,
@@ -61,7 +68,7 @@ def start(
     llm = LLM(**keywords)
     if stages > 1 and not on_gpu:
         llm.collective_rpc("make_room")
-    return SplitVllmEngine(llm, base)
+    return SplitVllmEngine(llm, base, takes_turns and on_gpu)
 
 
 def set_variables_of(workers: int) -> None:
@@ -115,11 +122,11 @@ def watched(method: Callable[..., Any]) -> Any:
 class SplitVllmEngine(vllm.VllmEngine):
     """See `VllmEngine`. Raises ProcessLost where a worker has died: none can be replaced alone."""
 
-    def __init__(self, llm: Any, base: Path):
-        super().__init__(llm, base)
-        self.base = base
+    def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
+        self.llm, self.base = llm, base
         check_base(self.in_workers(partial(base_problem, base, True)))
         self.last_layers = tuple(sorted(set(self.in_workers(last_layer))))
+        super().__init__(llm, base, takes_turns)  # which sleeps
 
     @cached_property
     def slots(self) -> Slots:
@@ -152,10 +159,13 @@ class SplitVllmEngine(vllm.VllmEngine):
     step = watched(vllm.VllmEngine.step)
     abort = watched(vllm.VllmEngine.abort)
     canary = watched(vllm.VllmEngine.canary)
+    sleep = watched(vllm.VllmEngine.sleep)
 
     def fingerprint(self) -> str:
         """That of the 4-bit base, whose part each worker must have. RunError."""
+        self.wake()
         check_base(self.in_workers(partial(base_problem, self.base, False)))
+        self.sleep()
         return base_model.fingerprint(PackedWeights(self.base).in_order())
 
     def memory_mb(self) -> float:

@@ -16,7 +16,7 @@ from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
-from unslothrl.planning.place import cards_of, place
+from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.planning.setting_search import (
     LEAST_NEW_TOKENS,
@@ -162,7 +162,7 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     gpus = len(Resources.of_machine(config, machine).gpus)
     each, learners = config.gpus_per_actor, config.number_of_learners
     if gpus:
-        free = max(0, gpus - learners) // each
+        free = (learners if takes_turns(config, gpus) else max(0, gpus - learners)) // each
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:

@@ -149,11 +149,16 @@ def gb(mb: float) -> str:
 
 
 def learner(
-    config: Config, shape: Shape, gpu: Gpu | None, engine: EngineMemory | None = None
+    config: Config,
+    shape: Shape,
+    gpu: Gpu | None,
+    engine: EngineMemory | None = None,
+    is_beside: bool = False,
 ) -> Needs:
     """Base, LoRA and optimiser stay; a rollout adds a KV cache, an update its activations.
 
-    `engine` is what the vLLM over its weights is given; None where it has none.
+    `engine` is what the vLLM over its weights is given; None where it has none. Beside an actor
+    (`is_beside`) a learner's part of a base is in host memory while completions are generated.
     """
     on = "cuda" if gpu else "cpu"
     loras = 2 if objectives.load(config.learner).has_critic else 1
@@ -193,6 +198,9 @@ def learner(
     if config.offload == "model" and gpu:
         waiting = {"CUDA context": stays["CUDA context"]}
         host["model, between updates"] = stays["weights"]
+    elif config.learner_shards > 1 and is_beside:
+        waiting = {name: mb for name, mb in stays.items() if name != "weights"}
+        host["its part, between updates"] = stays["weights"]
     updating: Parts = {}
     tokens = -(-config.train_batch_size * config.context // config.context_parallel)
     own = own_shape(config, shape)
@@ -282,7 +290,7 @@ def actor(
     updating = generating
     if is_beside and engine:
         updating = stays
-        host["weights, asleep"] = parts["weights"]
+        host["weights, asleep"] = workers * parts["weights"]
     elif is_beside:
         updating = {**stays, "weights": parts["weights"], "adapter": parts["adapter"]}
     return Needs(generating, updating, host, spare)

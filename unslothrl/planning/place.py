@@ -36,9 +36,10 @@ def place(
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
     shape = shape or shape_of(config.model)
-    if len(resources.gpus) == 1:
-        _check_shared_gpu(config)
+    if len(resources.gpus) == 1 or takes_turns(config, len(resources.gpus)):
+        _check_shared_gpu(config, len(resources.gpus))
     cards = cards_of(config, resources)
+    own, shared = ({card for its in of_kind for card in its} for of_kind in cards)
     bare = [
         ProcessPlan(kind, index, its, resources.gpus[its[0]] if its else None)
         for kind, of_kind in zip((LEARNER, ACTOR), cards, strict=True)
@@ -57,7 +58,9 @@ def place(
     planned = {
         process.name: process
         for card in dict.fromkeys(process.card for process in bare)
-        for process in _divide(config, shape, [p for p in bare if p.card == card])
+        for process in _divide(
+            config, shape, [p for p in bare if p.card == card], card in own & shared
+        )
     }
     return Placement(resources.gpus, tuple(planned[process.name] for process in bare))
 
@@ -73,8 +76,8 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     """-> (the GPU of each learner, those of each actor), none where there are no GPUs. UserError
     where there are too few.
 
-    Actors share what is left by learners, unless they have several GPUs of a node each. Of the
-    ways that are tried the one whose smallest share of a GPU is largest; where that makes no
+    Actors share what is left by learners, unless they have several GPUs of a node each, or are on
+    the learners' own (`takes_turns`). Of the ways that are tried the one whose smallest share of a GPU is largest; where that makes no
     difference, learners are on as few nodes as can be and get the larger GPUs, or, where actors
     have several, what is left over of each node.
     """
@@ -100,7 +103,9 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     most = 0  # groups for actors
     for first in range(len(gpus) - learners + 1):
         own = ordered[first : first + learners]
-        groups = groups_of([card for card in ordered if card not in own], gpus, nodes, each)
+        is_shared = takes_turns(config, len(gpus))
+        left = own if is_shared else [card for card in ordered if card not in own]
+        groups = groups_of(left, gpus, nodes, each)
         most = max(most, len(groups))
         if len(groups) >= (actors if each > 1 else actors > 0):
             dealt = _for_actors(groups, gpus, actors, nodes)
@@ -115,6 +120,15 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
         )
     *_, own, dealt = max(ways, key=lambda way: way[:2])
     return [(card,) for card in own], dealt
+
+
+def takes_turns(config: Config, gpus: int) -> bool:
+    """Whether learners that share a base leave too few GPUs for an actor, which is then on theirs:
+    the base's parts are in host memory while completions are generated, and an engine's weights
+    during the update."""
+    return config.learner_shards > 1 and 0 <= gpus - config.number_of_learners < (
+        config.gpus_per_actor
+    )
 
 
 def groups_of(
@@ -213,13 +227,16 @@ def best_node(
     return min(fits, key=order, default=None)
 
 
-def _check_shared_gpu(config: Config) -> None:
+def _check_shared_gpu(config: Config, gpus: int) -> None:
     """UserError where one GPU cannot hold their shares, or generate while it updates."""
     if config.max_staleness:
         raise UserError(
-            f"max_staleness {config.max_staleness}: on 1 GPU actors and learner take turns, so "
-            "nothing is generated while it updates: set --max_staleness 0, or add a GPU"
+            f"max_staleness {config.max_staleness}: on {gpus} GPU{'s' * (gpus > 1)} actors and "
+            "learners take turns, so nothing is generated during an update: set --max_staleness 0, "
+            "or add a GPU"
         )
+    if gpus > 1:
+        return
     actors, learner = config.number_of_actors, config.learner_gpu_usage
     actor = config.actor_gpu_usage
     if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
@@ -231,20 +248,21 @@ def _check_shared_gpu(config: Config) -> None:
 
 
 def _divide(
-    config: Config, shape: Shape | None, processes: Sequence[ProcessPlan]
+    config: Config, shape: Shape | None, processes: Sequence[ProcessPlan], is_shared: bool = False
 ) -> list[ProcessPlan]:
-    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs."""
+    """The processes of one GPU, learners first, with what each gets of it; or those on CPUs.
+    `is_shared`: by a learner and actors."""
     has_card = processes[0].card is not None
     actors = sum(process.kind == ACTOR for process in processes)
-    is_shared = has_card and 0 < actors < len(processes)  # by a learner and actors
     left, plans = usable_share(processes[0].gpu), []
     for process in processes:
         limits, share = actor_alone(config).limits, left / max(1, actors)
         if process.kind == LEARNER:
             has_engine, share = has_card and config.learner_has_engine, left
             limits = EngineLimits(config.learner_gpu_usage) if has_engine else None
-        takes_turns = limits is not None and (is_shared or process.kind == LEARNER)
-        process = replace(process, limits=limits, share=share, takes_turns=takes_turns)
+        sleeps = limits is not None and (is_shared or process.kind == LEARNER)
+        leaves = is_shared and config.learner_shards > 1
+        process = replace(process, limits=limits, share=share, takes_turns=sleeps or leaves)
         process = _with_needs(config, shape, process, is_shared)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
@@ -259,7 +277,7 @@ def _with_needs(
     if shape is None or (process.card is not None and process.gpu is None):
         return process
     if process.kind == LEARNER:
-        needs = footprint.learner(config, shape, process.gpu, process.engine())
+        needs = footprint.learner(config, shape, process.gpu, process.engine(), is_shared)
     else:
         needs = footprint.actor(config, shape, process.gpu, process.engine(), is_shared)
     return replace(process, needs=needs)

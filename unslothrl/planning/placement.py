@@ -67,7 +67,7 @@ class ProcessPlan:
     node: Node | None = None  # where it runs; None: on this machine
     share: float = USABLE  # of its GPU's memory, its own while completions are generated
     limits: EngineLimits | None = None  # of its vLLM; None where it has none
-    takes_turns: bool = False  # its vLLM sleeps except while it generates
+    takes_turns: bool = False  # its vLLM sleeps, its part of a base is in host memory, when idle
     needs: Needs | None = None  # an estimate; None where the model's sizes are not known
 
     @property

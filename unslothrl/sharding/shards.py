@@ -21,7 +21,7 @@ bytes of every layer alive.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 import torch
@@ -70,6 +70,7 @@ class Unit:
         self.part = torch.zeros(part, dtype=torch.uint8, device=device)
         self.whole = torch.empty(part * count, dtype=torch.uint8, device=device)
         self.finish: Callable[[], None] | None = None  # of a gather that is under way
+        self.on_host: torch.Tensor | None = None  # the part once more, pinned
         begins = itertools.accumulate(sizes, initial=0)
         for (owner, name), tensor, begin in zip(owners, tensors, begins, strict=False):
             flat = tensor.contiguous().view(torch.uint8).flatten()
@@ -87,6 +88,17 @@ class Unit:
 
     def free(self) -> None:
         self.whole.untyped_storage().resize_(0)
+
+    def leave(self) -> None:
+        if self.on_host is None:
+            self.on_host = torch.empty_like(self.part, device="cpu", pin_memory=self.part.is_cuda)
+            self.on_host.copy_(self.part)
+        self.part.untyped_storage().resize_(0)
+
+    def come_back(self) -> None:
+        if self.on_host is not None and not self.part.untyped_storage().nbytes():
+            self.part.untyped_storage().resize_(len(self.part))
+            self.part.copy_(self.on_host, non_blocking=True)
 
     def wait(self) -> None:
         """Until its gather, if any, has ended: memory that is being written must not be freed."""
@@ -120,9 +132,13 @@ class Shards:
         )
 
     @property
+    def units(self) -> Iterable[Unit]:
+        return dict.fromkeys(self.order)
+
+    @property
     def part_bytes(self) -> int:
         """What this rank keeps of the base between passes."""
-        return sum(len(unit.part) for unit in dict.fromkeys(self.order))
+        return sum(len(unit.part) for unit in self.units)
 
     @property
     def largest_unit_bytes(self) -> int:
@@ -161,6 +177,15 @@ class Shards:
         self.gathers += 1
         self.received += len(unit.whole)
         self.most_whole = max(self.most_whole, len(self.here))
+
+    def to_host(self) -> None:
+        """Between updates: leaves the device to others until `to_device`."""
+        for unit in self.units:
+            unit.leave()
+
+    def to_device(self) -> None:
+        for unit in self.units:
+            unit.come_back()
 
     def drop(self) -> None:
         """Between passes: frees what is whole."""
