@@ -115,16 +115,17 @@ def base_of_threes(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", OF_CONTEXT)
-def test_a_row_that_is_split_has_the_gradient_of_a_whole_one(case, bases, base_of_threes):
-    ranks, objective, of_base, prompts, recompute, dtype = case
+@pytest.mark.parametrize(tuple(FACTORS), OF_CONTEXT)
+def test_a_row_that_is_split_has_the_gradient_of_a_whole_one(
+    ranks, objective, base, prompts, recompute, dtype, bases, base_of_threes
+):
     world_size, count = RANKS[ranks]
     settings = {**OBJECTIVES[objective], "recompute": recompute, "dtype": dtype}
     split = {CONTEXT: count}
-    if of_base == "shards":
+    if base == "shards":
         split[SHARDS] = count // 2 if count == 4 else count
-    base = base_of_threes if count == 3 else bases["biases"]
-    check_gradient(world_size, split, {**settings, "shared": prompts == "shared"}, base)
+    settings["shared"] = prompts == "shared"
+    check_gradient(world_size, split, settings, base_of_threes if count == 3 else bases["biases"])
 
 
 def check_gradient(world_size: int, split: dict[str, int], settings: dict, base) -> None:

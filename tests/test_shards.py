@@ -133,9 +133,10 @@ def test_every_pair_of_values_is_in_a_case():
     assert not uncovered(CASES, FACTORS)
 
 
-@pytest.mark.parametrize("case", few(CASES))
-def test_a_shared_base_gives_the_bits_of_a_whole_one(case, bases):
-    ranks, objective, rows, recompute, dtype = case
+@pytest.mark.parametrize(tuple(FACTORS), few(CASES))
+def test_a_shared_base_gives_the_bits_of_a_whole_one(
+    ranks, objective, rows, recompute, dtype, bases
+):
     world_size, shards = RANKS[ranks]
     settings = {**OBJECTIVES[objective], "recompute": recompute, "dtype": dtype}
     settings |= {"packs": rows != "padded", "shared": rows == "shared"}

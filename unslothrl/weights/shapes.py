@@ -158,9 +158,12 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
     "qwen3-4b": qwen3(36, 2560, 9728, 32, True),
     "qwen3-8b": qwen3(36, 4096, 12_288, 32, False),
     "qwen3-14b": qwen3(40, 5120, 17_408, 40, False),
+    "qwen3-32b": qwen3(64, 5120, 25_600, 64, False),
     "llama-3.2-1b": llama3(16, 2048, 8192, 32, 64, True),
     "llama-3.2-3b": llama3(28, 3072, 8192, 24, 128, True),
     "llama-3.1-8b": llama3(32, 4096, 14_336, 32, 128, False),
+    "llama-3.1-70b": llama3(80, 8192, 28_672, 64, 128, False),
+    "llama-3.3-70b": llama3(80, 8192, 28_672, 64, 128, False),
 }
 
 
