@@ -148,9 +148,7 @@ def check_gradient(world_size: int, split: dict[str, int], settings: dict, base)
         assert len(found[-1][1]["difference"]) == sum(n for _, n in LENGTHS)
 
 
-def test_heads_that_cannot_be_dealt_are_refused(bases):
-    with pytest.raises(UserError, match="heads"):
-        learner_on(bases["plain"], 0, {CONTEXT: 3}, GRPO)
+def test_rows_that_are_padded_cannot_be_split(bases):
     with pytest.raises(UserError, match="plain attention"):
         learner_on(bases["plain"], 0, {CONTEXT: 2}, {**GRPO, "packs": False})
 

@@ -179,3 +179,45 @@ def test_a_hub_that_does_not_answer(monkeypatch, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert machine.hub_answers() is False
+
+
+@pytest.mark.parametrize(
+    ("size", "cards", "tokens"),
+    [("32B", [24_576] * 2, 1200), ("32B", [24_576] * 4, 1200), ("72B", [49_152] * 2, 1200)],
+)
+def test_a_model_that_no_gpu_holds_alone_is_divided(size, cards, tokens):
+    resolved = resolve({"model": NAME.format(size)}, gpus(*cards))
+    config = resolved.config
+    assert config.learner_shards == config.number_of_learners == len(cards)
+    assert config.actor_pipeline_parallel == 2 and config.number_of_actors == len(cards) // 2
+    assert (config.backend, config.learner_chunk_size) == ("peft", 0)
+    assert config.max_new_tokens == tokens
+    assert any(note.startswith("learner_shards 1 ->") for note in resolved.notes)
+    found = forecast_of(config, shapes.shape_of(config.model), gpus(*cards))
+    assert all(card.fits for card in found.placement.cards)
+    (one, *_), actor = found.placement.learners, found.placement.actors[0]
+    assert one.takes_turns and actor.takes_turns and len(actor.cards) == 2
+    assert "weights" not in one.needs.generating and "weights" not in actor.needs.updating
+    assert one.needs.host["model, between updates"] == one.needs.updating["weights"]
+
+
+def test_what_fits_or_was_given_is_not_divided():
+    assert resolve({}, gpus(16_376, 16_376)).config.learners_together == 1
+    given = resolve({"model": NAME.format("32B"), "backend": "unsloth"}, gpus(24_564, 24_564))
+    assert given.config.learners_together == 1
+    assert any("may run out of memory" in note for note in given.notes)
+    alone = resolve({"model": NAME.format("32B"), "fit": "off"}, gpus(24_564, 24_564)).config
+    assert alone.learners_together == 1
+
+
+def test_rows_that_no_gpu_holds_are_split():
+    """8B with 64K tokens in one row: its base fits, what its layers compute with does not."""
+    flags = {"model": "unsloth/Llama-3.1-8B-Instruct-bnb-4bit", "max_new_tokens": "64000"}
+    config = resolve(flags, gpus(*[24_576] * 4)).config
+    assert config.context_parallel == 4 and config.max_new_tokens == 64_000
+
+
+def test_learners_and_actors_that_take_turns_generate_nothing_during_an_update():
+    flags = {"model": NAME.format("32B"), "learner_shards": "2", "actor_pipeline_parallel": "2"}
+    with pytest.raises(UserError, match=r"on 2 GPUs actors and learners take turns.*max_st"):
+        resolve({**flags, "number_of_actors": "1", "max_staleness": "1"}, gpus(24_576, 24_576))

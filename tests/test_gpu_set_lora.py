@@ -57,7 +57,7 @@ def worker(rank: int, base: Path, folder: Path, kv_heads: int) -> list[str | Non
 
     patch = pytest.MonkeyPatch()
     vllm_without_kernels.replace_kernels(patch)
-    # vLLM cannot repeat heads in 4 bits (`planning.tensor_parallel.problem`), which the slots do.
+    # vLLM cannot repeat heads in 4 bits (`planning.dividing.problem`), which the slots do.
     changed = {"quantization": None} if kv_heads == 1 else {}
     config = vllm_without_kernels.configuration(base, rank=SLOT_RANK, workers=2, **changed)
     llm = vllm_without_kernels.Llm(config, rank, f"file://{folder}/store")

@@ -24,8 +24,8 @@ from unslothrl.engines import vllm as engine
 from unslothrl.engines.readback import by_module
 from unslothrl.engines.vllm_internals import EXTENSION, split_over
 from unslothrl.planning import footprint as planned
+from unslothrl.planning.dividing import problem
 from unslothrl.planning.footprint import ON_A_CARD, EngineMemory, prefill_tokens
-from unslothrl.planning.tensor_parallel import problem
 from unslothrl.runs.resolve import resolve
 from unslothrl.weights import shapes
 from unslothrl.weights.shapes import KNOWN, NF4_EXPANDED

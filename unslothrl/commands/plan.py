@@ -89,9 +89,16 @@ def lines(report: Report) -> list[str]:
 
 def verdict(report: Report) -> list[str]:
     """Whether it fits, with what is needed and to spare, and the time of the run."""
-    said = "fits" if report["fits"] else "DOES NOT FIT"
-    text = [] if report["cards"] else [said]
+    does_not = "DOES NOT FIT"
+    text = [
+        f"{does_not}: {store['name']} of {gb(store['has_mb'])}, and {gb(store['needed_mb'])} needed"
+        for store in report["stores"]
+        if not store["fits"]
+    ]
+    if not text and not report["cards"]:
+        text = ["fits"]
     for gpu in report["cards"]:
+        said = "fits" if gpu["fits"] else does_not
         least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
         rest = f", {gb(spare)} to spare, for a larger KV cache" if spare >= 0 else ""
         needs = f"needs at least {gb(least)} of {gb(gpu['usable_mb'])}"

@@ -26,7 +26,7 @@ import torch
 from unslothrl.engines import vllm, vllm_internals
 from unslothrl.engines.readback import LoraState, Slots, manager_of, problem_of, state_of
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
-from unslothrl.planning.tensor_parallel import BLOCK
+from unslothrl.planning.dividing import BLOCK
 from unslothrl.system.machine import usable_cpus
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.system.variables import PROCESS

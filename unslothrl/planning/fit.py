@@ -5,16 +5,19 @@ is changed, and every change is one line. Where the given values cannot fit, a l
 run starts all the same: the estimate may be wrong.
 """
 
+import contextlib
 import math
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
+from unslothrl.config import rules
 from unslothrl.config.options import Config
 from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import footprint
+from unslothrl.planning import footprint, forecast, links
+from unslothrl.planning.dividing import check_model, ways
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
 from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
@@ -26,7 +29,6 @@ from unslothrl.planning.setting_search import (
     largest,
     lower,
 )
-from unslothrl.planning.tensor_parallel import check_model
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
 
@@ -73,7 +75,43 @@ class Fitting:
 
 
 def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
-    """-> (the config with what was not given fitted to the machine, one line per change)."""
+    """-> (the config with what was not given fitted to the machine, one line per change). What one
+    GPU cannot hold is divided among several, if there are."""
+    fitted = _fit_undivided(config, given, machine)
+    cards = cards_with(fitted[0], machine)
+    if config.fit == "off" or len(machine.gpus) < 2 or all(card.fits for card in cards):
+        return fitted
+    found, why = [], f"a GPU of {gb(cards[0].gpu.memory_mb)} does not hold it alone"
+    for way in ways(len(machine.gpus)):
+        changes = Fitting(config, given)
+        for name, value in way.items():
+            changes.set(name, value, why)
+        with contextlib.suppress(UserError):  # not in this way
+            divided, notes = _fit_undivided(changes.config, {*given, *way}, machine)
+            rules.check(divided)
+            if all(card.fits for card in cards_with(divided, machine)):
+                found.append((_cost(divided, machine), divided, changes.notes + notes))
+    return min(found, key=lambda each: each[0])[1:] if found else fitted
+
+
+def cards_with(config: Config, machine: Machine) -> Sequence[CardPlan]:
+    """The GPUs of this machine with a run's processes; none of a model of unknown sizes."""
+    if config.ray_address is not None or (shape := shape_of(config.model)) is None:
+        return ()
+    return place(config, Resources.of_machine(config, machine), shape=shape).cards
+
+
+def _cost(config: Config, machine: Machine) -> tuple[int, float]:
+    """Of a run that fits, to choose by: the length that it had to give up, then seconds a step."""
+    shape = shape_of(config.model)
+    assert shape is not None
+    placement = place(config, Resources.of_machine(config, machine), shape=shape)
+    _, slow_s = forecast.seconds_of(config, shape, placement)["step_seconds"]
+    return -config.episode_tokens, slow_s + links.step_bytes(config, shape) / links.USUAL
+
+
+def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
+    """`fit` of the processes as they are."""
     changes = Fitting(config, given)
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)

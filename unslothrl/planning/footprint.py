@@ -195,13 +195,19 @@ def learner(
     if config.learner_generates:
         host |= episodes(config)
     waiting = stays
-    if config.offload == "model" and gpu:
-        waiting = {"CUDA context": stays["CUDA context"]}
+    if gpu and (config.offload == "model" or (config.learner_shards > 1 and is_beside)):
+        gone = {"weights"} if config.learner_shards > 1 else stays.keys() - {"CUDA context"}
+        waiting = {name: mb for name, mb in stays.items() if name not in gone}
         host["model, between updates"] = stays["weights"]
-    elif config.learner_shards > 1 and is_beside:
-        waiting = {name: mb for name, mb in stays.items() if name != "weights"}
-        host["its part, between updates"] = stays["weights"]
-    updating: Parts = {}
+    updating, on_host = of_update(config, shape, gpu)
+    if on_host:
+        host["offloaded activations"] = on_host / MB
+    return Needs({**waiting, **generating}, {**stays, **updating}, host, spare)
+
+
+def of_update(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[Parts, float]:
+    """-> (what an update adds, bytes of activations that it has in the host's memory)."""
+    on, updating = "cuda" if gpu else "cpu", dict[str, float]()
     tokens = -(-config.train_batch_size * config.context // config.context_parallel)
     own = own_shape(config, shape)
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
@@ -211,11 +217,10 @@ def learner(
     updating |= {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if config.learner_shards > 1:
         updating["gathered layers"] = shape.gathered_bytes() / MB
-    if on_host:
-        host["offloaded activations"] = on_host / MB
     if config.number_of_learners > 1:  # see learners/exchange.pack
+        loras = 2 if objectives.load(config.learner).has_critic else 1
         updating["sum of gradients"] = loras * shape.lora_weights(config.max_lora_rank) * 4 / MB
-    return Needs({**waiting, **generating}, {**stays, **updating}, host, spare)
+    return updating, on_host
 
 
 def part_bytes(config: Config, shape: Shape) -> float:

@@ -23,6 +23,7 @@ LINKS = {  # GB/s that one GPU receives
     "10 GbE": 1.1,
     "1 GbE": 0.11,
 }
+USUAL = LINKS["PCIe 4 x16"] * 1e9  # bytes/s between the GPUs of one machine
 
 
 def shards_bytes(shape: Shape, ranks: int, micro_batches: int) -> float:

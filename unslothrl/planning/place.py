@@ -77,9 +77,9 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     where there are too few.
 
     Actors share what is left by learners, unless they have several GPUs of a node each, or are on
-    the learners' own (`takes_turns`). Of the ways that are tried the one whose smallest share of a GPU is largest; where that makes no
-    difference, learners are on as few nodes as can be and get the larger GPUs, or, where actors
-    have several, what is left over of each node.
+    the learners' own (`takes_turns`). Of the ways that are tried the one whose smallest share of a
+    GPU is largest; where that makes no difference, learners are on as few nodes as can be and get
+    the larger GPUs, or, where actors have several, what is left over of each node.
     """
     gpus, learners, actors = resources.gpus, config.number_of_learners, config.number_of_actors
     each = config.gpus_per_actor if actors else 1

@@ -14,7 +14,6 @@ import torch
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from unslothrl.errors import UserError
 from unslothrl.sharding.shards import Peers, agree
 
 ATTENTION = "unslothrl_split_packed"  # transformers' name of it
@@ -24,15 +23,8 @@ class Context:
     """This rank's share of every row. `peers` is set once the ranks have met."""
 
     def __init__(self, model: Any, rank: int, count: int, attend: Any):
-        """`attend`: attention in a whole pack, as transformers calls it, which this one wraps.
-        UserError where the heads cannot be dealt to the ranks."""
-        config = model.config.get_text_config()
-        heads, keys = config.num_attention_heads, config.num_key_value_heads
-        if heads % count or (keys % count and count % keys):
-            raise UserError(
-                f"context_parallel {count}: {heads} heads and {keys} of keys and values cannot be "
-                f"dealt to so many: set --context_parallel to a divisor of {keys}"
-            )
+        """`attend`: attention in a whole pack, as transformers calls it, which this one wraps. The
+        heads can be dealt to the ranks: see `planning.dividing`."""
         self.rank, self.count, self.attend_whole = rank, count, attend
         self.peers: Peers | None = None
         AttentionInterface.register(ATTENTION, self.attend)

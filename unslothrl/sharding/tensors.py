@@ -18,12 +18,11 @@ import torch
 from peft.tuners.lora import LoraLayer
 from torch.nn.functional import linear
 
-from unslothrl.errors import UserError
+from unslothrl.planning.dividing import BLOCK
 from unslothrl.sharding.shards import Peers, agree
 
 BY_ROWS = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")
 BY_COLUMNS = ("o_proj", "down_proj")
-BLOCK = 64  # weights that share a scale
 
 
 class SplitTensors:
@@ -31,19 +30,7 @@ class SplitTensors:
 
     def __init__(self, model: Any, rank: int, count: int, device: torch.device):
         """`model`: a causal model of transformers on the host, without a LoRA, which moves to
-        `device`. UserError where it cannot be split."""
-        config = model.config.get_text_config()
-        heads = (config.num_attention_heads, config.num_key_value_heads)
-        size = getattr(config, "head_dim", None) or config.hidden_size // heads[0]
-        widths = (config.intermediate_size, size * heads[0])
-        has_blocks = config.hidden_size % BLOCK == 0
-        has_blocks &= all(width % (count * BLOCK) == 0 for width in widths)
-        if any(number % count for number in heads) or not has_blocks:
-            raise UserError(
-                f"learner_tensor_parallel {count}: {heads[0]} heads, {heads[1]} of keys and values "
-                f"and an MLP of {config.intermediate_size} cannot be split into so many: set "
-                "--learner_shards instead"
-            )
+        `device`. It can be split: see `planning.dividing`."""
         self.rank, self.count = rank, count
         self.peers: Peers | None = None
         for layer in model.model.layers:

@@ -22,10 +22,10 @@ from unslothrl.embedded import BASE
 from unslothrl.engines.vllm_internals import EXTENSION, options
 from unslothrl.engines.vllm_split import PublishedFile, lora_problem, part_of, set_variables_of
 from unslothrl.errors import RunError, UserError
+from unslothrl.planning.dividing import check_model, problem
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import cards_of, place
 from unslothrl.planning.placement import Placement, Resources
-from unslothrl.planning.tensor_parallel import check_model, problem
 from unslothrl.records import LORA_TARGETS
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
@@ -354,3 +354,18 @@ def test_the_workers_share_the_threads_of_their_actor(monkeypatch):
         monkeypatch.setenv(names[0], threads)
         set_variables_of(workers)
         assert [os.environ[name] for name in names] == [each, "spawn"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "line"),
+    [
+        ({"context_parallel": 3}, "context_parallel 3: 3 GPUs cannot share the 28 attention heads"),
+        ({"learner_tensor_parallel": 8}, "cannot share the 28 attention heads .* set --learner_t"),
+        ({"pipeline_stages": 29}, "cannot share the 28 layers .* set --pipeline_stages 28"),
+        ({"actor_pipeline_parallel": 64}, "cannot share the 28 layers"),
+    ],
+)
+def test_a_learner_that_cannot_be_divided_so_is_refused(flags, line):
+    with pytest.raises(UserError, match=line):
+        check_model(Config(model="unsloth/Qwen2.5-7B-Instruct-bnb-4bit", **flags))
+    check_model(Config(model="unsloth/Qwen2.5-7B-Instruct-bnb-4bit", context_parallel=4))
