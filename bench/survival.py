@@ -2,6 +2,7 @@
 
     python bench/survival.py kills --cycles 100     # SIGKILL
     python bench/survival.py stops --cycles 40      # SIGTERM, SIGINT, SIGHUP
+    python bench/survival.py kills --cycles 20 --config shards   # of one config, shards or context
 
 A cycle is one kill and the resume after it; a run of 12 steps has one to three. Half of the
 instants are a random time after the start, the others up to 0.3 s after the run enters a phase:
@@ -42,6 +43,7 @@ COMMON = (
 )
 LOCAL = "--cluster local --engine transformers --number_of_actors 0"
 EIGHT_BIT = "8-bit Adam"
+DIVIDED = "--engine transformers --number_of_actors 1"
 CONFIGS = {
     "grpo": f"--learner grpo {LOCAL}",
     "dapo": f"--learner dapo {LOCAL} --objective.max_resample 2",
@@ -52,8 +54,11 @@ CONFIGS = {
     "two learners": "--learner grpo --engine transformers --number_of_actors 1 "
     "--number_of_learners 2 --learner_chunk_size 1",
     "vllm": "--learner grpo --engine vllm --number_of_actors 1 --learner_chunk_size 0",
+    "shards": f"--learner grpo {DIVIDED} --learner_shards 2",
+    "context": f"--learner ppo {DIVIDED} --context_parallel 2",
 }
-WEIGHTS = (5, 3, 4, 3, 3, 3, 1, 1)  # how often each is killed; the last two take longer to start
+# how often each is killed where none is named; those with Ray take longer to start
+WEIGHTS = (5, 3, 4, 3, 3, 3, 1, 1, 0, 0)
 TIMED = (
     "start",
     "load",
@@ -162,10 +167,10 @@ def stop(run: Run, phase: str, number: signal.Signals, draw: random.Random, took
     return time.monotonic() - sent
 
 
-def killed_run(room: Path, kind: str, index: int) -> list[Cycle]:
+def killed_run(room: Path, kind: str, index: int, config: str | None) -> list[Cycle]:
     """One run that is killed one to three times, then ends by itself."""
     draw = random.Random(f"{kind} {index}")
-    config = draw.choices(list(CONFIGS), WEIGHTS)[0]
+    config = config or draw.choices(list(CONFIGS), WEIGHTS)[0]
     whole = whole_run(room, config)
     took_s = max(json.loads((whole / "summary.json").read_text())["wall_seconds"], 5.0)
     folder = room / f"{kind}-{index}"
@@ -204,21 +209,23 @@ def faults_of(cycle: Cycle) -> list[str]:
     return wrong
 
 
-def measure(kind: str, cycles: int, room: Path) -> bool:
+def measure(kind: str, cycles: int, room: Path, config: str | None = None) -> bool:
     """-> whether nothing differed."""
+    name = f"{kind}, {config}" if config else kind
     path = result_file("survival")
     found = json.loads(path.read_text()) if path.exists() else {}
     now = facts()
-    if found.get(kind, {}).get("commit") != now["commit"]:
-        found[kind] = {
+    if found.get(name, {}).get("commit") != now["commit"]:
+        found[name] = {
             **now,
-            "command": f"python bench/survival.py {kind}",
+            "command": f"python bench/survival.py {kind}"
+            + (f" --config {config}" if config else ""),
             "runs": 0,
             "cycles": [],
         }
-    of_kind = found[kind]
+    of_kind = found[name]
     while len(of_kind["cycles"]) < cycles:
-        measured = killed_run(room, kind, of_kind["runs"])
+        measured = killed_run(room, kind, of_kind["runs"], config)
         of_kind["runs"] += 1
         of_kind["cycles"] += [asdict(each) for each in measured]
         path.write_text(json.dumps(found, indent=1) + "\n")
@@ -233,12 +240,13 @@ def main() -> int:
     )
     parser.add_argument("kind", choices=["kills", "stops"])
     parser.add_argument("--cycles", type=int, default=100)
+    parser.add_argument("--config", choices=CONFIGS, help="not set: all of WEIGHTS")
     parser.add_argument("--room", type=Path, help="where the runs are kept; not set: a new folder")
     options = parser.parse_args()
     room = options.room or Path(tempfile.mkdtemp(prefix="survival-"))
     room.mkdir(parents=True, exist_ok=True)
     print(f"runs are kept in {room}")
-    return 0 if measure(options.kind, options.cycles, room) else 1
+    return 0 if measure(options.kind, options.cycles, room, options.config) else 1
 
 
 if __name__ == "__main__":
