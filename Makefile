@@ -79,10 +79,10 @@ engine-test: setup ## both engines: versions in flight, the read-back, false ala
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
 	$(call slow_tests,moving_nodes starting joining placement exchange several_learners \
-	    shards context)
+	    shards context divided_runs)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor
-	$(PYTEST) -m slow $(call files,nodes two_hosts) $(ARGS)
+	$(PYTEST) -m slow $(call files,nodes two_hosts divided_hosts) $(ARGS)
 
 split-test: setup ## vLLM over two workers: its completions, its adapter checks, no leftover processes
 	$(call slow_tests,split_engine staged_engine)

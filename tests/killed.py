@@ -19,6 +19,7 @@ PHASES = {  # name -> module, class or "", function
     "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
     "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
     "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),
+    "updates": ("unslothrl.training.updates", "LearnerGroup", "update"),  # the driver asks for them
     "step": ("unslothrl.learners.learner", "Learner", "step"),
     "publish": ("unslothrl.training.trainer", "Trainer", "publish"),
     "evaluation": ("unslothrl.training.group_source", "Evaluation", "run"),

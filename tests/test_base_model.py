@@ -8,10 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import safetensors.torch
+import torch
 from few_cases import few
+from transformers import AutoModelForCausalLM
 
 from unslothrl.errors import UserError
-from unslothrl.weights import base_model
+from unslothrl.weights import base_model, base_parts, quantise
 
 pytestmark = pytest.mark.real
 
@@ -126,3 +129,24 @@ def test_what_ends_a_completion(tmp_path, generation, config, found):
         return
     with pytest.raises(UserError, match=found):
         base_model.stop_token_ids(tmp_path)
+
+
+def test_a_base_is_quantised_tensor_by_tensor_as_transformers_does(sixteen_bit_bases, tmp_path):
+    model = AutoModelForCausalLM.from_pretrained(sixteen_bit_bases["biases"], dtype="auto")
+    for folder in ("source", "ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    model.save_pretrained(tmp_path / "source", max_shard_size="300KB")
+    quantise.main(str(tmp_path / "source"), str(tmp_path / "ours"))
+    quantise.whole(str(tmp_path / "source"), str(tmp_path / "theirs"))
+    ours, theirs = (tensors_in(tmp_path / folder) for folder in ("ours", "theirs"))
+    assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 1
+    assert ours.keys() == theirs.keys() and any("quant_state" in name for name in ours)
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    for name in ("config.json", "generation_config.json"):
+        texts = [(tmp_path / folder / name).read_text() for folder in ("ours", "theirs")]
+        assert texts[0] == texts[1]
+
+
+def tensors_in(folder):
+    files = [safetensors.torch.load_file(path) for path in base_parts.weight_files(folder)]
+    return {name: tensor for file in files for name, tensor in file.items()}

@@ -1,33 +1,89 @@
 """python -m unslothrl.weights.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
 
-A process of its own: CUDA's context and what the allocators have cached end with it.
+Tensor by tensor: what is there at once is a file of the source in 4 bits. A process of its own:
+CUDA's context and what the allocators have cached end with it.
 """
 
+import json
 import sys
+from pathlib import Path
+from typing import Any
 
+import safetensors.torch
 import torch
+from bitsandbytes.functional import quantize_4bit
+from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers.quantizers.base import get_keys_to_not_convert
 
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import coverage
+from unslothrl.weights import base_parts, coverage
+
+NF4 = BitsAndBytesConfig(
+    load_in_4bit=True,
+    bnb_4bit_quant_type="nf4",
+    bnb_4bit_use_double_quant=True,
+    bnb_4bit_compute_dtype=torch.bfloat16,
+)
 
 
 def main(source: str, target: str) -> None:
     """Double quantisation. Exits with the reason before it reads a model that cannot be trained."""
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     with torch.device("meta"):
-        unloaded = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    if reason := coverage.obstacle(unloaded):
+        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    if reason := coverage.obstacle(model):
         sys.exit(reason)
     limit_card_memory()
+    files = base_parts.weight_files(Path(source))
+    there = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    tied = set(model.all_tied_weights_keys)
+    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads
+        return whole(source, target)
+    kept = get_keys_to_not_convert(model)
+    linears = {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear) and name not in kept
+    }
+    wanted, index = model.state_dict().keys() - tied, dict[str, str]()
+    for number, file in enumerate(files):
+        is_one = len(files) == 1
+        name = base_parts.WHOLE if is_one else f"model-{number + 1:05d}.safetensors"
+        found = in_4_bits(file, wanted, linears)
+        safetensors.torch.save_file(found, Path(target) / name, {"format": "pt"})
+        index |= dict.fromkeys(found, name)
+    if len(files) > 1:
+        listed = json.dumps({"metadata": {}, "weight_map": index}, indent=1, sort_keys=True)
+        (Path(target) / base_parts.INDEX).write_text(listed)
+    config.quantization_config, config.dtype = NF4.to_dict(), torch.bfloat16
+    config.save_pretrained(target)
+    if model.generation_config is not None:
+        model.generation_config.save_pretrained(target)
+
+
+def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Tensor]:
+    """The tensors `wanted` of a file in bfloat16, or packed and with their scales."""
+    device, found = "cuda" if torch.cuda.is_available() else "cpu", dict[str, torch.Tensor]()
+    with safe_open(file, "pt") as tensors:
+        for name in wanted & set(tensors.keys()):
+            weight = tensors.get_tensor(name).to(torch.bfloat16)
+            if name in linears:
+                packed, state = quantize_4bit(
+                    weight.to(device), quant_type="nf4", compress_statistics=True
+                )
+                more = {f"{name}.{key}": each for key, each in state.as_dict(packed=True).items()}
+                found |= {each: tensor.cpu() for each, tensor in {name: packed, **more}.items()}
+            else:
+                found[name] = weight
+    return found
+
+
+def whole(source: str, target: str) -> None:
+    """By transformers, which holds all of it."""
     AutoModelForCausalLM.from_pretrained(
         source,
-        quantization_config=BitsAndBytesConfig(
-            load_in_4bit=True,
-            bnb_4bit_quant_type="nf4",
-            bnb_4bit_use_double_quant=True,
-            bnb_4bit_compute_dtype=torch.bfloat16,
-        ),
+        quantization_config=NF4,
         device_map="cuda:0" if torch.cuda.is_available() else "cpu",
         dtype=torch.bfloat16,
         trust_remote_code=False,  # None would ask on stdin
