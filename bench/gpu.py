@@ -216,6 +216,8 @@ def command_of(stage: Stage, session: Session, model: Path | None) -> list[str]:
     if stage.kind == "sync.py":
         command += ["--actors", "1", "--versions", "3"]
         return command if session.tiny else [*command, "--model", str(model)]
+    if stage.kind == "sharding.py":
+        command.append("one-gpu")
     few = {"rollout.py": ["--rounds", "1"], "on_card/exactness.py": ["--times", "3"]}
     return [*command, "--model", str(model), *(few.get(stage.kind, []) if session.tiny else [])]
 

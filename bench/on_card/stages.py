@@ -112,6 +112,8 @@ STAGES = (
           expected_s=120, limit_s=500, stand_in=ACTOR),
     Stage("rollout over bare vLLM, 1.5B", "tokens a second, beside LLM.generate", "1.5B",
           "rollout.py", expected_s=60),
+    Stage("a base that two processes share, 3B", "bits of two learners; memory of a part; one GPU, "
+          "over gloo", "3B", "sharding.py", needs_gb=16, expected_s=120, limit_s=400),
     Stage("packed and padded, 1.5B", "the learner's tokens a second, both backends", "1.5B",
           "learner.py", expected_s=250, limit_s=400, stand_in="PEFT alone"),
     Stage("recipes/colab-t4.toml on 15 GB", "peak against plan, float16", "1.5B",
