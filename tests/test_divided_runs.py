@@ -71,7 +71,7 @@ def test_a_stop_while_a_learner_waits_in_a_gather_ends_within_seconds(tmp_path):
     words += ["--learner_shards", "2"]
     run = Training(tmp_path / "run", *words, phase=("updates", 3), is_new=True)
     try:
-        run.wait_for(2)
+        run.wait_for(1)
         waiting, other = (learner_of(run.process.pid, f"learner-{i}") for i in range(2))
         run.at_phase()
         used, now = cpu_s(waiting), 0.0
