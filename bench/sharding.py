@@ -136,7 +136,9 @@ def make_large(folder: Path, name: str) -> Path:
     for file, tensors in files.items():
         safetensors.torch.save_file(tensors, folder / f"{file}.safetensors", {"format": "pt"})
         index |= dict.fromkeys(tensors, f"{file}.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": index})
+    )
     config.architectures = ["Qwen2ForCausalLM"]
     config.quantization_config = {
         "quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4",

@@ -54,7 +54,8 @@ def load(
                 f"context_parallel: not all layers of {base} are plain attention: leave it out"
             )
         fingerprint = base_model.fingerprint(packed_weights(plain))
-        split = Split.of(plain, ranks, device, fingerprint, packing.attend)
+        leaves = offload == "model"
+        split = Split.of(plain, ranks, device, fingerprint, packing.attend, leaves)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
     if split.tensors is not None:
         split.tensors.attach(model)

@@ -24,8 +24,9 @@ def check_model(config: Config) -> None:
     """UserError where the model cannot be divided so, as far as its name and files say."""
     if config.actor_tensor_parallel > 1:
         check_format(config)
-    shape = shape_of(config.model)
-    for option, problem_of in PROBLEMS.items() if shape is not None else ():
+    if (shape := shape_of(config.model)) is None:
+        return
+    for option, problem_of in PROBLEMS.items():
         count: int = getattr(config, option)
         if (reason := problem_of(shape, count)) is None:
             continue

@@ -61,27 +61,35 @@ def agree(peers: Peers, has_failed: bool = False) -> None:
 class Unit:
     """Tensors that are gathered together, as views of one flat buffer of bytes."""
 
-    def __init__(self, owners: list[tuple[Any, str]], rank: int, count: int, device: torch.device):
+    def __init__(
+        self,
+        owners: list[tuple[Any, str]],
+        rank: int,
+        count: int,
+        device: torch.device,
+        leaves: bool,
+    ):
         """`owners`: (object, attribute) of each tensor, on the host; their tensors become views. Of
-        the host's bytes only this rank's part is read."""
+        the host's bytes only this rank's part is read, which stays there where it `leaves`."""
         tensors = [getattr(owner, name).detach() for owner, name in owners]
         sizes = [-(-each.numel() * each.element_size() // ALIGNED) * ALIGNED for each in tensors]
         part = -(-sum(sizes) // (ALIGNED * count)) * ALIGNED
-        self.part = torch.zeros(part, dtype=torch.uint8, device=device)
+        here = torch.zeros(part, dtype=torch.uint8, pin_memory=leaves and device.type == "cuda")
         self.whole = torch.empty(part * count, dtype=torch.uint8, device=device)
         self.finish: Callable[[], None] | None = None  # of a gather that is under way
-        self.on_host: torch.Tensor | None = None  # the part once more, pinned
         begins = itertools.accumulate(sizes, initial=0)
         for (owner, name), tensor, begin in zip(owners, tensors, begins, strict=False):
             flat = tensor.contiguous().view(torch.uint8).flatten()
-            here = self.whole[begin : begin + len(flat)]
-            setattr(owner, name, here.view(tensor.dtype).view(tensor.shape))
+            view = self.whole[begin : begin + len(flat)]
+            setattr(owner, name, view.view(tensor.dtype).view(tensor.shape))
             own = slice(max(begin, rank * part), min(begin + len(flat), (rank + 1) * part))
             if own.start < own.stop:
-                self.part[own.start - rank * part : own.stop - rank * part] = flat[
+                here[own.start - rank * part : own.stop - rank * part] = flat[
                     own.start - begin : own.stop - begin
                 ]
         self.free()
+        self.part, self.on_host = here.to(device, copy=leaves), here if leaves else None
+        self.leave()
 
     def allocate(self) -> None:
         self.whole.untyped_storage().resize_(len(self.whole))
@@ -90,10 +98,8 @@ class Unit:
         self.whole.untyped_storage().resize_(0)
 
     def leave(self) -> None:
-        if self.on_host is None:
-            self.on_host = torch.empty_like(self.part, device="cpu", pin_memory=self.part.is_cuda)
-            self.on_host.copy_(self.part)
-        self.part.untyped_storage().resize_(0)
+        if self.on_host is not None:
+            self.part.untyped_storage().resize_(0)
 
     def come_back(self) -> None:
         if self.on_host is not None and not self.part.untyped_storage().nbytes():
@@ -110,8 +116,11 @@ class Unit:
 class Shards:
     """Of one base. `peers` is set once the ranks have met."""
 
-    def __init__(self, model: Any, rank: int, count: int, device: torch.device):
-        """`model`: a causal model of transformers on the host, which moves to `device`."""
+    def __init__(
+        self, model: Any, rank: int, count: int, device: torch.device, leaves: bool = False
+    ):
+        """`model`: a causal model of transformers on the host, which moves to `device`; `leaves`:
+        its parts are there between `to_device` and `to_host` alone."""
         self.rank, self.count, self.device = rank, count, device
         self.peers: Peers | None = None
         self.gathers = self.received = self.most_whole = 0  # received: bytes, with this rank's own
@@ -123,7 +132,7 @@ class Shards:
         for position, module in enumerate(modules):
             owners = list(weights_of(module))
             if id(owners[0][0]) not in units:
-                units[id(owners[0][0])] = Unit(owners, rank, count, device)
+                units[id(owners[0][0])] = Unit(owners, rank, count, device, leaves)
             self.order.append(units[id(owners[0][0])])
             module.register_forward_pre_hook(self._before(position))
             module.register_forward_hook(self._after(position))

@@ -35,9 +35,10 @@ class Split:
         device: torch.device,
         fingerprint: str,
         attend: Callable[..., Any],
+        leaves: bool = False,
     ) -> "Split":
         """By an option's name in `ranks`. `model`: a causal model of transformers on the host,
-        which moves to `device`; `attend`: its attention in a pack. UserError where it cannot be."""
+        which moves to `device`; `attend`: its attention in a pack; `leaves`: see `Shards`."""
         from unslothrl.sharding.context import Context
         from unslothrl.sharding.tensors import SplitTensors
 
@@ -45,7 +46,7 @@ class Split:
         if (rank := ranks.get("context_parallel")) is not None:
             split.context = Context(model, *rank, attend)
         if (rank := ranks.get("learner_shards")) is not None:
-            split.shards = Shards(model, *rank, device)
+            split.shards = Shards(model, *rank, device, leaves)
         elif (rank := ranks.get("learner_tensor_parallel")) is not None:
             split.tensors = SplitTensors(model, *rank, device)
         elif (rank := ranks.get("pipeline_stages")) is not None:
