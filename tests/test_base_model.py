@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -142,9 +143,17 @@ def test_a_base_is_quantised_tensor_by_tensor_as_transformers_does(sixteen_bit_b
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 1
     assert ours.keys() == theirs.keys() and any("quant_state" in name for name in ours)
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    for name in ("config.json", "generation_config.json"):
-        texts = [(tmp_path / folder / name).read_text() for folder in ("ours", "theirs")]
-        assert texts[0] == texts[1]
+    configs = [(tmp_path / folder / "config.json").read_text() for folder in ("ours", "theirs")]
+    assert configs[0] == configs[1]
+
+
+def test_what_ends_a_completion_is_what_the_source_says(sixteen_bit_bases, tmp_path, monkeypatch):
+    """Not what config.json alone would: of an instruct model that often has fewer."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    source = tmp_path / "source"
+    shutil.copytree(sixteen_bit_bases["plain"], source)
+    (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    assert base_model.stop_token_ids(base_model.quantise(source)) == [7, 9]
 
 
 def tensors_in(folder):

@@ -141,6 +141,8 @@ class Actor:
                     self.given_up.add(episode)
         if self.given_up:
             self.loop.run_until_complete(asyncio.wait([*self.given_up], timeout=CLOSE_S))
+        if not self.episodes:
+            self.engine.sleep()
 
     def collect(
         self,

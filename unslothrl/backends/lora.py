@@ -179,6 +179,7 @@ class LoraBackend:
             head |= {MEAN: torch.zeros_like(head[MEAN]), STD: torch.ones_like(head[STD])}
         self.score_head = head
         self.model.base_model.set_adapter(POLICY)
+        self.for_training(self.model)  # PEFT has left that
 
     def reward_model(self) -> contextlib.AbstractContextManager[None]:
         """Where `sequence_scores` is called."""

@@ -111,7 +111,9 @@ class Exchange:
             for name, count in (("partners", partners), ("sharers", shards)):
                 if count > 1:
                     own = PrefixStore(f"{name}/{rank // count}", self.store)
-                    setattr(self, name, build(own, rank % count, count, timeout, here))
+                    # what NCCL sends ahead may wait for long, and has this timeout
+                    most = timedelta(seconds=SUM_S + ANSWER_S)
+                    setattr(self, name, build(own, rank % count, count, most, here))
         # NCCL connects in its first sum, and waits for the others no longer than to join: that sum
         # is one of this moment, at which all are here, rather than that of an update.
         self.sum(torch.zeros(1, device="cuda" if self.is_nccl else "cpu"), deadline_s)
@@ -129,27 +131,32 @@ class Exchange:
 
     def most(self, values: list[float]) -> list[float]:
         """The largest of each value over the partners. PeerLost as in `sum`."""
-        return self.total(torch.tensor(values), ReduceOp.MAX).tolist()
+        found = torch.tensor(values, device="cuda" if self.is_nccl else "cpu")
+        self.add_up(found, ReduceOp.MAX)
+        return found.tolist()
 
-    def total(self, values: torch.Tensor, by: Any = ReduceOp.SUM) -> torch.Tensor:
-        """The sum, or what `by` says, over the partners. PeerLost as in `sum`."""
-        found = values.to("cuda" if self.is_nccl else "cpu", copy=True)
+    def add_up(self, values: torch.Tensor, by: Any = ReduceOp.SUM) -> None:
+        """Makes the values their sum over the partners, or what `by` says. PeerLost as in `sum`."""
+        found = values if self.is_nccl else values.cpu()
         with self._waiting(self.deadline_s):
             options = timed(AllreduceOptions(), self.deadline_s)
             options.reduceOp = by
             wait(self.joined(self.partners).allreduce([found], options), self.deadline_s)
-        return found.to(values.device)
+        if found is not values:
+            values.copy_(found)
 
-    def swap(self, parts: torch.Tensor) -> torch.Tensor:
-        """[partners, ...], a part for each -> [partners, ...], a part from each. PeerLost as in
-        `sum`."""
-        given = parts if self.is_nccl else parts.cpu()
-        found = torch.empty_like(given)
+    def swap(self, given: torch.Tensor, found: torch.Tensor) -> None:
+        """[partners, ...], a part for each; fills `found`, as large, with a part from each.
+        PeerLost as in `sum`."""
+        is_direct = self.is_nccl or given.device.type == "cpu"  # else through the host
+        into = found if is_direct else torch.empty_like(found, device="cpu")
+        given = given.to(into.device)
         with self._waiting(self.deadline_s):
             options = timed(AllToAllOptions(), self.deadline_s)
             partners = self.joined(self.partners)
-            wait(partners.alltoall_base(found, given, [], [], options), self.deadline_s)
-        return found.to(parts.device)
+            wait(partners.alltoall_base(into, given, [], [], options), self.deadline_s)
+        if not is_direct:
+            found.copy_(into)
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
         """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that

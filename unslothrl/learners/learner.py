@@ -134,12 +134,13 @@ class Learner:
             self.exchange.deadline_s = deadline_s or exchange.SUM_S
         with self.profiler.part("update"):
             update = self.forward_backward(batch, train_policy)
-            finite = is_finite(update)
+            finite = self.backend.split.early is not None or is_finite(update)
             if self.exchange is not None:
                 parameters = self._parameters()
                 part = exchange.pack(parameters, finite)
                 total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
                 finite = exchange.unpack(total, parameters)
+                self.exchange.deadline_s = exchange.SUM_S
             return self.step(lrs, finite, update)
 
     @staticmethod

@@ -45,7 +45,8 @@ class Passes:
         self.micro_batch, self.context = config.train_batch_size, config.context
         self.is_smallest = False  # of the last pass: each sample went through by itself
         self.asks_reference = False  # whether a pass computes the reference for the KL in the loss
-        self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager[None]]]] = []
+        # micro-batches whose backward pass is yet to come: losses, and adapters that made them
+        self.waiting: list[list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]]] = []
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -115,26 +116,27 @@ class Passes:
 
         Without `train_policy` only the critic's: the policy's loss is computed, not its gradient.
         """
-        torch.manual_seed(batch.seed)  # dropout's, so that a resumed run draws the same
+        # dropout's, so that a resumed run draws the same
+        torch.manual_seed(batch.seed + self.backend.split.rank)
         over = Denominators(batch.sequences, batch.tokens, self.config.max_new_tokens)
         parts = self._micro_batches(batch.samples)
         micro_batches = [[batch.samples[i] for i in part] for part in parts]
         passed = [sample for samples in micro_batches for sample in samples]
         update, old, done = Update(), list[np.ndarray](), 0
         self.waiting.clear()
+        stage = self.backend.split.stage
         for index, samples in enumerate(micro_batches):
+            self.waiting.append([])
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
             if index == len(micro_batches) // 2:
                 update.kl = self._reference_divergence(samples, policy)
             if self.objective.has_critic:
                 self._critic_backward(samples, over, update)
+            self._go_back(0 if stage is None else stage.ahead)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
-        while self.waiting:
-            loss, adapter = self.waiting.pop()
-            with adapter():
-                loss.backward()
+        self._go_back(0)
         sampler = _joined([s.sampler_logprobs for s in passed])
         update.difference = _joined(old).astype(np.float64) - sampler
         update.sources = [(s.generator, s.policy_version, s.tokens) for s in passed]
@@ -196,12 +198,18 @@ class Passes:
     def _backward(
         self, loss: torch.Tensor, adapter: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """At once, or, where the layers are divided into stages, when all micro-batches have gone
-        forward, under the adapter that they went forward with."""
+        """At once, or, where the layers are divided into stages, in `_go_back`."""
         if self.backend.split.stage is None:
             loss.backward()
         else:
-            self.waiting.append((loss, adapter))
+            self.waiting[-1].append((loss, adapter))
+
+    def _go_back(self, ahead: int) -> None:
+        """Through the oldest micro-batches, but for the last `ahead`."""
+        while len(self.waiting) > ahead:
+            for loss, adapter in self.waiting.pop(0):
+                with adapter():
+                    loss.backward()
 
     def _critic_backward(
         self, samples: Sequence[Sample], over: Denominators, update: Update

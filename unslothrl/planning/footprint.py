@@ -76,6 +76,7 @@ class EngineLimits:
 
     usage: float  # the most that it may take, as a fraction of the GPU's memory
     kv_cache_mb: int | None = None  # a fixed size of its KV cache
+    nccl_mb: float = 0.0  # of each GPU of several; vLLM 0.26 counts from when it is there
 
     def on(self, gpu: Gpu | None, share: float, free_mb: float | None = None) -> EngineMemory:
         """What it is given on a GPU of whose memory `share` is the process's, CUDA context and
@@ -88,7 +89,7 @@ class EngineLimits:
             return EngineMemory(self.kv_cache_mb)
         if self.kv_cache_mb is not None:
             return EngineMemory(self.kv_cache_mb, CHECK_ONLY, prefill_tokens(gpu))
-        most = share * gpu.memory_mb - ON_A_CARD["context"]
+        most = share * gpu.memory_mb - ON_A_CARD["context"] - self.nccl_mb
         if free_mb is not None:
             most = min(most, free_mb)
         most = min(self.usage * gpu.memory_mb, most - ON_A_CARD["graphs"])
@@ -173,7 +174,8 @@ def learner(
     if gpu:
         stays["CUDA context"] = ON_A_CARD["context"]
     if gpu and config.number_of_learners > 1:
-        stays["NCCL"] = NCCL_MB
+        groups = 1 + (config.learners_together > 1) + (config.learner_shards > 1)
+        stays["NCCL"] = NCCL_MB * groups
     if gpu and engine:
         stays["CUDA graphs"] = ON_A_CARD["graphs"]
         share = engine.utilisation * gpu.physical_mb
@@ -211,9 +213,10 @@ def of_update(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[Parts, flo
     tokens = -(-config.train_batch_size * config.context // config.context_parallel)
     own = own_shape(config, shape)
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
-    if gpu and config.pipeline_stages > 1:  # what its layers begin with, of every micro-batch
-        sequences = -(-config.batch_size * config.topk // config.train_batch_size)
-        updating["micro-batches under way"] = sequences * tokens * shape.hidden * HALF / MB
+    if (ahead := config.pipeline_stages - 1) and gpu:  # what layers begin with, of the first stage
+        both = 2 if objectives.load(config.learner).has_critic else 1
+        kept = own.layers * tokens * shape.hidden * HALF / MB
+        updating["micro-batches under way"] = ahead * both * kept
     updating |= {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if config.learner_shards > 1:
         updating["gathered layers"] = shape.gathered_bytes() / MB
@@ -286,6 +289,8 @@ def actor(
         stays["CUDA context"] = ON_A_CARD["context"]
         if engine:
             stays["CUDA graphs"] = ON_A_CARD["graphs"]
+        if workers > 1:
+            stays["NCCL"] = NCCL_MB
     host: Parts = {"PyTorch and the engine": float(ON_A_HOST["actor"]), **episodes(config)}
     if engine:
         host["policy versions"] = workers * versions_mb(config, shape, config.max_lora_rank)

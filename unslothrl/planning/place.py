@@ -13,7 +13,13 @@ from dataclasses import replace
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.footprint import ON_A_CARD, EngineLimits, usable_mb, usable_share
+from unslothrl.planning.footprint import (
+    NCCL_MB,
+    ON_A_CARD,
+    EngineLimits,
+    usable_mb,
+    usable_share,
+)
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 from unslothrl.weights.shapes import Shape, shape_of
@@ -297,5 +303,6 @@ def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
 def actor_alone(config: Config) -> ProcessPlan:
     """An actor that has the GPU that it finds, whatever its size, or a CPU to itself."""
     is_vllm = config.engine == "vllm"
-    limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb) if is_vllm else None
+    nccl_mb = NCCL_MB if config.gpus_per_actor > 1 else 0.0
+    limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb, nccl_mb) if is_vllm else None
     return ProcessPlan(ACTOR, 0, limits=limits)

@@ -72,8 +72,11 @@ class Context:
 
     def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
         assert self.peers is not None, "the learners that share a row have not met"
+        given = parts.contiguous()
+        found = torch.empty_like(given)  # where memory may run out, before all agree
         agree(self.peers)
-        return self.peers.swap(parts.contiguous())
+        self.peers.swap(given, found)
+        return found
 
 
 def by_rank(states: torch.Tensor, count: int) -> torch.Tensor:
@@ -103,7 +106,8 @@ class Joined(torch.autograd.Function):
         whole = own.new_zeros(count)
         whole[places] = own
         agree(context.peers)
-        return context.peers.total(whole)
+        context.peers.add_up(whole)
+        return whole
 
     @staticmethod
     def backward(ctx, upstream):

@@ -36,11 +36,11 @@ class Peers(Protocol):
     def most(self, values: list[float]) -> list[float]:
         """The largest of each value over all ranks."""
 
-    def swap(self, parts: torch.Tensor) -> torch.Tensor:
-        """[ranks, ...], what is for each rank -> [ranks, ...], what is from each."""
+    def swap(self, given: torch.Tensor, found: torch.Tensor) -> None:
+        """[ranks, ...], what is for each rank; fills [ranks, ...] with what is from each."""
 
-    def total(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over the ranks."""
+    def add_up(self, values: torch.Tensor) -> None:
+        """Makes the values their sum over the ranks."""
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
         """Begins to fill `whole` with every rank's `part`. -> what waits for the end of it."""

@@ -25,6 +25,7 @@ class Split:
     tensors: "SplitTensors | None" = None
     stage: Stage | None = None
     fingerprint: str | None = None  # of a base that is whole nowhere
+    rank: int = 0  # among those that compute one part of a batch together
     peers: Any = None
 
     @classmethod
@@ -42,7 +43,8 @@ class Split:
         from unslothrl.sharding.context import Context
         from unslothrl.sharding.tensors import SplitTensors
 
-        split = cls(fingerprint=fingerprint)
+        ofs = [rank for name, (rank, _) in ranks.items() if name != "learner_shards"]
+        split = cls(fingerprint=fingerprint, rank=next(iter(ofs), 0))
         if (rank := ranks.get("context_parallel")) is not None:
             split.context = Context(model, *rank, attend)
         if (rank := ranks.get("learner_shards")) is not None:

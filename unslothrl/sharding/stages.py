@@ -7,13 +7,16 @@
 All stages walk through the same micro-batches. Only the last one has log-probabilities; an earlier
 one takes those of the sampler for its own, whose gradient stands for the one that comes from the
 next stage. The LoRA is whole in every stage, without a gradient outside its layers: the sum of the
-learners' gradients is the gradient. All forward passes come before the backward ones, so that the
-stages compute at the same time; each keeps what its layers begin with for every micro-batch.
+learners' gradients is the gradient. A stage that is n before the last goes n micro-batches further
+forward before it goes back through the oldest (1F1B, PipeDream-Flush, arXiv 2006.09503), so that
+all compute at the same time and none keeps more than as many micro-batches as there are stages.
 """
 
 from typing import Any, Protocol
 
 import torch
+
+from unslothrl.errors import UserError
 
 
 class Neighbours(Protocol):
@@ -31,7 +34,14 @@ class Stage:
 
     def __init__(self, model: Any, rank: int, count: int, device: torch.device):
         """`model`: a causal model of transformers on the host, of which what this stage computes
-        with moves to `device`, and the rest's memory is freed."""
+        with moves to `device`, and the rest's memory is freed. UserError where a model scales what
+        enters its layers."""
+        if getattr(model.config, "embedding_multiplier", 1) != 1:
+            raise UserError(
+                f"pipeline_stages {count}: {model.config.model_type} scales what enters the first "
+                "layer, which a later stage would do again: set --learner_shards instead"
+            )
+        self.ahead = count - 1 - rank  # micro-batches forward before the first backward
         self.is_first, self.is_last = rank == 0, rank == count - 1
         self.peers: Neighbours | None = None
         decoder, head = model.model, model.get_output_embeddings()

@@ -205,8 +205,10 @@ class LearnerGroup:
         return [replace(sample, **each) for sample, each in zip(samples, measured, strict=True)]
 
     def judge(self, samples: Sequence[Sample], progress: Progress) -> list[float]:
-        """What the reward model says of each, in order."""
-        return self._shared(samples, lambda learner, share: learner.judge(share), progress)
+        """What the reward model says of each, in order; completions may be drawn next."""
+        found = self._shared(samples, lambda learner, share: learner.judge(share), progress)
+        self.make_room()
+        return found
 
     def _shared(
         self,

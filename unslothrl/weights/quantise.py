@@ -58,8 +58,6 @@ def main(source: str, target: str) -> None:
         (Path(target) / base_parts.INDEX).write_text(listed)
     config.quantization_config, config.dtype = NF4.to_dict(), torch.bfloat16
     config.save_pretrained(target)
-    if model.generation_config is not None:
-        model.generation_config.save_pretrained(target)
 
 
 def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Tensor]:
