@@ -71,7 +71,7 @@ run-test: setup ## whole runs: every learner, stop, resume and start; learners, 
 	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
-	$(call slow_tests,offline_resume offline_inputs offline_gradients offline_trainers \
+	$(call slow_tests,offline_resume offline_inputs offline_gradients offline_trainers offline_shards \
 	    offline_malice plan_of_stages)
 
 engine-test: setup ## both engines: versions in flight, the read-back, false alarms

@@ -316,3 +316,14 @@ def test_a_run_takes_the_micro_batch_that_fits():
         resolving.fitted(resolve("sft", {**flags, "train_batch_size": "4"}), cards(8))
     whole = resolving.fitted(resolve("sft", {**flags, "fit": "off"}), cards(8))
     assert whole.options.train_batch_size == 4 and not whole.notes
+
+
+def test_rows_over_a_base_that_no_gpu_holds_alone(capsys):
+    """70B in NF4 takes 37 GB: two share it, or four of half the size. Rewards are not shared."""
+    flags = ["--model", "unsloth/Llama-3.3-70B-Instruct-bnb-4bit", "--dataset", "x/y", "--gpu"]
+    for gpus, shards in (("40,40", 2), ("24,24,24,24", 4)):
+        assert cli.main(["plan", "sft", *flags, gpus]) == 0
+        text = capsys.readouterr().out
+        assert text.startswith("fits") and f"learner_shards 1 -> {shards}" in text
+    assert cli.main(["plan", "rm", *flags, "24,24"]) == 0
+    assert "DOES NOT FIT" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from unslothrl.config.option import evaluation, hardware, task, training
 from unslothrl.config.options import Config
 from unslothrl.config.values import Table
 
+SHARDS = "processes, each on its own GPU, that hold one base together, each a part of it"
 _OF_A_RUN = {entry.name: entry for entry in fields(Config)}
 
 
@@ -105,6 +106,7 @@ class SftOptions(OfflineOptions):
     """Of `unslothrl sft`."""
 
     completion_column: str | None = task(None, "column of the reply to learn; default: detected")
+    learner_shards: int = same("learner_shards", help=SHARDS)
     packing: bool = training(
         False, "put several rows into one of max_length tokens; they do not see each other"
     )
@@ -124,6 +126,7 @@ class DpoOptions(PreferenceOptions):
     """Of `unslothrl dpo`."""
 
     lr: float = same("lr", 1e-5)
+    learner_shards: int = same("learner_shards", help=SHARDS)
     beta: float = training(
         0.1, "how much the policy is held near its reference", over=0, at_most=100
     )

@@ -131,8 +131,13 @@ class Exchange:
 
     def most(self, values: list[float]) -> list[float]:
         """The largest of each value over the partners. PeerLost as in `sum`."""
-        found = torch.tensor(values, device="cuda" if self.is_nccl else "cpu")
-        self.add_up(found, ReduceOp.MAX)
+        return self.totals(values, ReduceOp.MAX)
+
+    def totals(self, values: list[float], by: Any = ReduceOp.SUM) -> list[float]:
+        """The sum of each value over the partners, or what `by` says. PeerLost as in `sum`."""
+        device = "cuda" if self.is_nccl else "cpu"
+        found = torch.tensor(values, dtype=torch.float64, device=device)
+        self.add_up(found, by)
         return found.tolist()
 
     def add_up(self, values: torch.Tensor, by: Any = ReduceOp.SUM) -> None:

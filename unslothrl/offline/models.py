@@ -44,11 +44,15 @@ class Shape:
         return {name: getattr(self, name) for name in names}
 
 
-def policy(base: Path, shape: Shape) -> Any:
-    """A causal model with a trainable LoRA, float32: a fresh one or `start`."""
+def policy(base: Path, shape: Shape, group: Any = None) -> Any:
+    """A causal model with a trainable LoRA, float32: a fresh one or `start`. `group`: of the
+    processes that share the base (`offline.shards`)."""
     if shape.backend == UNSLOTH:
         return unsloth_model(base, shape, start=shape.start)
-    backend = peft.load(base, **shape.options, start=shape.start, packs=False)
+    ranks = {"learner_shards": (group.rank, group.count)} if group else None
+    backend = peft.load(base, **shape.options, start=shape.start, packs=False, ranks=ranks)
+    if group:
+        group.join(backend)
     if shape.start is not None:  # a stage's reference is its trainer's
         backend.model.delete_adapter(REFERENCE)
     return backend.model

@@ -132,6 +132,8 @@ def with_backend(stage: Resolved, machine: Machine) -> Resolved:
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
+    if stages.shards_of(options) > 1:
+        return "its kernels take whole weights: leave --learner_shards out"
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
     if options.dtype == "float32":

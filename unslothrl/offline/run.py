@@ -14,6 +14,7 @@ from unslothrl.data.tasks import TRAIN
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import fitted, import_first, with_backend
+from unslothrl.planning import stages
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import Resolved
@@ -47,9 +48,10 @@ WRITING = ".writing"  # the Trainer's output folder
 def run(stage: Resolved) -> int:
     """-> the exit code of a run, see `Job.execute`. UserError where the card is too small."""
     machine = Machine.detect()
+    cards = visible_cards(machine)
     stage = on_first_card(with_backend(fitted(stage, machine), machine), machine)
     variables.apply(machine.cpus, bool(machine.gpus), alone=True)
-    return StageRun(stage).execute()
+    return StageRun(stage, cards).execute()
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,10 @@ class StageRun(Job):
     adapter: Path | None = None  # that was saved last
     step = 0
     skipped_in_a_row = 0
+    group: Any = None  # of the processes that share the base
 
-    def __init__(self, stage: Resolved):
+    def __init__(self, stage: Resolved, cards: list[str]):
+        self.cards = cards
         self.columns = COLUMNS[stage.command]
         super().__init__(stage)
 
@@ -160,10 +164,11 @@ class StageRun(Job):
 
     def train(self) -> None:
         """To the last step, or to the next boundary where a stop is asked for."""
-        from unslothrl.offline import training
+        from unslothrl.offline import shards, training
 
         options = self.options
         self.view.stage("loading the base")
+        self.group = shards.begin(self, self.cards)
         trainer = training.trainer_of(self)
         early = ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
         with stopping.held(may_hang=True):
@@ -179,6 +184,11 @@ class StageRun(Job):
             self.view.note(line)
 
     # What the trainer calls
+
+    def is_asked(self) -> bool:
+        """Whether the run is to stop."""
+        is_asked = stopping.is_asked()
+        return is_asked if self.group is None else self.group.is_anywhere(is_asked)
 
     def finished(self, step: int, total: int, row: Mapping[str, Any]) -> None:
         """After each step, and after an evaluation by itself. RunError where it cannot go on."""
@@ -302,11 +312,18 @@ class StageRun(Job):
         }
 
 
+def visible_cards(machine: Machine) -> list[str]:
+    """What makes each GPU alone visible to a process."""
+    known = os.environ.get(variables.VISIBLE) or ",".join(map(str, range(len(machine.gpus))))
+    return known.split(",") if machine.gpus else []
+
+
 def on_first_card(stage: Resolved, machine: Machine) -> Resolved:
     """Hides all cards but the first, before torch is imported: each would get a copy."""
     if len(machine.gpus) < 2:
         return stage
-    visible = os.environ.get(variables.VISIBLE) or "0"
-    os.environ[variables.VISIBLE] = visible.partition(",")[0]
+    os.environ[variables.VISIBLE] = visible_cards(machine)[0]
+    if stages.shards_of(stage.options) > 1:
+        return stage
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
     return stage.with_options(stage.options, note)

@@ -23,11 +23,14 @@ from unslothrl.algorithms.objective import learning_rate_share
 from unslothrl.backends.lora import POLICY
 from unslothrl.files import remove
 from unslothrl.offline.tables import LEARNT
-from unslothrl.system import stopping
 
 OF_REFERENCE = "ref"  # TRL's name of the adapter, and so its folder in a checkpoint
 REFERENCE_IS_COPY = "reference_is_copy"  # in a checkpoint, empty: it is not cached
 
+SUMMED = (  # figures of a step that are means over what the processes of a group have trained on
+    "entropy", "mean_token_accuracy", "rewards/chosen", "rewards/rejected", "rewards/accuracies",
+    "rewards/margins", "logps/chosen", "logps/rejected",
+)  # fmt: skip
 Weights = tuple[float, dict[str, float]]
 """Of a micro-batch: what its loss is a mean over, and its figures that are means over others."""
 
@@ -46,6 +49,7 @@ class StageTrainer(transformers.Trainer):
     model: Any
     optimizer: Any
     _metrics: Any  # of TRL: mode -> name -> values
+    _total_train_tokens: int
 
     def __init__(self, *given: Any, run: Any, **named: Any):
         """`run`: an `offline.run.StageRun`."""
@@ -70,6 +74,7 @@ class StageTrainer(transformers.Trainer):
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         """The micro-batches of a step."""
         samples, items = super().get_batch_samples(*args, **kwargs)
+        self.micro_batches, self.position = samples, 0
         self.step_rows = sum(map(self.rows_in, samples))
         self.rows_seen += self.step_rows
         return samples, items
@@ -92,6 +97,8 @@ class StageTrainer(transformers.Trainer):
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         figures = self.figures[self.mode]
+        if self.run.group is not None and self.model.training and "loss" in logs:
+            logs["loss"] = self._add_up(figures, logs["loss"])
         self._metrics[self.mode] |= {name: [mean(pairs)] for name, pairs in figures.items()}
         figures.clear()
         if self.model.training:
@@ -99,9 +106,43 @@ class StageTrainer(transformers.Trainer):
             self._tr_loss.nan_to_num_(nan=0.0)  # transformers subtracts it from itself
         super().log(logs, start_time)
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss = super().training_step(*args, **kwargs)
-        self.loss_is_finite = self.loss_is_finite and bool(loss.isfinite().all())
+    def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        group, at, loss = self.run.group, self.position, torch.zeros((), device=self.args.device)
+        self.position += 1
+        if group is not None:
+            own = self.micro_batches[at + group.rank : at + group.rank + 1]
+            if at % group.count:  # computed with those before
+                inputs = None
+            elif not own:
+                group.idle(self.forwards)
+                inputs = None
+            else:
+                inputs = own[0]
+        if inputs is not None:
+            loss = super().training_step(model, inputs, *args, **kwargs)
+            self.loss_is_finite = self.loss_is_finite and bool(loss.isfinite().all())
+        if group is not None and self.position == len(self.micro_batches):
+            trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            self.loss_is_finite = group.sum_gradients(trained, self.loss_is_finite)
+        return loss
+
+    @property
+    def forwards(self) -> int:
+        """Forward passes of a micro-batch."""
+        return 1
+
+    def _add_up(self, figures: dict[str, list], loss: float) -> float:
+        """Makes the figures of a step those of all processes that share the base. -> the loss"""
+        own = [loss, float(self._total_train_tokens)]
+        for name in SUMMED:
+            pairs = figures.get(name, [])
+            weight = sum(weight for _, weight in pairs)
+            own += [mean(pairs) * weight, weight]
+        loss, tokens, *rest = self.run.group.exchange.totals(own)
+        for name, total, weight in zip(SUMMED, rest[::2], rest[1::2], strict=True):
+            if weight:
+                figures[name] = [(total / weight, weight)]
+        figures["num_tokens"] = [(tokens, 1)]
         return loss
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
@@ -152,6 +193,8 @@ class StageTrainer(transformers.Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step
+        if self.run.group is not None and self.run.group.rank:
+            return
         super()._save_checkpoint(model, trial)
         written = Path(self.args.output_dir) / f"checkpoint-{step}"
         if (written / OF_REFERENCE).is_dir():  # a copy of what training began with: in the run
@@ -183,7 +226,7 @@ class StageTrainer(transformers.Trainer):
             return {}
 
     def prediction_step(self, *args: Any, **kwargs: Any) -> Any:
-        if stopping.is_asked():
+        if self.run.is_asked():
             raise Interrupted
         result = super().prediction_step(*args, **kwargs)
         self.batches_evaluated += 1
@@ -249,6 +292,10 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of these is learnt."""
 
     pairs_referred = 0
+
+    @property
+    def forwards(self) -> int:
+        return 2  # the reference's
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -30,7 +30,6 @@ from unslothrl.offline.trainers import (
     SftTrainer,
 )
 from unslothrl.planning import stages
-from unslothrl.system import stopping
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.metrics import is_number
 from unslothrl.weights import starting_adapter
@@ -151,7 +150,7 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args, state, control, **_):
         step, options = state.global_step, self.run.options
-        is_asked = stopping.is_asked()
+        is_asked = self.run.is_asked()
         ends = is_asked or step >= state.max_steps
         control.should_log = True
         control.should_evaluate = not is_asked and is_due(step, state.max_steps, options.eval_every)
@@ -205,8 +204,10 @@ def trainer_of(run: Any) -> Any:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
         check_trainers()
     shape = shape_of(options, run.folder.path)
-    make = models.reward_model if isinstance(options, RmOptions) else models.policy
-    model = make(run.base, shape)
+    if isinstance(options, RmOptions):
+        model = models.reward_model(run.base, shape)
+    else:
+        model = models.policy(run.base, shape, run.group)
     config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
     more: dict[str, Any] = {}
     if isinstance(options, DpoOptions):
@@ -283,6 +284,8 @@ def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
     """Whether the reference is computed before the first step; a resumed run keeps to it."""
     if run.checkpoint is not None:
         return not (run.checkpoint / REFERENCE_IS_COPY).exists()
+    if options.learner_shards > 1:  # TRL would name the cache by a hash of all weights
+        return False
     if options.reference != "auto":
         return options.reference == "cached"
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
@@ -306,9 +309,10 @@ def train(trainer: Any, run: Any) -> None:
         trainer.evaluate()
         if checkpoint and run.is_best():
             run.folder.checkpoints.mark_best(run.step)
-    if is_over or (evaluates and stopping.is_asked()):
+    if is_over or (evaluates and run.is_asked()):
         return
-    trainer._total_train_tokens = reached(run, "train/tokens")  # which TRL's checkpoints lack
+    # which TRL's checkpoints lack; followers add theirs
+    trainer._total_train_tokens = reached(run, "train/tokens")
     trainer.rows_seen = reached(run, "samples_seen")
     trainer.train(resume_from_checkpoint=checkpoint)
 

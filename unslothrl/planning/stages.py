@@ -14,7 +14,17 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.footprint import LOGIT, MB, ON_A_CARD, TRAINED, Needs, Parts, gb, usable_mb
+from unslothrl.planning.footprint import (
+    LOGIT,
+    MB,
+    NCCL_MB,
+    ON_A_CARD,
+    TRAINED,
+    Needs,
+    Parts,
+    gb,
+    usable_mb,
+)
 from unslothrl.planning.forecast import Forecast
 from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan
 from unslothrl.planning.setting_search import LONGEST, longest_that_fits
@@ -99,8 +109,9 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
     tokens = rows * length
     is_rm = isinstance(options, RmOptions)  # without an output layer of its own
     output = 0 if shape.tied or not is_rm else shape.vocabulary * shape.hidden * HALF
+    shards = shards_of(options)
     card: Parts = {
-        "weights": (shape.weight_bytes() - output) / MB,
+        "weights": (shape.part_bytes(shards) - output) / MB,
         "adapter and optimiser": lora * TRAINED[on] / MB,
     }
     host: Parts = {"PyTorch and TRL": float(PYTORCH_MB)}
@@ -114,8 +125,12 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
             host["reference"] = reference.cached_mb
         else:
             card["reference"] = reference.copy_mb
+    if shards > 1:
+        card |= {"gathered layers": shape.gathered_bytes() / MB, "sum of gradients": lora * 4 / MB}
     if gpu:
         card["CUDA context"] = float(ON_A_CARD["context"])
+    if gpu and shards > 1:
+        card["NCCL"] = 3 * NCCL_MB
     backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
     on_card, on_host = footprint.activations(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
@@ -134,25 +149,35 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
     return Needs({}, card, host)
 
 
+def shards_of(options: OfflineOptions) -> int:
+    """Processes that share the base."""
+    return getattr(options, "learner_shards", 1)
+
+
 def rows_of(options: OfflineOptions) -> int:
     """Rows of a micro-batch; of a pair both."""
     return options.micro_batch * (2 if isinstance(options, PreferenceOptions) else 1)
 
 
 def forecast_of(options: OfflineOptions, shape: Shape, machine: Machine) -> Forecast:
-    """What a stage takes of this machine: of the first GPU, of the host's memory, and of the disk
-    for base, adapter, checkpoints, one of them being written."""
-    gpus = machine.gpus[:1]
+    """What a stage takes of this machine: of the first GPUs, one each of those that share a base,
+    of the host's memory, and of the disk for base, adapter, checkpoints, one of them being
+    written."""
+    shards = shards_of(options)
+    gpus = machine.gpus[:shards]
     found = needs(options, shape, gpus[0] if gpus else None)
-    host = sum(found.host.values()) + (0 if gpus else found.peak_mb())
+    host = shards * (sum(found.host.values()) + (0 if gpus else found.peak_mb()))
     lora = shape.lora_weights(options.max_lora_rank)
     moments = TRAINED["cuda" if gpus else "cpu"] - 2 * NUMBER
     kept = options.keep_checkpoints + 2  # the best one too
     base = shape.weight_bytes() + (0 if "4bit" in options.model else shape.parameters() * HALF)
     adapters = 2 if options.adapter else 1  # the one that it begins with
     disk = (base + adapters * lora * HALF + kept * lora * (NUMBER + moments)) / MB
-    process = ProcessPlan(LEARNER, 0, cards=(0,) if gpus else (), needs=found)
-    return Forecast.of(Placement(gpus, (process,)), host, disk, machine)
+    processes = tuple(
+        ProcessPlan(LEARNER, rank, cards=(rank,) if gpus else (), needs=found)
+        for rank in range(shards)
+    )
+    return Forecast.of(Placement(gpus, processes), host, disk, machine)
 
 
 # The micro-batch that fits
@@ -175,10 +200,28 @@ def fit(options: OfflineOptions, given: Set[str], machine: Machine) -> Fitted:
             )
         notes = (f"max_length {length} -> {context}: the model's context is {context} tokens",)
         options = replace(options, max_length=context)
+    if machine.gpus and len(machine.gpus) < shards_of(options):
+        raise UserError(
+            f"learner_shards {shards_of(options)}: there are {len(machine.gpus)} GPUs: set "
+            f"--learner_shards {len(machine.gpus)}"
+        )
     if not machine.gpus or options.fit == "off":
         return Fitted(options, notes)
-    gpu = machine.gpus[0]
-    found = options if "train_batch_size" in given else with_micro_batch(options, shape, gpu)
+    gpu = min(machine.gpus[: shards_of(options)], key=usable_mb)
+
+    def fitted(options: OfflineOptions) -> OfflineOptions:
+        return options if "train_batch_size" in given else with_micro_batch(options, shape, gpu)
+
+    found = fitted(options)
+    can_share = "learner_shards" not in given and options.backend != UNSLOTH
+    for shards in range(2, len(machine.gpus) + 1 if can_share else 2):
+        if fits(found, shape, gpu) or isinstance(options, RmOptions):
+            break
+        tried = fitted(replace(options, learner_shards=shards))  # type: ignore[call-arg]
+        if fits(tried, shape, gpu):
+            why = f"a GPU of {gb(gpu.memory_mb)} does not hold it alone"
+            notes = (*notes, f"learner_shards 1 -> {shards}: {why}")
+            found = tried
     if not fits(found, shape, gpu):
         return Fitted(found, notes, refusal_of(options, given, shape, gpu))
     if found.train_batch_size != options.train_batch_size:

@@ -43,7 +43,8 @@ from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
-FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
+# all else is fixed
+FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit", "learner_shards"}
 
 Options = Config | OfflineOptions
 AnyOptions = TypeVar("AnyOptions", Config, OfflineOptions)
