@@ -126,6 +126,7 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
         base, dtype=torch.float32, rank=4, alpha=8, dropout=0.0, seed=1, packs=packs
     )
     backend.add_reward_model(folder, normalize=False)
+    assert backend.model.training  # or nothing would be recomputed, nor dropped
     samples = [
         Sample(prompt, reply, (0.0,) * len(reply), np.zeros(len(reply), np.float32), 0)
         for prompt, reply in rows

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from few_cases import few, uncovered
 from test_backend import LENGTHS, learner_of, make_trained, samples
@@ -19,7 +20,9 @@ from unslothrl.backends import peft
 from unslothrl.errors import PeerLost
 from unslothrl.learners.learner import Learner
 from unslothrl.records import Batch
+from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.sharding.shards import RESIDENT
+from unslothrl.weights.adapter import write_adapter
 
 pytestmark = pytest.mark.real
 
@@ -160,6 +163,27 @@ def check_bits(world_size: int, shards: int, settings: dict, base: Path) -> None
         assert len({*gathers[first : first + shards]}) == 1 and gathers[first] > 0
     assert all(counts[1] == RESIDENT and counts[2] == 0 for *_, counts in shared)
     assert all((counts[3] > 0) == is_kept for *_, counts in shared)
+
+
+def judged(rank, world_size, address, stores, base, folder):
+    """-> what a reward model says of samples, all of them in the first rank."""
+    learner = joined(rank, world_size, address, stores, base, {"learner_shards": world_size}, GRPO)
+    learner.backend.add_reward_model(folder, False)
+    scores = learner.judge(() if rank else samples())
+    learner.close()
+    return scores
+
+
+@pytest.mark.slow
+def test_a_reward_model_judges_over_a_shared_base(bases, tmp_path):
+    alone = learner_on(bases["plain"], 0, {}, GRPO)
+    folder = write_adapter(alone.backend.publish(0), tmp_path)
+    head = {WEIGHT: torch.linspace(-1, 1, 128)[None], MEAN: torch.zeros(1), STD: torch.ones(1)}
+    safetensors.torch.save_file(head, folder / HEAD_FILE)
+    alone.backend.add_reward_model(folder, False)
+    expected = alone.judge(samples())
+    assert len(set(expected)) == len(expected)
+    assert meet(judged, 2, bases["plain"], folder) == [expected, []]
 
 
 def kept(rank, world_size, address, stores, base):
