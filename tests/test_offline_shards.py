@@ -25,7 +25,7 @@ def trained(command, folder, name, **flags):
         "model": "embedded", "dataset": data, "eval_dataset": (data,),
         "output_dir": str(folder / "runs"), "run_name": name, "max_steps": "3", "episodes": "2",
         "batch_size": "6", "train_batch_size": "2", "dtype": "float32", "eval_every": "2",
-        "max_lora_rank": "8", "checkpoint_every": "1", **flags,
+        "max_lora_rank": "8", "checkpoint_every": "1", "lr_schedule": "constant", **flags,
     }  # fmt: skip
     assert run(resolve(command, given)) == 0
     return folder / "runs" / name
@@ -73,3 +73,5 @@ def test_a_run_of_two_is_continued_by_three(tmp_path):
 def test_what_cannot_share_a_base_is_refused():
     with pytest.raises(UserError, match="learner_shards"):
         resolve("rm", {"learner_shards": "2"}, Machine(cpus=2))
+    with pytest.raises(UserError, match="reference cached is not possible with learner_shards"):
+        resolve("dpo", {"learner_shards": "2", "reference": "cached"}, Machine(cpus=2))

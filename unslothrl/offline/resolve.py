@@ -109,6 +109,8 @@ def check(options: OfflineOptions) -> None:
     if len(sources.eval_sources(options.eval_dataset)) != 1:
         raise UserError("eval_dataset: it is given more than once: give one source")
     check_files(options)
+    if stages.shards_of(options) > 1 and getattr(options, "reference", "") == "cached":
+        raise UserError("reference cached is not possible with learner_shards: leave it out")
     folder = starting_adapter.folder(options)
     if isinstance(options, RmOptions) and folder and is_file(expanded(folder) / judge.HEAD_FILE):
         judge.head_of(expanded(folder))

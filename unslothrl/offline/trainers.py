@@ -114,6 +114,7 @@ class StageTrainer(transformers.Trainer):
             if at % group.count:  # computed with those before
                 inputs = None
             elif not own:
+                model.train()
                 group.idle(self.forwards)
                 inputs = None
             else:

@@ -121,7 +121,8 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
         card["score head"] = shape.hidden * (HALF + (4 + tokens) * NUMBER) / MB
     if isinstance(options, DpoOptions):
         reference = Reference.of(options, lora, MANY_PAIRS, 0)
-        if reference.is_cached if options.reference == "auto" else options.reference == "cached":
+        is_cached = reference.is_cached if options.reference == "auto" else False
+        if (is_cached and shards == 1) or options.reference == "cached":
             host["reference"] = reference.cached_mb
         else:
             card["reference"] = reference.copy_mb
