@@ -40,7 +40,7 @@ def begun(tmp_path_factory) -> Path:
 def test_a_checkpoint_of_two_shards_goes_on_with_any_number(shards, begun, whole, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(begun, folder)
-    more = {"learner_shards": shards, "number_of_learners": shards, "max_steps": 3}
+    more = {"learner_shards": shards, "max_steps": 3}
     train(tmp_path, "run", "--resume", str(folder), **JOB, **more)
     if shards == 2:  # the bits of learners that hold all of it
         assert differences(folder, whole) == []

@@ -372,3 +372,31 @@ def test_an_episode_fits_into_the_models_context(tmp_path):
     fix = r"= 1350 is .*\(1024 tokens\): set --max_episode_tokens 674 or --max_prompt_tokens 24$"
     with pytest.raises(UserError, match=fix):
         resolve({**model, "max_episode_tokens": "1000"}, cpu())
+
+
+@pytest.mark.parametrize("flags", [["24,24"], ["24,24,24,24"], ["24,24,24"]])
+def test_commands_of_a_divided_plan_fit_as_they_stand(flags, capsys):
+    """What `plan` prints to paste is what it has planned."""
+    model = ["--model", "unsloth/Qwen2.5-32B-Instruct-bnb-4bit"]
+    found = as_json([*model, "--gpu", *flags], capsys)
+    for setting in found["settings"].values():
+        words = setting["command"].split()
+        again = as_json([*words[words.index("train") + 1 :], "--gpu", *flags], capsys)
+        assert all(card["fits"] for card in again["cards"])
+        assert again["changed_to_fit"] == [] or "backend" in again["changed_to_fit"][0]
+    assert found["exchange"]["learner_shards"] > 1
+
+
+def test_what_keeps_a_model_from_being_divided_is_said(capsys):
+    model = ["--model", "unsloth/Qwen2.5-32B-Instruct-bnb-4bit", "--gpu", "24,24"]
+    for flags, said_of_it in (
+        (["--backend", "unsloth"], "it cannot be divided: learner_shards 2 is not possible with b"),
+        (["--max_staleness", "1"], "it cannot be divided: max_staleness 1: on 2 GPUs"),
+    ):
+        assert said_of_it in said([*model, *flags], capsys)
+    assert "divided among 2 GPUs it does not fit either" in said([*model[:-1], "12,12"], capsys)
+
+
+def test_host_memory_of_gpus_that_are_elsewhere_is_no_verdict(capsys):
+    text = said(["--model", "unsloth/Qwen2.5-72B-Instruct-bnb-4bit", "--gpu", "48,48"], capsys)
+    assert text.startswith(("fits", "host memory: needs ")) and "DOES NOT FIT" not in text

@@ -40,7 +40,7 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
         report = table(machine)
         text = table_lines(report)
     else:
-        report = plan_of(command, given, machine)
+        report = {**plan_of(command, given, machine), "assumed": cards is not None}
         text = lines(report)
     print(json.dumps(report) if as_json else "\n".join(text))
 
@@ -89,9 +89,12 @@ def lines(report: Report) -> list[str]:
 
 def verdict(report: Report) -> list[str]:
     """Whether it fits, with what is needed and to spare, and the time of the run."""
-    does_not = "DOES NOT FIT"
+    does_not, assumed = "DOES NOT FIT", report.get("assumed")  # GPUs, which are elsewhere
     text = [
-        f"{does_not}: {store['name']} of {gb(store['has_mb'])}, and {gb(store['needed_mb'])} needed"
+        f"{store['name']}: needs {gb(store['needed_mb'])}; this machine has {gb(store['has_mb'])}"
+        if assumed
+        else f"{does_not}: {store['name']} of {gb(store['has_mb'])}, and {gb(store['needed_mb'])} "
+        "needed"
         for store in report["stores"]
         if not store["fits"]
     ]
@@ -100,7 +103,8 @@ def verdict(report: Report) -> list[str]:
     for gpu in report["cards"]:
         said = "fits" if gpu["fits"] else does_not
         least, spare = gpu["usable_mb"] - gpu["spare_mb"], gpu["spare_mb"]
-        rest = f", {gb(spare)} to spare, for a larger KV cache" if spare >= 0 else ""
+        use = ", for a larger KV cache" if "exchange" in report else ""  # of RL
+        rest = f", {gb(spare)} to spare{use}" if spare >= 0 else ""
         needs = f"needs at least {gb(least)} of {gb(gpu['usable_mb'])}"
         text.append(f"{said}: {gpu['name']} {needs}{rest}")
     if not report["fits"] and (lower := report["would_fit_with"]):

@@ -7,7 +7,7 @@ from typing import Any
 
 from unslothrl.config.names import off
 from unslothrl.config.offline_options import TABLES, OfflineOptions, PreferenceOptions
-from unslothrl.config.options import Config
+from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
@@ -27,6 +27,8 @@ from unslothrl.weights.shapes import Shape
 RECOMMENDED = "grpo"  # the learner, where none is given
 OF_THE_PLAN = {"model", "learner", "fit", "recipe", "resume"}  # not repeated in what to paste
 NOT_MEASURED = "estimated"
+DIVIDE = (*SPLITS, "number_of_learners", "learner_chunk_size", "number_of_actors",
+          "actor_pipeline_parallel")  # fmt: skip
 
 Report = dict[str, Any]  # as JSON has it
 
@@ -103,9 +105,16 @@ def settings_of(
         if cards and all(card.fits for card in cards):
             mb = max(card.needed_mb() for card in cards)
             first = {"learner": best.learner, "model": best.model}
-            names = search.FREE | given
+            names = search.FREE | given | changed_by(best)
             found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
     return found
+
+
+def changed_by(best: Config) -> set[str]:
+    """What divides a run that no GPU holds alone; no other run's processes."""
+    if best.learners_together == best.gpus_per_actor == 1:
+        return set()
+    return {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
 
 
 def remedy(

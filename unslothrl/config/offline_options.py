@@ -156,3 +156,8 @@ TABLES = {
     "dpo": Table(DpoOptions, "dpo"),
     "rm": Table(RmOptions, "rm"),
 }
+
+
+def shards_of(options: OfflineOptions) -> int:
+    """Processes that share the base."""
+    return getattr(options, "learner_shards", 1)

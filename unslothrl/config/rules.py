@@ -132,9 +132,13 @@ def check(config: Config) -> None:
     check_system_prompt(config.system_prompt)
     objective = objective_of(config)
     for checks in (of_limits(config), of_processes(config), of_objective(config, objective)):
-        for is_wrong, message in checks:
-            if is_wrong:
-                raise UserError(message)
+        check_all(checks)
+
+
+def check_all(checks: Iterator[Check]) -> None:
+    for is_wrong, message in checks:
+        if is_wrong:
+            raise UserError(message)
 
 
 def check_system_prompt(text: str | None) -> None:
@@ -169,9 +173,15 @@ def of_processes(config: Config) -> Iterator[Check]:
             ("offload", config.offload == "model"),
             ("number_of_actors", config.number_of_actors == 0),
             ("learner_chunk_size", config.learner_chunk_size > 0),
-            ("number_of_learners", config.number_of_learners % getattr(config, name) != 0),
         )
     ]
+    for name in SPLITS:
+        learners, together = config.number_of_learners, getattr(config, name)
+        yield (
+            learners % together != 0,
+            f"number_of_learners {learners} is no multiple of {name} {together}: set "
+            f"--number_of_learners {max(1, learners // together) * together}",
+        )
     for name, other, is_wrong in (
         *shared,
         (

@@ -13,7 +13,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.offline_options import TABLES, OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.offline_options import (
+    TABLES,
+    OfflineOptions,
+    RmOptions,
+    SftOptions,
+    shards_of,
+)
 from unslothrl.config.rules import check_system_prompt
 from unslothrl.data import sources
 from unslothrl.embedded import EMBEDDED
@@ -109,7 +115,7 @@ def check(options: OfflineOptions) -> None:
     if len(sources.eval_sources(options.eval_dataset)) != 1:
         raise UserError("eval_dataset: it is given more than once: give one source")
     check_files(options)
-    if stages.shards_of(options) > 1 and getattr(options, "reference", "") == "cached":
+    if shards_of(options) > 1 and getattr(options, "reference", "") == "cached":
         raise UserError("reference cached is not possible with learner_shards: leave it out")
     folder = starting_adapter.folder(options)
     if isinstance(options, RmOptions) and folder and is_file(expanded(folder) / judge.HEAD_FILE):
@@ -134,7 +140,7 @@ def with_backend(stage: Resolved, machine: Machine) -> Resolved:
 
 def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
     """Why Unsloth cannot train this, with what to do; "" where it can. UserError."""
-    if stages.shards_of(options) > 1:
+    if shards_of(options) > 1:
         return "its kernels take whole weights: leave --learner_shards out"
     if "unsloth" not in machine.packages and importlib.util.find_spec("unsloth") is None:
         return f"Unsloth is not installed: {fit.install_command(machine)}"

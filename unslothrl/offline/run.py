@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
-from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions
+from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions, shards_of
 from unslothrl.data.tasks import TRAIN
 from unslothrl.errors import RunError
 from unslothrl.files import newest_numbered, read_object, remove
 from unslothrl.offline.resolve import fitted, import_first, with_backend
-from unslothrl.planning import stages
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import Resolved
@@ -323,7 +322,7 @@ def on_first_card(stage: Resolved, machine: Machine) -> Resolved:
     if len(machine.gpus) < 2:
         return stage
     os.environ[variables.VISIBLE] = visible_cards(machine)[0]
-    if stages.shards_of(stage.options) > 1:
+    if shards_of(stage.options) > 1:
         return stage
     note = f"{stage.command} trains on one GPU: the first of {len(machine.gpus)} is used"
     return stage.with_options(stage.options, note)

@@ -18,10 +18,9 @@ from typing import Any
 
 import torch
 
-from unslothrl.config.offline_options import OfflineOptions
+from unslothrl.config.offline_options import OfflineOptions, shards_of
 from unslothrl.errors import RunError
 from unslothrl.learners.exchange import SUM_S, Exchange, listen, pack, unpack
-from unslothrl.planning.stages import shards_of
 from unslothrl.system import variables
 from unslothrl.weights import base_model
 

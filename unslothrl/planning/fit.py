@@ -5,18 +5,17 @@ is changed, and every change is one line. Where the given values cannot fit, a l
 run starts all the same: the estimate may be wrong.
 """
 
-import contextlib
 import math
 from collections.abc import Sequence, Set
 from dataclasses import replace
 from typing import Any
 
 from unslothrl.config import rules
-from unslothrl.config.options import Config
+from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import footprint, forecast, links
+from unslothrl.planning import footprint, forecast
 from unslothrl.planning.dividing import check_model, ways
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
 from unslothrl.planning.place import cards_of, place, takes_turns
@@ -82,16 +81,24 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     if config.fit == "off" or len(machine.gpus) < 2 or all(card.fits for card in cards):
         return fitted
     found, why = [], f"a GPU of {gb(cards[0].gpu.memory_mb)} does not hold it alone"
+    reasons = list[str]()
     for way in ways(len(machine.gpus)):
         changes = Fitting(config, given)
         for name, value in way.items():
             changes.set(name, value, why)
-        with contextlib.suppress(UserError):  # not in this way
+        try:
+            rules.check_all(rules.of_processes(changes.config))
             divided, notes = _fit_undivided(changes.config, {*given, *way}, machine)
-            rules.check(divided)
-            if all(card.fits for card in cards_with(divided, machine)):
-                found.append((_cost(divided, machine), divided, changes.notes + notes))
-    return min(found, key=lambda each: each[0])[1:] if found else fitted
+            rules.check_all(rules.of_processes(divided))
+        except UserError as error:
+            reasons.append(f"it cannot be divided: {error}")
+            continue
+        reasons.append(f"divided among {len(machine.gpus)} GPUs it does not fit either")
+        if all(card.fits for card in cards_with(divided, machine)):
+            found.append((_cost(divided, machine), divided, changes.notes + notes))
+    if not found:
+        return fitted[0], [*fitted[1], *reasons[:1]]
+    return min(found, key=lambda each: each[0])[1:]
 
 
 def cards_with(config: Config, machine: Machine) -> Sequence[CardPlan]:
@@ -107,7 +114,7 @@ def _cost(config: Config, machine: Machine) -> tuple[int, float]:
     assert shape is not None
     placement = place(config, Resources.of_machine(config, machine), shape=shape)
     _, slow_s = forecast.seconds_of(config, shape, placement)["step_seconds"]
-    return -config.episode_tokens, slow_s + links.step_bytes(config, shape) / links.USUAL
+    return -config.episode_tokens, slow_s
 
 
 def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
@@ -201,6 +208,12 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     each, learners = config.gpus_per_actor, config.number_of_learners
     if gpus:
         free = (learners if takes_turns(config, gpus) else max(0, gpus - learners)) // each
+        if config.learners_together > 1 and not free:
+            way = next(name for name in SPLITS if getattr(config, name) > 1)
+            raise UserError(
+                f"{way} {getattr(config, way)}: of {_counted(gpus, 'GPU')} none is left for "
+                f"actors: set --learner_shards {gpus} instead, or add a GPU"
+            )
         count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:

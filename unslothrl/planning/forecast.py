@@ -17,10 +17,15 @@ completions of full length, the slowest, and of episodes with an environment, in
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unslothrl.config.offline_options import DpoOptions, OfflineOptions, PreferenceOptions
+from unslothrl.config.offline_options import (
+    DpoOptions,
+    OfflineOptions,
+    PreferenceOptions,
+    shards_of,
+)
 from unslothrl.config.options import Config
 from unslothrl.environments.base import DEFAULT_TURNS
-from unslothrl.planning import footprint
+from unslothrl.planning import footprint, links
 from unslothrl.planning.footprint import MB, TRAINED
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, ProcessPlan, Resources
@@ -139,7 +144,8 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
 
 
 def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
-    """(low, high) of a step on the placement's smallest GPU; None without GPUs."""
+    """(low, high) of a step on the placement's smallest GPU, what learners exchange of a base or
+    of hidden states included; None without GPUs."""
     gpus = [card.gpu for card in placement.cards]
     if not gpus:
         return {"step_seconds": None}
@@ -147,7 +153,8 @@ def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, 
     low_s, high_s = ENGINE_S[config.engine]
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
-    return {"step_seconds": (low, high)}
+    exchange = links.step_bytes(config, shape) / links.USUAL
+    return {"step_seconds": (low + exchange, high + exchange)}
 
 
 def steps_of(config: Config) -> int | None:
@@ -166,9 +173,13 @@ def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[floa
     rows = options.batch_size * (2 if isinstance(options, PreferenceOptions) else 1)
     has_reference = isinstance(options, DpoOptions) and options.reference != "cached"
     passes = FLOPS - FORWARD + FORWARD * has_reference
-    operations = passes * shape.parameters() * rows * options.max_length
+    shards = shards_of(options)
+    operations = passes * shape.parameters() * rows * options.max_length / shards
+    micro_batches = -(-options.batch_size // (options.micro_batch * shards))
+    received = links.shards_bytes(shape, shards, micro_batches) if shards > 1 else 0.0
     share = 1.0 if getattr(options, "packing", False) else SHORT
-    return share * operations / fast, operations / slow
+    exchange = received / links.USUAL
+    return share * operations / fast + exchange, operations / slow + exchange
 
 
 def turns_of(config: Config) -> int:

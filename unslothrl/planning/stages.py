@@ -11,6 +11,7 @@ from unslothrl.config.offline_options import (
     OfflineOptions,
     PreferenceOptions,
     RmOptions,
+    shards_of,
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
@@ -148,11 +149,6 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
     if not is_rm:
         card["logits"] = logits / MB
     return Needs({}, card, host)
-
-
-def shards_of(options: OfflineOptions) -> int:
-    """Processes that share the base."""
-    return getattr(options, "learner_shards", 1)
 
 
 def rows_of(options: OfflineOptions) -> int:

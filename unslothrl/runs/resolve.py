@@ -24,7 +24,7 @@ from unslothrl import environments, rewards
 from unslothrl.algorithms import objectives
 from unslothrl.config import rules
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
-from unslothrl.config.options import Config
+from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import with_objective, without_parts_of
 from unslothrl.config.toml_files import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import RUN, Table, read_value
@@ -43,8 +43,7 @@ from unslothrl.weights import adapter_check, adapter_use, starting_adapter
 from unslothrl.weights.adapter_check import Lora
 
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
-# all else is fixed
-FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit", "learner_shards"}
+FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
 
 Options = Config | OfflineOptions
 AnyOptions = TypeVar("AnyOptions", Config, OfflineOptions)
@@ -162,6 +161,8 @@ def over_resumed(
             "set --resume runs/<run_name>"
         )
     before = read_toml(folder / CONFIG, table, notes)
+    if not asked.keys().isdisjoint(SPLITS):  # by which it is chosen again
+        before.pop("number_of_learners", None)
     begun, now = origin.read(folder).recipe, resume.recipe_of(table, asked)
     begun = begun if isinstance(begun, dict) else {}  # nobody knows
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.config.offline_options import TABLES
+from unslothrl.config.options import SPLITS
 from unslothrl.config.toml_files import COMMAND, entries
 from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
@@ -23,7 +24,7 @@ PLACE = {"resume", "recipe", "run_name", "output_dir"}  # how it was started, an
 FREE = PLACE | {  # may differ in one run: its length, what it writes, its machines
     "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every",
     "keep_checkpoints", "keep_rollouts", "mirror", "profile", "cluster", "number_of_actors",
-    "number_of_learners", "min_actors", "ray_address",
+    "number_of_learners", "min_actors", "ray_address", "actor_pipeline_parallel", *SPLITS,
 }  # fmt: skip
 
 
