@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,6 +31,7 @@ from unslothrl.engines.transformers import (
     uniform_numbers,
 )
 from unslothrl.engines.vllm import VllmEngine
+from unslothrl.engines.vllm_split import base_problem
 from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterDamaged
 from unslothrl.planning import footprint
@@ -162,6 +164,10 @@ def test_a_damaged_adapter_is_refused(engine, backend):
 def test_engines_and_learner_hold_the_same_base(vllm_engine, backend, bases, make_backend):
     assert vllm_engine.fingerprint() == backend.fingerprint() != ""
     assert make_backend(bases["plain"]).fingerprint() != backend.fingerprint()
+    (problem,) = vllm_engine.llm.apply_model(partial(base_problem, bases["biases"], False))
+    assert (
+        problem is None
+    )  # scales included: vLLM itself rounds the mean around which they are kept
 
 
 def test_keep_likely_by_hand():

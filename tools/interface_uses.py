@@ -46,7 +46,8 @@ PUBLIC = (  # members of transformers, peft, accelerate, torch, Ray's records an
     " final_logit_softcapping sliding_window use_sliding_window lora_B actor_id eos_token_id"
     " pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits callback enter_context fileno"
     " hexdigest lineno setLevel from_pretrained head_dim intermediate_size num_attention_heads"
-    " num_key_value_heads base_layer self_attn _forward_pre_hooks"
+    " num_key_value_heads base_layer self_attn _forward_pre_hooks to_dict Pipe Process sentinel"
+    " as_dict all_tied_weights_keys"
 )
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {

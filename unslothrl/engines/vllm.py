@@ -8,7 +8,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +52,7 @@ def start(
     )
     with kept("LD_PRELOAD"):  # what vLLM has its own workers load, not what we start later
         llm = LLM(**keywords)
+    llm.apply_model(partial(vllm_internals.take_scales, base))
     return VllmEngine(llm, base, takes_turns and on_gpu)
 
 

@@ -9,17 +9,22 @@ What is read of it: `LLMEngine.output_processor.request_states`, and `requests` 
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
 from unslothrl.config.parts import vllm_rank
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.system.variables import VISIBLE
+from unslothrl.weights.published import PackedWeights
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 EXTENSION = "unslothrl.engines.vllm_split.EndsWithItsActor"
 
 
@@ -162,3 +167,27 @@ def of_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
         "block_size": CPU_BLOCK,
         "max_num_batched_tokens": max(prefill, context),
     }
+
+
+def quantised_in(model: Any) -> Iterator[tuple[str, torch.Tensor, Any, bool]]:
+    """(name in the checkpoint, packed bytes, bitsandbytes' `QuantState`, whether it is split by
+    input) of every 4-bit matrix; vLLM lays those of q, k and v, and of gate and up, end to end."""
+    for name, parameter in model.named_parameters():
+        if not hasattr(parameter, "bnb_quant_state"):
+            continue
+        parent, _, own = name.removesuffix(".weight").removesuffix(".base_layer").rpartition(".")
+        offsets = parameter.bnb_shard_offsets.tolist()
+        for at, state in parameter.bnb_quant_state.items():
+            packed = parameter.detach()[offsets[at] : offsets[at + 1]].flatten()
+            yield f"{parent}.{FUSED.get(own, (own,))[at]}", packed, state, own in SPLIT_BY_INPUT
+
+
+def take_scales(base: Path, model: Any) -> None:
+    """Gives the 4-bit matrices the scales of the checkpoint. vLLM has expanded them around a mean
+    that is rounded to the type that it loads in (bitsandbytes' `QuantState.from_dict`), and which
+    the learner has in float32: weights would differ by up to 0.4%."""
+    whole = PackedWeights(base)
+    for module, _, state, _ in quantised_in(model):
+        if (name := f"{module}.weight") in whole.files:
+            scales = whole.scales(name)
+            state.absmax.copy_(scales.view_as(state.absmax))  # in place: CUDA graphs read it there

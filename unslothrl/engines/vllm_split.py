@@ -35,8 +35,6 @@ from unslothrl.weights.adapter import WEIGHTS_FILE, Adapter
 from unslothrl.weights.published import PackedWeights, Published
 
 LOOK_EVERY = 16  # steps, of which one asks the workers for the state of their slots
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 
 
 def start(
@@ -273,7 +271,7 @@ def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
     a percent.
     """
     whole, rank, gpu, compared = PackedWeights(base), own_rank(), own_gpu(), 0
-    for module, packed, state, by_input in quantised_in(model):
+    for module, packed, state, by_input in vllm_internals.quantised_in(model):
         name = f"{module}.weight"
         if name not in whole.files:
             return f"{module} is not in 4 bits in {base}"
@@ -301,19 +299,6 @@ def own_rank() -> int:
     from vllm.distributed import get_tensor_model_parallel_rank
 
     return get_tensor_model_parallel_rank()
-
-
-def quantised_in(model: Any) -> Iterator[tuple[str, torch.Tensor, Any, bool]]:
-    """(name in the checkpoint, packed bytes, bitsandbytes' `QuantState`, whether it is split by
-    input) of every 4-bit matrix; vLLM lays those of q, k and v, and of gate and up, end to end."""
-    for name, parameter in model.named_parameters():
-        if not hasattr(parameter, "bnb_quant_state"):
-            continue
-        parent, _, own = name.removesuffix(".weight").removesuffix(".base_layer").rpartition(".")
-        offsets = parameter.bnb_shard_offsets.tolist()
-        for at, state in parameter.bnb_quant_state.items():
-            packed = parameter.detach()[offsets[at] : offsets[at + 1]].flatten()
-            yield f"{parent}.{FUSED.get(own, (own,))[at]}", packed, state, own in SPLIT_BY_INPUT
 
 
 def part_of(
