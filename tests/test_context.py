@@ -7,7 +7,7 @@ import pytest
 import torch
 from conftest import SMALL, STD, make_base
 from few_cases import few, uncovered
-from test_backend import LENGTHS, samples
+from test_backend import LENGTHS, sample_of, samples
 from test_exchange import meet
 from test_shards import GRPO, LRS, OBJECTIVES, PPO, batch, joined, learner_on
 
@@ -21,9 +21,15 @@ LARGEST, RELATIVE = 1e-6, 5e-6  # of a gradient's difference; of a tensor's diff
 IN_BFLOAT16 = 0.05  # of the latter, where every sum is rounded to 8 bits
 
 
-def known(learner, is_shared: bool) -> list:
+def of_length(tokens: int):
+    """A sample of so many tokens in all."""
+    draw = np.random.default_rng(0).integers(3, 250, tokens - 2)
+    return dataclasses.replace(sample_of(tokens - 2), completion_ids=tuple(map(int, draw)))
+
+
+def known(learner, is_shared: bool, length: int | None = None) -> list:
     """Samples, some with one prompt where that `is_shared`, and what the learner says of them."""
-    plain = list(samples())
+    plain = list(samples()) if length is None else [of_length(length)]
     if is_shared:
         plain[1:4] = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain[1:4]]
     return [
@@ -51,7 +57,7 @@ def gradients(learner, part) -> dict[str, np.ndarray]:
 def together(rank, world_size, address, stores, base, split, settings):
     """-> what is measured and the gradient, as one of several learners."""
     learner = joined(rank, world_size, address, stores, base, split, settings)
-    whole = known(learner, settings.get("shared", True))
+    whole = known(learner, settings.get("shared", True), settings.get("length"))
     each = learner.config.learners_per_part
     parts = np.array_split(np.arange(len(whole)), world_size // each)
     part = batch(whole[i] for i in parts[rank // each])
@@ -131,7 +137,7 @@ def test_a_row_that_is_split_has_the_gradient_of_a_whole_one(
 def check_gradient(world_size: int, split: dict[str, int], settings: dict, base) -> None:
     is_exact = settings.get("dtype") != "bfloat16"
     learner = learner_on(base, 0, {}, settings)
-    whole = known(learner, settings.get("shared", True))
+    whole = known(learner, settings.get("shared", True), settings.get("length"))
     expected = gradients(learner, batch(whole))
     found = meet(together, world_size, base, split, settings)
     logprobs, _ = found[-1]
@@ -143,9 +149,16 @@ def check_gradient(world_size: int, split: dict[str, int], settings: dict, base)
             relative = np.linalg.norm(difference) / np.linalg.norm(expected[name])
             assert relative <= (RELATIVE if is_exact else IN_BFLOAT16), name
             assert not is_exact or np.abs(difference).max() <= LARGEST, name
-    if world_size == 2 and is_exact:
+    if world_size == 2 and is_exact and "length" not in settings:
         assert float(found[-1][1]["loss"]) == pytest.approx(float(expected["loss"]), abs=1e-6)
         assert len(found[-1][1]["difference"]) == sum(n for _, n in LENGTHS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
+def test_a_row_of_16384_tokens(count, bases):
+    settings = {"objective": "grpo", "recompute": True, "shared": False, "length": 16_384}
+    check_gradient(count, {CONTEXT: count}, settings, bases["biases"])
 
 
 def test_rows_that_are_padded_cannot_be_split(bases):

@@ -39,7 +39,8 @@ def learner_on(base: Path, rank: int, split: dict[str, int], settings: dict) -> 
     settings = dict(settings)
     dtype = getattr(torch, settings.pop("dtype", "float32"))
     packs, recompute = settings.pop("packs", True), settings.pop("recompute", False)
-    settings.pop("shared", None)
+    for name in ("shared", "length"):
+        settings.pop(name, None)
     offload = settings.pop("offload", "none")
     name = settings.pop("objective")
     ranks = {option: (rank % count, count) for option, count in split.items()}
