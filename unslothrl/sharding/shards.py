@@ -164,6 +164,8 @@ class Shards:
         """Returns when the unit at that position is whole; the next one in the direction `step`
         is on its way."""
         unit = self.order[position]
+        if position == 0 and step > 0:  # or both tables would be whole, which are the largest
+            self._keep(lambda each: each is unit or each is not self.order[-1])
         self._fetch(unit)
         unit.wait()
         if 0 <= position + step < len(self.order):
@@ -173,11 +175,8 @@ class Shards:
         if unit in self.here:
             self.here[unit] = self.here.pop(unit)
             return
-        while len(self.here) >= RESIDENT:
-            oldest = next(iter(self.here))
-            oldest.wait()
-            oldest.free()
-            del self.here[oldest]
+        newest = list(self.here)[1 - RESIDENT :]
+        self._keep(newest.__contains__)
         assert self.peers is not None, "the learners that share this base have not met"
         self.here[unit] = None  # first, so that it is freed whatever comes
         unit.allocate()
@@ -198,10 +197,13 @@ class Shards:
 
     def drop(self) -> None:
         """Between passes: frees what is whole."""
-        for unit in self.here:
+        self._keep(lambda unit: False)
+
+    def _keep(self, wanted: Callable[[Unit], bool]) -> None:
+        for unit in [unit for unit in self.here if not wanted(unit)]:
             unit.wait()
             unit.free()
-        self.here.clear()
+            del self.here[unit]
 
     def _before(self, position: int) -> Callable[..., None]:
         def hook(module: Any, inputs: Any) -> None:
