@@ -60,7 +60,8 @@ def test_the_list_of_runs_and_comparisons_have_the_stages_figures(tmp_path, caps
     assert "0.700 -> 0.250" in out and "0.400 -> 0.760" in out
     run_report(list(map(str, folders)), str(tmp_path / "all.html"))
     page = (tmp_path / "all.html").read_text()
-    assert not [word for word in RL_WORDS if word in visible(page).lower()]
+    text = visible(page).lower().replace("learner_shards", "")  # an option of two of them
+    assert not [word for word in RL_WORDS if word in text]
     assert {"Loss: loss", "Loss: held_out loss", f"{RIGHT}: held_out accuracy"} <= set(titles(page))
     make_run(tmp_path / "rl", 6)
     run_report([str(folders[0]), str(tmp_path / "rl")], str(tmp_path / "two.html"))
