@@ -50,6 +50,7 @@ NOT_RUN = {
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
+    "--resume runs/<run> --learner_shards": "several learners: tests/test_divided_runs.py",
     "--suite": "an environment of its own: tests/test_benchmarks.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
