@@ -45,6 +45,5 @@ def test_a_run_goes_on_when_the_host_of_a_learner_is_back(way, cluster):
         assert run.finish(START_S + STEPS * STEP_S) == 0, run.output
     finally:
         run.stop()
-    print(run.output)
     assert [row["step"] for row in run.metrics()] == list(range(1, STEPS + 1))
     assert run.left_behind() == []

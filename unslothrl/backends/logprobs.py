@@ -39,9 +39,8 @@ class Head:
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
         is_exact = states.is_cuda and self.is_plain and states.dtype != torch.float32
-        if (
-            is_exact
-        ):  # the layer is not called, and fetches its weight in a hook where it is sharded
+        if is_exact:
+            # the layer is not called, and fetches its weight in a hook where it is sharded
             for hook in self.layer._forward_pre_hooks.values():
                 hook(self.layer, (states,))
         logits = float32_logits(self.layer, states) if is_exact else self.layer(states)
