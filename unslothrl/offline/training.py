@@ -282,10 +282,10 @@ def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
 
 def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:
     """Whether the reference is computed before the first step; a resumed run keeps to it."""
-    if run.checkpoint is not None:
-        return not (run.checkpoint / REFERENCE_IS_COPY).exists()
     if options.learner_shards > 1:  # TRL would name the cache by a hash of all weights
         return False
+    if run.checkpoint is not None:
+        return not (run.checkpoint / REFERENCE_IS_COPY).exists()
     if options.reference != "auto":
         return options.reference == "cached"
     trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
