@@ -106,6 +106,22 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * footprint.TRAINED["cpu"]
 
 
+def test_rows_on_a_cpu_are_planned_as_long_as_they_are_filled():
+    from unslothrl.backends import packing
+
+    shape = shapes.shape_of("embedded")
+
+    def activations(tokens, **others):
+        config = Config(
+            learner="grpo", train_batch_size=1, max_prompt_tokens=2, max_new_tokens=tokens - 2,
+            **others,
+        )  # fmt: skip
+        return footprint.of_update(config, shape, None)[0]["activations"]
+
+    assert activations(66) == activations(packing.FILL) < activations(packing.FILL + 1)
+    assert activations(66, context_parallel=2) == activations(packing.FILL) / 2
+
+
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("hidden", "inner", "heads", "kv_heads"),

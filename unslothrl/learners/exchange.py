@@ -20,7 +20,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions
+from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions
 from torch.distributed import (
     AllreduceOptions,
     AllToAllOptions,
@@ -168,14 +168,24 @@ class Exchange:
         shares a base. -> what waits for the end of it: PeerLost as in `sum`."""
         is_direct = self.is_nccl or whole.device.type == "cpu"  # else through the host
         filled = whole if is_direct else torch.empty_like(whole, device="cpu")
-        options = timed(AllgatherOptions(), self.deadline_s)
         with self._waiting(self.deadline_s):
-            part = part if is_direct else part.cpu()
-            work = self.joined(self.sharers)._allgather_base(filled, part, options)
+            sharers = self.joined(self.sharers)
+            if self.is_nccl:
+                options = timed(AllgatherOptions(), self.deadline_s)
+                works = [sharers._allgather_base(filled, part, options)]
+            else:  # gloo's own gather fills a buffer as large as `whole` first
+                parts = filled.chunk(sharers.size())
+                parts[sharers.rank()].copy_(part)
+                works = []
+                for root, each in enumerate(parts):
+                    options = timed(BroadcastOptions(), self.deadline_s)
+                    options.rootRank = root
+                    works.append(sharers.broadcast([each], options))
 
         def finish() -> None:
             with self._waiting(self.deadline_s):
-                wait(work, self.deadline_s)
+                for work in works:
+                    wait(work, self.deadline_s)
             if not is_direct:
                 whole.copy_(filled)
 

@@ -35,6 +35,7 @@ TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two m
     "cpu": 4 + 4 + 2 * 4,
 }
 LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, see backends/logprobs.py
+FILL = 256  # a row's tokens on a CPU are a multiple of it, see backends/packing.py
 LOGIT = 16  # bytes: 16 bit, float32, log-softmax, its exponential or its gradient
 UNSLOTH_PREFILL = ((4, 2048), (12, 4096), (24, 6144))  # (GB for the KV cache, tokens)
 SAMPLED_LOGIT = 40  # bytes, where transformers samples: float32 and float64 copies
@@ -210,7 +211,9 @@ def learner(
 def of_update(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[Parts, float]:
     """-> (what an update adds, bytes of activations that it has in the host's memory)."""
     on, updating = "cuda" if gpu else "cpu", dict[str, float]()
-    tokens = -(-config.train_batch_size * config.context // config.context_parallel)
+    fill = 1 if gpu else FILL
+    row = -(-config.train_batch_size * config.context // fill) * fill
+    tokens = -(-row // config.context_parallel)
     own = own_shape(config, shape)
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
     if (ahead := config.pipeline_stages - 1) and gpu:  # what layers begin with, of the first stage
