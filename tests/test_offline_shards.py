@@ -62,11 +62,20 @@ def test_processes_that_share_a_base_train_what_one_does(command, shards, packin
 
 
 @pytest.mark.slow
-def test_a_run_of_two_is_continued_by_three(tmp_path):
-    whole = trained("sft", tmp_path, "whole")
-    begun = trained("sft", tmp_path, "begun", learner_shards="2", max_steps="2")
-    resumed = {"resume": str(begun), "learner_shards": "3", "max_steps": "3"}
-    assert run(resolve("sft", resumed)) == 0
+@pytest.mark.parametrize(
+    ("command", "before", "after", "flags"),
+    [
+        ("sft", 2, 3, {}),
+        ("dpo", 1, 2, {}),
+        ("dpo", 1, 2, {"reference": "adapter"}),
+    ],
+)
+def test_a_run_is_continued_by_more(command, before, after, flags, tmp_path):
+    whole = trained(command, tmp_path, "whole", **flags)
+    shards = {"learner_shards": str(before)} if before > 1 else {}
+    begun = trained(command, tmp_path, "begun", max_steps="2", **flags, **shards)
+    resumed = {"resume": str(begun), "learner_shards": str(after), "max_steps": "3"}
+    assert run(resolve(command, resumed)) == 0
     check_same(begun, whole)
 
 
