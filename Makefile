@@ -20,7 +20,7 @@ ON_GPU_SET = $(GPU_SET)/bin/python -m pytest
 GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary actor backend learner \
     private_interfaces main_job resume eval))
 
-.PHONY: help setup gpu-set check train quick test slow document-test learn-test chain-test run-test offline-test \
+.PHONY: help setup gpu-set check train demo quick test slow document-test learn-test chain-test run-test offline-test \
 	engine-test cluster-test host-test split-test suite-test hostile-test package-test unsloth-test trl-test card-test \
 	gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test site interfaces lint lock clean
 
@@ -38,6 +38,9 @@ check:          ## show what set-up would do and whether this machine can do it,
 
 train: setup    ## set up, then train with GRPO (ARGS="--max_steps 5")
 	$(bin)/python train_distributed.py --learner grpo $(ARGS)
+
+demo: setup     ## set up, then watch a tiny model learn to subtract, in a minute
+	$(bin)/unslothrl demo $(ARGS)
 
 quick: setup    ## before an edit: the tests that need no model, no Ray and no vLLM, half a minute
 	$(QUICK) -n 2 --dist loadfile --assert plain $(ARGS) || { $(QUICK) --last-failed $(ARGS); false; }
@@ -98,7 +101,7 @@ hostile-test: setup ## every hostile program at every level, wrong files and opt
 
 package-test: setup ## the wheel, a machine without a network, cards, newcomers' files, other libraries' interfaces
 	$(call slow_tests,wheel network doctor shapes data terminal objectives newcomer_objective \
-	    newcomer_reward private_interfaces setup stopping embedded api)
+	    newcomer_reward private_interfaces setup stopping embedded demo api)
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
 	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \

@@ -13,7 +13,7 @@ from unslothrl.config.options import Config
 from unslothrl.data.tasks import Data, EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Transcript, Turn
 from unslothrl.runs.run import unexpected
-from unslothrl.tracking.metrics import sample_line, step_line, summary_lines
+from unslothrl.tracking.metrics import improved_line, sample_line, step_line, summary_lines
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.signs import found
 from unslothrl.tracking.report.verdict import BROKEN, Verdict
@@ -55,6 +55,15 @@ def test_a_sample_is_the_first_of_the_best_completions_or_the_turns_of_an_episod
     said = "What is 34 * 56? -> 34 * 56 = | = 1904 | <answer>1904</answer>"
     assert sample_line([episode("What is 34 * 56?", *turns)]) == f"sample, reward 1: {said}"
     assert sample_line([episode("", Turn("7"))]).endswith("the row's -> 7")  # the task's own prompt
+
+
+def test_what_has_improved_most_is_the_problem_whose_mean_score_rose_most():
+    before = [group((0.0, "3"), (1.0, "2")), group((0.0, "no"), (0.0, "no"), problem="2 + 2?")]
+    after = [group((1.0, "2"), (1.0, "2")), group((0.0, "5"), (1.0, "4\n"), problem="2 + 2?")]
+    said = "improved most: 1 + 1? -> before: 3 -> now: 2"  # both by 0.5, the first of them
+    assert improved_line(before, after) == said
+    assert improved_line(before[1:], after[1:]).endswith("2 + 2? -> before: no -> now: 4")
+    assert improved_line(after, after) is None
 
 
 @pytest.mark.parametrize("of_turns", [False, True])

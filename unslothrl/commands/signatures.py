@@ -152,6 +152,14 @@ for of in (RUN, *TABLES.values()):
     add(f"data{end}", partial(data, name), [SOURCE, JSON], of_data, of, about=data.__doc__ or "")
 
 
+@takes(options=("output_dir", "seed"), defaults={})
+def demo(**flags: Any) -> int:
+    """Watch a tiny model learn to subtract: a whole run, in a minute, without a GPU."""
+    from unslothrl.commands.demo import demo as run
+
+    return run(**flags)
+
+
 @takes(CARD, JSON)
 def recipes(card: str | None, json: bool) -> None:
     """List ready-made settings, and which fit this machine."""

@@ -28,6 +28,7 @@ from unslothrl.runs.run import EarlierRun, Job, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import calling, origin
+from unslothrl.tracking.terminal import Terminal
 from unslothrl.training import trial
 from unslothrl.training.metrics import Pieces
 from unslothrl.training.saving import best
@@ -163,9 +164,9 @@ class RlRun(Job):
         }
 
 
-def run(resolved: Resolved) -> int:
+def run(resolved: Resolved, view: Terminal | None = None) -> int:
     """-> the exit code of a run, see `Job.execute`."""
-    job, machine = RlRun(resolved), Machine.detect()
+    job, machine = RlRun(resolved, view), Machine.detect()
     alone = resolved.config.cluster == "local"
     variables.apply(machine.cpus, bool(machine.gpus), alone=alone)
     job.machine = machine

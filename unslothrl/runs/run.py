@@ -163,9 +163,9 @@ class Job(abc.ABC):
     has_begun = False
     has_results = False  # in its folder, which is then kept even where the run is refused
 
-    def __init__(self, resolved: Resolved):
+    def __init__(self, resolved: Resolved, view: Terminal | None = None):
         self.resolved, self.options = resolved, resolved.options
-        self.view = Terminal(columns=self.columns)
+        self.view = view or Terminal(columns=self.columns)
         self.at_end = contextlib.ExitStack()
 
     def execute(self) -> int:

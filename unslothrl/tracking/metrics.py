@@ -7,6 +7,7 @@ import math
 import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any, TypeGuard
 
 from unslothrl.records import Group
@@ -182,15 +183,31 @@ def evaluation_lines(step: int, metrics: Row) -> list[str]:
 
 
 def sample_line(groups: Sequence[Group]) -> str:
-    """The first completion that earned most: what was asked and answered, turn by turn."""
+    """The first completion that earned most."""
     totals = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
     total, group, index = max(totals, key=lambda each: each[0])
+    return f"sample, reward {total:.3g}: {' -> '.join(told(group, index))}"
+
+
+def improved_line(before: Sequence[Group], after: Sequence[Group]) -> str | None:
+    """The first problem whose scores have risen most; None: none has."""
+    gains = [fmean(b.scores) - fmean(a.scores) for a, b in zip(before, after, strict=True)]
+    place = gains.index(max(gains))
+    if gains[place] <= 0:
+        return None
+    asked, first = told(before[place], 0)
+    scores = after[place].scores
+    now = told(after[place], scores.index(max(scores)))[1]
+    return f"improved most: {asked} -> before: {first} -> now: {now}"
+
+
+def told(group: Group, index: int) -> tuple[str, str]:
+    """What was asked and answered, turn by turn."""
     problem, completion = group.task.problem, group.completions[index]
     text = completion.text
     if (transcript := completion.transcript) is not None:
         problem, text = transcript.question or problem, transcript.text(BETWEEN)
-    said = f"{clipped(problem, MOST_PROBLEM)} -> {clipped(text, MOST_COMPLETION)}"
-    return f"sample, reward {total:.3g}: {said}"
+    return clipped(problem, MOST_PROBLEM), clipped(text, MOST_COMPLETION)
 
 
 def clipped(text: str, most: int) -> str:

@@ -28,6 +28,7 @@ from unslothrl.tracking.metrics import (
     Row,
     duration,
     evaluation_lines,
+    improved_line,
     is_number,
     sample_line,
     short,
@@ -40,6 +41,8 @@ from unslothrl.tracking.report.verdict import NONE, Verdict
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
 SAMPLE_EVERY_S = 120.0
+Drawn = Mapping[str, Sequence[records.Group]]
+
 OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
 MOST_WARNINGS = 3  # at the end
@@ -95,6 +98,7 @@ class Terminal:
         self.phase: Phase | None = None
         self.wrong: int | None = 0  # steps without a right completion; None: there was one
         self.sampled_at = float("-inf")
+        self.drawn: dict[str, Sequence[records.Group]] = {}  # of the first evaluation
         self.live: Live | None = None
         self.has_ended = threading.Event()
 
@@ -183,7 +187,8 @@ class Terminal:
         if self.live is None and phase is not None and now - phase.started >= PLAIN_EVERY_S:
             self.line(f"{phase.kind}: {phase.said(now)}")
 
-    def step(self, metrics: Row, step: int, total_steps: int) -> None:
+    def count(self, metrics: Row, step: int, total_steps: int) -> None:
+        """Takes a step into the live area."""
         self._end_phase()
         if is_number(value := metrics.get(self.curve)):
             self.values.append(value)
@@ -191,6 +196,9 @@ class Terminal:
         self.steps += 1
         if self.first_began is None:
             self.first_began = self.stepped - metrics["timing/step_s"]
+
+    def step(self, metrics: Row, step: int, total_steps: int) -> None:
+        self.count(metrics, step, total_steps)
         line, end = step_line(metrics, step, total_steps, self.columns), self.to_end()
         if not self.live_area and end is not None and step < total_steps:
             line += f", end in {duration(end)}"
@@ -214,11 +222,15 @@ class Terminal:
     def note(self, line: str) -> None:
         self.line(line, "yellow")
 
-    def evaluation(self, step: int, metrics: Row) -> None:
-        """Shows a finished evaluation; `step` is 0 before the first step."""
+    def evaluation(self, step: int, metrics: Row, drawn: Drawn | None = None) -> None:
+        """Shows a finished evaluation; `step` is 0 before the first step; `drawn`: of each set."""
         self._end_phase()
         for line in evaluation_lines(step, metrics):
             self.line(line, "bold")
+        for name, groups in (drawn or {}).items():
+            before = self.drawn.setdefault(name, groups)
+            if (improved := improved_line(before, groups)) is not None:
+                self.line(improved, "dim italic")
 
     def finish(
         self,

@@ -298,7 +298,7 @@ class Trainer:
         if self.trackers is not None:
             self.trackers.samples(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
-        self.view.evaluation(self.state.step, metrics)
+        self.view.evaluation(self.state.step, metrics, drawn)
         return metrics
 
     def is_due(self, every: int | None) -> bool:
