@@ -10,6 +10,7 @@ from test_fit import gpus
 from unslothrl.commands import cli
 from unslothrl.commands.signatures import MAKERS
 from unslothrl.config.toml_files import read_toml
+from unslothrl.planning import fit
 from unslothrl.runs.resolve import resolve
 from unslothrl.tracking.trackers import TrackedRun
 
@@ -36,10 +37,15 @@ def parsed(arguments):
     return {name: value for name, value in context.params.items() if value not in (None, [], ())}
 
 
-def test_its_defaults_are_ours():
+def test_its_defaults_are_a_recipe_and_but_for_the_problems_ours():
     assert parsed([]) == {}
-    config = resolve({}, gpus(24_564, 24_564, 24_564)).config
+    machine = gpus(24_564, 24_564, 24_564)
+    config = resolve({"recipe": "distrl"}, machine).config
     assert {name: getattr(config, name) for name in DEFAULTS} == DEFAULTS
+    own = {**DEFAULTS, **fit.TASK}
+    assert {name: getattr(resolve({}, machine).config, name) for name in own} == own
+    other = resolve({"dataset": "HuggingFaceH4/MATH-500"}, machine).config
+    assert {name: getattr(other, name) for name in DEFAULTS} == DEFAULTS and not other.eval_dataset
 
 
 def test_every_flag_with_a_value_reaches_its_option(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ def test_the_model_follows_the_card_and_fits_by_the_estimate(memory_mb, model):
     resolved = resolve({}, gpus(memory_mb))
     config = resolved.config
     assert config.model == NAME.format(model)
-    assert (config.dataset, config.number_of_actors) == ("HuggingFaceH4/MATH-500", 0)
+    assert (config.dataset, config.number_of_actors) == ("openai/gsm8k:main", 0)
     assert any(note.startswith("model ") for note in resolved.notes) == (model != "7B")
     found = forecast_of(config, shapes.shape_of(config.model), gpus(memory_mb))
     assert found.placement.cards[0].needed_mb() <= 0.95 * memory_mb

@@ -228,7 +228,7 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     text = said([*flags, "--learner", "grpo"], capsys)
     first, time, *_ = text.splitlines()
     assert first.startswith("fits: a GPU of 16 GB needs at least 10.56 GB of 15.20 GB, 4.64 GB to ")
-    assert re.match(r"a step of 30 x 16 completions takes .* min, 225 steps .* h ", time)
+    assert re.match(r"a step of 30 x 16 completions takes .* min, 250 steps .* h ", time)
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert said(flags, capsys) == text  # the learner of the recommendation is grpo
     assert " train --learner ppo " in said([*flags, "--learner", "ppo"], capsys)

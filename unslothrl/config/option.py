@@ -39,7 +39,7 @@ class TaskOptions:
         "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base model: hub id, folder, or embedded"
     )
     dataset: str = task(
-        "HuggingFaceH4/MATH-500",
+        "openai/gsm8k:main",
         "training problems: hub id, file or folder, NAME@SPLIT[:1000], or embedded",
     )
     eval_dataset: tuple[str, ...] = task(

@@ -31,7 +31,14 @@ from unslothrl.planning.setting_search import (
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
 
-DATASET = "HuggingFaceH4/MATH-500"
+TASK = {  # where no data set is given; once through, it is as many steps as DistRL-LLM's default
+    "dataset": "openai/gsm8k:main",
+    "eval_dataset": (
+        "GSM8K=openai/gsm8k:main@test", "MATH-500=HuggingFaceH4/MATH-500@test",
+    ),
+    "episodes": 1,
+    "eval_every": 25,
+}  # fmt: skip
 MODELS = (  # the least memory of a GPU, in MB, and what is trained on it
     (15_900, "unsloth/Qwen2.5-7B-Instruct-bnb-4bit"),
     (10_000, "unsloth/Qwen2.5-3B-Instruct-bnb-4bit"),
@@ -47,12 +54,12 @@ def needs_hub(given: Set[str], machine: Machine) -> bool:
     return bool(machine.gpus) and not {"model", "dataset"} <= given
 
 
-def default_task(machine: Machine) -> tuple[str, str]:
-    """-> the (model, data set) that a machine trains where none is given."""
+def default_task(machine: Machine) -> dict[str, Any]:
+    """-> the options of model and data that a machine trains where none is given."""
     if not machine.gpus or machine.online is False:
-        return EMBEDDED, EMBEDDED
+        return {"model": EMBEDDED, "dataset": EMBEDDED}
     smallest = min(gpu.memory_mb for gpu in machine.gpus)
-    return next(model for least, model in MODELS if smallest >= least), DATASET
+    return {"model": next(model for least, model in MODELS if smallest >= least), **TASK}
 
 
 class Fitting:

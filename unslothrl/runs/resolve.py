@@ -245,14 +245,16 @@ def is_path(name: str) -> bool:
 
 def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]:
     """The user's layers over this machine's task, and over the recipe of the embedded base."""
-    model, dataset = fit.default_task(machine)
-    layers = {"model": model, "dataset": dataset, **user}
+    usual = fit.default_task(machine)
+    if "dataset" in user:
+        usual = {"model": usual["model"]}
+    layers = {**usual, **user}
     if layers["model"] != EMBEDDED:
         return layers
     tiny = read_recipe(EMBEDDED_RECIPE)
-    if "episodes" in user and layers["dataset"] != EMBEDDED:
+    if "episodes" in user and user.get("dataset", EMBEDDED) != EMBEDDED:
         del tiny["max_steps"]  # the user counts in episodes
-    return {**layers, **tiny, **user}
+    return {**tiny, **user}
 
 
 def lora_of(options: Options) -> Lora | None:
