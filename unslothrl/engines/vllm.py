@@ -43,6 +43,8 @@ def start(
     on_gpu = torch.cuda.is_available()
     if on_gpu:
         vllm_internals.leave_out_router_kernels()
+    else:
+        vllm_internals.multiply_rows_together()
     keywords = options(
         base,
         **chosen,

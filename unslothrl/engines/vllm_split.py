@@ -203,6 +203,8 @@ class EndsWithItsActor:
             threading.Thread(target=end_after, args=(parent,), name="parent", daemon=True).start()
         vllm_internals.hide_flashinfer()
         vllm_internals.leave_out_router_kernels()
+        if not torch.cuda.is_available():
+            vllm_internals.multiply_rows_together()
         return super().__new__(cls)
 
     def make_room(self) -> None:
