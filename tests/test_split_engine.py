@@ -20,7 +20,7 @@ from engine_contract import requests
 from test_readback import SWAP_LAYERS, in_files, with_settings
 
 from unslothrl import embedded
-from unslothrl.engines import vllm, vllm_split
+from unslothrl.engines import vllm, vllm_internals, vllm_split
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, ProcessLost, RunError
 from unslothrl.planning.footprint import EngineMemory
@@ -205,7 +205,7 @@ def turn_bit(model) -> None:
 
 
 def scale(factor: float, model) -> None:
-    for name, _, state, _ in vllm_split.quantised_in(model):
+    for name, _, state, _ in vllm_internals.quantised_in(model):
         if vllm_split.own_rank() == 1 and name == "model.layers.1.mlp.up_proj":
             state.absmax *= factor
 

@@ -11,7 +11,7 @@ from few_cases import few
 from test_split_engine import OPTIONS, process_id, wait_for_end
 
 from unslothrl import embedded
-from unslothrl.engines import vllm, vllm_split
+from unslothrl.engines import vllm, vllm_internals, vllm_split
 from unslothrl.engines.base import generate
 from unslothrl.errors import AdapterMismatch, RunError
 from unslothrl.weights import base_model
@@ -95,7 +95,7 @@ def turn_bit(stage: int, model) -> None:
 
 
 def scale(stage: int, factor: float, model) -> None:
-    for number, (_, _, state, _) in enumerate(vllm_split.quantised_in(model)):
+    for number, (_, _, state, _) in enumerate(vllm_internals.quantised_in(model)):
         if vllm_split.own_gpu() == stage and number == 0:
             state.absmax *= factor
 
