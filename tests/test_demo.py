@@ -48,5 +48,5 @@ def test_the_demo_learns_to_subtract(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     right = [line.split()[1] for line in done.stdout.splitlines() if "█" in line]
-    assert len(right) == 6 and int(right[0][:-1]) < 60 < 85 < int(right[-1][:-1])
+    assert len(right) == 5 and int(right[0][:-1]) < 60 < 85 < int(right[-1][:-1])
     assert "Solved" in done.stdout and len(list(tmp_path.glob("*/report.html"))) == 1

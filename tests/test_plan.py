@@ -106,6 +106,7 @@ def test_weights_and_optimiser_are_as_large_as_they_are(kind, bases, make_backen
     assert sum(t.numel() * 4 for t in kept) == shape.lora_weights(8) * footprint.TRAINED["cpu"]
 
 
+@pytest.mark.real
 def test_rows_on_a_cpu_are_planned_as_long_as_they_are_filled():
     from unslothrl.backends import packing
 

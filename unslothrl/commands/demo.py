@@ -19,8 +19,8 @@ from unslothrl.tracking.terminal import Drawn, Terminal
 
 OPTIONS = {
     "learner": "grpo", "recipe": "tiny-cpu", "cluster": "local", "engine": "transformers",
-    "number_of_actors": 0, "max_steps": 20, "batch_size": 16, "save_every": 20,
-    "checkpoint_every": 20, "eval_every": 4, "eval_problems": 60, "eval_candidates": 1,
+    "number_of_actors": 0, "max_steps": 16, "batch_size": 16, "save_every": 16,
+    "checkpoint_every": 16, "eval_every": 4, "eval_problems": 60, "eval_candidates": 1,
     "eval_temperature": 0.1,
 }  # fmt: skip
 WATCHED, COLUMN = 4, 10  # questions, and the characters of each
