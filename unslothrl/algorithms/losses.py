@@ -201,7 +201,6 @@ CLIPS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Clip], Term
 
 
 BOUNDS = {"truncated": (0.0, 2.0), "masked": (0.5, 5.0), "geometric": (0.99, 1.01)}
-CORRECTIONS = ("none", *BOUNDS)
 
 
 def correction(
