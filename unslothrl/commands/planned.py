@@ -105,16 +105,11 @@ def settings_of(
         if cards and all(card.fits for card in cards):
             mb = max(card.needed_mb() for card in cards)
             first = {"learner": best.learner, "model": best.model}
-            names = search.FREE | given | changed_by(best)
+            names = search.FREE | given
+            if best.learners_together > 1 or best.gpus_per_actor > 1:  # what no GPU holds alone
+                names |= {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
             found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
     return found
-
-
-def changed_by(best: Config) -> set[str]:
-    """What divides a run that no GPU holds alone; no other run's processes."""
-    if best.learners_together == best.gpus_per_actor == 1:
-        return set()
-    return {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
 
 
 def remedy(

@@ -36,37 +36,22 @@ def shards_bytes(shape: Shape, ranks: int, micro_batches: int) -> float:
     return (first + passes * (units - first)) * (ranks - 1) / ranks
 
 
-def context_bytes(shape: Shape, ranks: int, tokens: int) -> float:
-    """Of a micro-batch: into attention and out of it, forward, recomputed and backward."""
-    keys = max(shape.key, shape.head * ranks)  # repeated where there are fewer than ranks
-    width = 2 * shape.query + 2 * keys
-    return 3 * shape.layers * tokens / ranks * width * HALF * (ranks - 1) / ranks
-
-
-def tensors_bytes(shape: Shape, ranks: int, tokens: int) -> float:
-    """Of a micro-batch: a ring's all-reduce moves twice what it sums."""
-    return 6 * shape.layers * tokens * shape.hidden * HALF * 2 * (ranks - 1) / ranks
-
-
-def stages_bytes(shape: Shape, tokens: int) -> float:
-    """Of a micro-batch, of a stage between two others."""
-    return 2 * tokens * shape.hidden * HALF
-
-
 def step_bytes(config: Config, shape: Shape) -> float:
     """That a learner receives in an update, its gradients' sum left out."""
     parts = config.number_of_learners // config.learners_per_part
     sequences = -(-config.batch_size * min(config.topk, config.num_candidates) // parts)
     micro_batches = -(-sequences // config.train_batch_size)
     tokens = config.train_batch_size * config.context
-    total = 0.0
-    if config.context_parallel > 1:
-        total += context_bytes(shape, config.context_parallel, tokens)
-    if config.learner_tensor_parallel > 1:
-        total += tensors_bytes(shape, config.learner_tensor_parallel, tokens)
-    if config.pipeline_stages > 1:
-        total += stages_bytes(shape, tokens)
-    total *= micro_batches
+    hidden, each = tokens * shape.hidden * HALF, 0.0  # of a micro-batch
+    if (ranks := config.context_parallel) > 1:  # into attention and out of it, in three passes
+        keys = max(shape.key, shape.head * ranks)  # repeated where there are fewer than ranks
+        width = 2 * shape.query + 2 * keys
+        each += 3 * shape.layers * tokens / ranks * width * HALF * (ranks - 1) / ranks
+    if (ranks := config.learner_tensor_parallel) > 1:  # a ring moves twice what it sums
+        each += 6 * shape.layers * hidden * 2 * (ranks - 1) / ranks
+    if config.pipeline_stages > 1:  # of a stage between two others
+        each += 2 * hidden
+    total = each * micro_batches
     if config.learner_shards > 1:
         total += shards_bytes(shape, config.learner_shards, micro_batches)
     return total

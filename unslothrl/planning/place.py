@@ -269,24 +269,15 @@ def _divide(
         sleeps = limits is not None and (is_shared or process.kind == LEARNER)
         leaves = is_shared and config.learner_shards > 1
         process = replace(process, limits=limits, share=share, takes_turns=sleeps or leaves)
-        process = _with_needs(config, shape, process, is_shared)
+        if shape is not None and (process.card is None or process.gpu is not None):
+            of = footprint.learner if process.kind == LEARNER else footprint.actor
+            needs = of(config, shape, process.gpu, process.engine(), is_shared)
+            process = replace(process, needs=needs)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
             left -= process.share
         plans.append(process)
     return plans
-
-
-def _with_needs(
-    config: Config, shape: Shape | None, process: ProcessPlan, is_shared: bool = False
-) -> ProcessPlan:
-    if shape is None or (process.card is not None and process.gpu is None):
-        return process
-    if process.kind == LEARNER:
-        needs = footprint.learner(config, shape, process.gpu, process.engine(), is_shared)
-    else:
-        needs = footprint.actor(config, shape, process.gpu, process.engine(), is_shared)
-    return replace(process, needs=needs)
 
 
 def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
