@@ -2,7 +2,6 @@
 terminal and in a log alike: its steps, how long it will take, and how it ended."""
 
 import contextlib
-import itertools
 import math
 import re
 import time
@@ -67,9 +66,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
     """`values` cut into at most `count` consecutive parts of nearly equal length, none empty."""
-    count = max(0, min(count, len(values)))
-    edges = [i * len(values) // count for i in range(count + 1)] if count else []
-    return [values[a:b] for a, b in itertools.pairwise(edges)]
+    size, count = len(values), min(count, len(values))
+    return [values[i * size // count : (i + 1) * size // count] for i in range(count)]
 
 
 def mean(values: Collection[float]) -> float:
