@@ -68,7 +68,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     needs = forecast_of(config, shape, machine)
     fits = all(card.fits for card in needs.placement.cards)
     tried = (config, resolved.given, shape, machine)
-    seconds = forecast.seconds_of(config, shape, needs.placement)
+    seconds = forecast.seconds_of(config, shape, needs.placement.cards)
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
     step = f"{config.batch_size} x {config.num_candidates} completions"

@@ -14,6 +14,7 @@ completions of full length, the slowest, and of episodes with an environment, in
     turns x WAIT_S                                       until the environment has answered
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -28,7 +29,7 @@ from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint, links
 from unslothrl.planning.footprint import MB, TRAINED
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape
 
@@ -143,13 +144,12 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
-    """(low, high) of a step on the placement's smallest GPU, what learners exchange of a base or
-    of hidden states included; None without GPUs."""
-    gpus = [card.gpu for card in placement.cards]
-    if not gpus:
+def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[str, Any]:
+    """(low, high) of a step on the smallest of its GPUs, what learners exchange of a base or of
+    hidden states included; None without GPUs."""
+    if not cards:
         return {"step_seconds": None}
-    slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
+    slow, fast = of_size(min((card.gpu for card in cards), key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))

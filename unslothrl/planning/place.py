@@ -91,8 +91,6 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     each = config.gpus_per_actor if actors else 1
     if not gpus:
         return [()] * learners, [()] * actors
-    if len(gpus) == learners == each == 1:
-        return [(0,)], [(0,)] * actors
     nodes = resources.card_nodes or [0] * len(gpus)
     alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
 
@@ -109,7 +107,7 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     most = 0  # groups for actors
     for first in range(len(gpus) - learners + 1):
         own = ordered[first : first + learners]
-        is_shared = takes_turns(config, len(gpus))
+        is_shared = len(gpus) == 1 or takes_turns(config, len(gpus))
         left = own if is_shared else [card for card in ordered if card not in own]
         groups = groups_of(left, gpus, nodes, each)
         most = max(most, len(groups))
