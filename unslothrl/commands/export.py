@@ -231,6 +231,5 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
 
 
 def write_template(source: Source, folder: Path) -> None:
-    """The chat template that the run used."""
     if source.use is not None and source.use.chat_template is not None:
         (folder / TEMPLATE_FILE).write_text(source.use.chat_template, encoding="utf-8")

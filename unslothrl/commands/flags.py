@@ -196,7 +196,6 @@ def command(
 
 
 def print_all(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
-    """The help with every option, at once."""
     if is_wanted:
         ctx.meta[ALL] = True
         click.echo(ctx.get_help())

@@ -180,7 +180,6 @@ def _fit_stack(changes: Fitting, machine: Machine) -> None:
 
 
 def install_command(machine: Machine) -> str:
-    """The command that brings the whole stack to this machine."""
     if machine.system != "Linux":
         return f"it has no build for {machine.system}, use Linux (or WSL)"
     lock = "requirements.txt" if machine.gpus else "requirements-cpu.txt"

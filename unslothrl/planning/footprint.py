@@ -250,7 +250,6 @@ def own_shape(config: Config, shape: Shape) -> Shape:
 
 
 def has_reward_model(config: Config) -> bool:
-    """Whether the learners score completions with one."""
     return any(text.startswith(model.PREFIX) for text in config.reward)
 
 

@@ -166,7 +166,6 @@ def step_line(metrics: Row, step: int, total: int, columns: Sequence[Column] = C
 
 
 def evaluation_lines(step: int, metrics: Row) -> list[str]:
-    """An evaluation, one line for each set."""
     lines = []
     for name in eval_sets([metrics]):
         parts = [f"{label} {short(metrics[full])}" for label, key in EVALUATED
@@ -242,7 +241,6 @@ def summary_lines(
 
 
 def times(summary: Mapping[str, Any]) -> str:
-    """The steps, the seconds that they and the evaluations took, and those of the whole run."""
     steps = summary["steps"]
     text = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
     if evaluating := summary.get("eval_seconds"):

@@ -132,7 +132,6 @@ def parsed(content: bytes) -> Origin:
 
 
 def versions() -> dict[str, str]:
-    """Of this package, Python, and the packages that are installed of those that matter."""
     installed = {name: found.version for name in PACKAGES for found in distributions(name=name)}
     return {"unslothrl": __version__, "python": platform.python_version(), **installed}
 

@@ -142,7 +142,6 @@ class Profile:
 
 
 def parts(first: int, last: int, timings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the steps went: the parts of the loop."""
     names = ("step", *PARTS, "overhead")
     mean = {name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings) for name in names}
     which = f"step {first}" if first == last else f"steps {first} to {last}"

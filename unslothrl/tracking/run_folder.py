@@ -308,7 +308,6 @@ def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] |
 
 
 def delete_up_to(folder: RunFolder, step: int) -> None:
-    """Deletes the rollouts of the steps up to `step`, with their tokens."""
     for kind in (ROLLOUTS, TOKENS):
         for earlier in folder.steps_of(kind):
             if earlier <= step:

@@ -161,7 +161,6 @@ class TrackerThread(threading.Thread):
 
 
 def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> list[dict[str, Any]]:
-    """The first candidate of the first problems of each evaluation set."""
     few = {name: groups[:SAMPLES] for name, groups in drawn.items()}
     rows = [row for row in evaluation_rows(few) if row["candidate"] == 0]
     return [{name: row[name] for name in COLUMNS} for row in rows]
