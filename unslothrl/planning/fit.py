@@ -207,12 +207,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     else:
         most = max(1, machine.cpus // 2)
         changes.set("number_of_actors", min(asked, most), _counted(machine.cpus, "CPU"))
-    config = changes.config
-    if gpus == 1 and config.number_of_actors:
-        left = (1 - config.learner_gpu_usage) / config.number_of_actors
-        share = int(min(config.actor_gpu_usage, left) * 100) / 100
-        if share > 0:
-            changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:

@@ -42,8 +42,13 @@ def place(
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
     shape = shape or shape_of(config.model)
-    if len(resources.gpus) == 1 or takes_turns(config, len(resources.gpus)):
-        _check_shared_gpu(config, len(resources.gpus))
+    gpus = len(resources.gpus)
+    if config.max_staleness and (gpus == 1 or takes_turns(config, gpus)):
+        raise UserError(
+            f"max_staleness {config.max_staleness}: on {gpus} GPU{'s' * (gpus > 1)} actors and "
+            "learners take turns, so nothing is generated during an update: set --max_staleness 0, "
+            "or add a GPU"
+        )
     cards = cards_of(config, resources)
     own, shared = ({card for its in of_kind for card in its} for of_kind in cards)
     bare = [
@@ -229,26 +234,6 @@ def best_node(
 
     fits = [at for at, node in enumerate(nodes) if node.memory_mb >= (count[at] + 1) * each_mb]
     return min(fits, key=order, default=None)
-
-
-def _check_shared_gpu(config: Config, gpus: int) -> None:
-    """UserError where one GPU cannot hold their shares, or generate while it updates."""
-    if config.max_staleness:
-        raise UserError(
-            f"max_staleness {config.max_staleness}: on {gpus} GPU{'s' * (gpus > 1)} actors and "
-            "learners take turns, so nothing is generated during an update: set --max_staleness 0, "
-            "or add a GPU"
-        )
-    if gpus > 1:
-        return
-    actors, learner = config.number_of_actors, config.learner_gpu_usage
-    actor = config.actor_gpu_usage
-    if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
-        raise UserError(
-            f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
-            f"at {learner} of its memory: set --number_of_actors 0, or --actor_gpu_usage "
-            f"{int(10_000 * (1 - learner) / actors) / 10_000:.2f}"
-        )
 
 
 def _divide(
