@@ -15,7 +15,7 @@ completions of full length, the slowest, and of episodes with an environment, in
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.config.offline_options import (
@@ -61,35 +61,28 @@ Rates = tuple[float, float]  # bytes/s, operations/s
 
 
 @dataclass(frozen=True)
-class Store:
-    """Host memory or the disk; `has_mb` is None where that is not known."""
-
-    name: str
-    needed_mb: int
-    has_mb: int | None
-
-    @property
-    def fits(self) -> bool:
-        return self.has_mb is None or self.needed_mb <= self.has_mb
-
-
-@dataclass(frozen=True)
 class Forecast:
     placement: Placement  # of a model whose sizes are known
-    stores: tuple[Store, ...]
+    stores: tuple[dict[str, Any], ...]  # host memory and disk; has_mb None: not known
 
     @classmethod
     def of(
         cls, placement: Placement, host_mb: float, disk_mb: float, machine: Machine
     ) -> "Forecast":
         """Of a run that takes so much of the machine's memory and disk."""
-        memory = Store("host memory", round(host_mb), machine.ram_mb or None)
-        return cls(placement, (memory, Store("disk", round(disk_mb), machine.disk_mb)))
+        stores = (
+            {"name": name, "needed_mb": mb, "has_mb": has, "fits": has is None or mb <= has}
+            for name, mb, has in (
+                ("host memory", round(host_mb), machine.ram_mb or None),
+                ("disk", round(disk_mb), machine.disk_mb),
+            )
+        )
+        return cls(placement, tuple(stores))
 
     @property
     def fits(self) -> bool:
         on_cards = all(card.fits for card in self.placement.cards)
-        return on_cards and all(store.fits for store in self.stores)
+        return on_cards and all(store["fits"] for store in self.stores)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -108,7 +101,7 @@ class Forecast:
             "processes_without_a_card": [
                 of_process(process) for process in self.placement.processes if process.card is None
             ],
-            "stores": [{**asdict(store), "fits": store.fits} for store in self.stores],
+            "stores": list(self.stores),
         }
 
 
