@@ -60,7 +60,7 @@ def watched(root: Path) -> Target:
 
 def make_run(folder: Path, steps: int = 0, keep: int = 2) -> RunFolder:
     run = RunFolder.create(folder.parent, folder.name, "seed = 1\n")
-    origin.record(run.path, {"seed": 1})
+    origin.record(run.path, recipe={"seed": 1})
     run.checkpoints.keep = keep
     for step in range(1, steps + 1):
         add_step(run, step)

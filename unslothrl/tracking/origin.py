@@ -9,7 +9,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -76,17 +76,11 @@ class Origin:
     code: dict[str, str] = field(default_factory=dict)  # file of the user's -> a hash of it
 
 
-def record(
-    folder: Path,
-    recipe: Mapping[str, Any] | None = None,
-    start: str = "",
-    base: Mapping[str, str] = {},
-    code: Mapping[str, str] = {},
-) -> None:
-    """Writes run.json of a run that begins, with its command as it can be typed again."""
+def record(folder: Path, **known: Any) -> None:
+    """Writes run.json of a run that begins, with its command as it can be typed again; `known` are
+    fields of `Origin`."""
     command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
-    known = None if recipe is None else dict(recipe)
-    write(folder, Origin(command, now(), versions(), [], known, start, dict(base), dict(code)))
+    write(folder, Origin(command, now(), versions(), **known))
 
 
 def code_of(options: Any) -> dict[str, str]:
