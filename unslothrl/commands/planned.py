@@ -12,7 +12,7 @@ from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.planning import fit, forecast, links, stages
+from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.footprint import MB
 from unslothrl.planning.forecast import forecast_of
@@ -88,7 +88,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "would_fit_with": None if fits else remedy(*tried),
         "settings": {} if "recipe" in given else settings_of(*tried),
         "download_mb": download_mb(config.model, shape),
-        "exchange": links.report(config, shape),
+        "exchange": forecast.exchange(config, shape),
         "note": note(shape),
     }
 
