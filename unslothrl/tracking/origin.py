@@ -10,12 +10,13 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
+from unslothrl.checkpoints import store
 from unslothrl.embedded import EMBEDDED
 from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
@@ -118,10 +119,9 @@ def parsed(content: bytes) -> Origin:
     """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
     try:
         found = redacted_values(json.loads(content))  # those of older versions may have secrets
-        known = {field.name: found[field.name] for field in fields(Origin) if field.name in found}
-        resumes = [Resume(**each) for each in found.get("resumes", [])]
-        return Origin(**known | {"resumes": resumes})
-    except (AttributeError, TypeError, ValueError, RecursionError):
+        known = {name: found[name] for name in Origin.__dataclass_fields__ if name in found}
+        return store.decoded(Origin, known)
+    except (TypeError, ValueError, RecursionError):
         return Origin()
 
 
