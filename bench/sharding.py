@@ -10,7 +10,7 @@
 memory      a random base in NF4, 20 layers of width 1,024. In each rank anonymous memory over what
             the libraries take: after loading, its peak while loading and in an update of four
             sequences of 64 tokens; the bytes that it received, by the counts of its gathers and by
-            `planning.links`; the CPU seconds of the update
+            `planning.forecast`; the CPU seconds of the update
 plan        a base of random bytes; the peak of a rank in an update of one sequence of 64 tokens
 length      one row through 2 layers of width 512 with recompute; the memory over that after loading
 runs        pass@1 and the sampler gap of the last steps, and whether the published adapters are
@@ -160,7 +160,7 @@ def work(rank, world_size, address, stores, base, sequences: int = 4):
     from test_backend import sample_of
     from test_shards import GRPO, LRS, joined
 
-    from unslothrl.planning import links
+    from unslothrl.planning import forecast
     from unslothrl.records import Batch
     from unslothrl.weights.shapes import shape_of
 
@@ -184,7 +184,7 @@ def work(rank, world_size, address, stores, base, sequences: int = 4):
     if shards is not None:
         received = shards.received * (world_size - 1) / world_size / MB
         count = -(-sequences // world_size)
-        planned = links.shards_bytes(shape_of(str(base)), world_size, count) / MB
+        planned = forecast.shards_bytes(shape_of(str(base)), world_size, count) / MB
         found |= {
             "part, MB": shards.part_bytes / MB,
             "two units, MB": 2 * shards.largest_unit_bytes / MB,

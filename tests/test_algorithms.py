@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from unslothrl.algorithms import advantages, divergence, losses, objectives
 from unslothrl.algorithms.advantages import ADVANTAGES
-from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_terms
-from unslothrl.algorithms.objective import learning_rate_share
+from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_loss
+from unslothrl.algorithms.objective import Objective, learning_rate_share
 from unslothrl.records import Update
 
 
@@ -179,7 +179,7 @@ def test_off_policy_corrections_by_hand(kind, bounds, expected, has_acted):
     assert factors.tolist() == pytest.approx(expected) and acted.tolist() == has_acted
 
 
-@pytest.mark.parametrize("kind", losses.CORRECTIONS)
+@pytest.mark.parametrize("kind", ("none", *losses.BOUNDS))
 def test_corrections_are_one_where_sampler_and_learner_agree(kind):
     factors, acted = losses.correction(kind, OLD, OLD, [0, 2, 1])
     assert factors.tolist() == [1, 1, 1] and not acted.any()
@@ -201,12 +201,13 @@ def test_aggregation_by_hand():
 def test_value_loss_by_hand():
     # value 3, return 1: (3 - 1)^2 / 2 = 2. Clipped to old 2.5 + 0.2 = 2.7: (2.7 - 1)^2 / 2 = 1.445,
     # the larger counts. Value 1, return 1, old 2: 0, clipped 1.8: 0.8^2 / 2 = 0.32 counts.
-    values = numbers(3, 1, gradient=True)
-    terms = value_terms(values, numbers(2.5, 2), numbers(1, 1), clip=0.2)
-    assert terms.tolist() == pytest.approx([2, 0.32])
-    terms.sum().backward()
+    values, returns = numbers(3, 1, gradient=True), numbers(1, 1)
+    objective, over = Objective(aggregation="token"), Denominators(2, 1, 1)  # a sum
+    loss = value_loss(objective, [1, 1], values, numbers(2.5, 2), returns, over, clip=0.2)
+    assert loss.item() == pytest.approx(2 + 0.32)
+    loss.backward()
     assert values.grad.tolist() == [2, 0]  # the clipped one no longer moves
-    assert value_terms(values, numbers(0, 0), numbers(1, 1)).tolist() == [2, 0]
+    assert value_loss(objective, [1, 1], values, numbers(0, 0), returns, over, 0.0).item() == 2
 
 
 def test_topk_keeps_the_best_in_candidate_order():

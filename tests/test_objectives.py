@@ -13,13 +13,14 @@ from test_algorithms import numbers
 
 from unslothrl.algorithms import advantages, divergence, losses, objectives
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
-from unslothrl.algorithms.objective import FUNCTIONS, SCHEDULES, Objective
+from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
 from unslothrl.config.parts import with_objective
 from unslothrl.errors import RunError, UserError
 
 LEARNERS = objectives.names()  # whatever is there: a new file is held to the same
 LIMIT = 20
+CORRECTIONS = ("none", *losses.BOUNDS)
 SHIPPED = {name: objectives.load(name) for name in LEARNERS}
 
 
@@ -181,7 +182,7 @@ VARIANTS = {
     **SHIPPED,
     **{f"grpo {k} in the loss": Objective(kl="loss", kl_estimator=k, kl_coefficient=0.3)
        for k in divergence.ESTIMATORS},
-    **{f"grpo {c}": Objective(correction=c) for c in losses.CORRECTIONS},
+    **{f"grpo {c}": Objective(correction=c) for c in CORRECTIONS},
     "grpo geometric": Objective(correction="geometric", correction_low=0.5, correction_high=2.0),
     "grpo dual clip": Objective(clip_dual=1.5),
     "grpo skip": Objective(skip_threshold=1.3),
@@ -270,10 +271,10 @@ def test_the_flags_offer_what_the_files_have():
         "ratio": set(losses.RATIOS),
         "clip": set(losses.CLIPS),
         "aggregation": set(losses.AGGREGATIONS),
-        "correction": set(losses.CORRECTIONS),
+        "correction": set(CORRECTIONS),
         "kl_estimator": set(divergence.ESTIMATORS),
         "select": set(advantages.SELECTIONS),
-        "lr_schedule": set(SCHEDULES),
+        "lr_schedule": {"constant", "linear", "cosine"},
     }
     assert {name: set(OPTIONS[name].metadata["choices"]) for name in offered} == offered
     assert Objective.__dataclass_fields__.keys() == {*PARTS, "overlong"}

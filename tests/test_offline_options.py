@@ -241,7 +241,7 @@ def begun(first, adapter):
     folder = Path("runs", first["run_name"]).absolute()
     shutil.copytree(adapter, folder / "start")
     (folder / "config.toml").write_text(first["toml"])
-    origin.record(folder, first["recipe"])
+    origin.record(folder, recipe=first["recipe"])
     return folder
 
 

@@ -135,11 +135,9 @@ def test_a_joined_cluster_is_planned_for_the_part_of_a_card_that_is_reserved():
 def test_a_joined_cluster_with_one_card():
     """0.95 less the learner's 0.35 are the actor's: 0.6 - 1600 / 24576."""
     one = Resources((None,), 64_000)
-    learner, actor = placed(one, actors=1, config=UNKNOWN, actor_gpu_usage=0.65).processes
+    learner, actor = placed(one, actors=1, config=UNKNOWN).processes
     assert (learner.share, actor.share) == (pytest.approx(0.35), pytest.approx(0.6))
     assert actor.engine(card(24), 23_000).utilisation == 0.534
-    with pytest.raises(UserError, match=r"usage 0\.91.* --actor_gpu_usage 0\.65"):  # 1 - 0.35
-        placed(one, actors=1, config=UNKNOWN)
 
 
 def node(name: str, memory_mb: int = 64_000, cpus: int = 8) -> Node:
@@ -247,8 +245,7 @@ def test_every_placement_keeps_the_rules(sizes, chunk, config):
     resources = cards(*sizes)
     for learners in (1, 2, 4):
         for actors in (0, 1, 2, 3, 5, 8, 16):
-            usage = (1 - config.learner_gpu_usage) / max(1, actors) if len(sizes) == 1 else 0.91
-            more = {"learner_chunk_size": chunk, "actor_gpu_usage": usage}
+            more = {"learner_chunk_size": chunk}
             if learners + bool(actors) > len(sizes) and (learners > 1 or len(sizes) > 1):
                 with pytest.raises(UserError, match=f"number_of_learners {learners}: .* lower"):
                     placed(resources, actors, learners, config, **more)

@@ -348,7 +348,7 @@ def test_a_step_of_episodes_by_hand():
     expected = step_s(single, SEVEN) + 2 * (again + 5)
     assert step_s(config, SEVEN, turns=5) == pytest.approx(expected)
     (low, high), longer = (
-        forecast.seconds_of(each, SEVEN, placed(config, cards(24)))["step_seconds"]
+        forecast.seconds_of(each, SEVEN, placed(config, cards(24)).cards)["step_seconds"]
         for each in (config, replace(config, max_turns=20))
     )
     assert longer[0] == low and longer[1] > high

@@ -284,7 +284,7 @@ def test_the_time_of_judging_is_part_of_a_step():
     tokens = 8 * 16 * (350 + 1200)
     resources = Resources.of_machine(config, cards(24))
     steps = [
-        forecast.seconds_of(c, SEVEN, place(c, resources, shape=SEVEN))["step_seconds"]
+        forecast.seconds_of(c, SEVEN, place(c, resources, shape=SEVEN).cards)["step_seconds"]
         for c in (config, judged)
     ]
     low, high = (b - a for a, b in zip(*steps, strict=True))

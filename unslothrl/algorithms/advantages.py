@@ -207,10 +207,6 @@ def drawn(rewards: Sequence[float], k: int, seed: int) -> list[int]:
     return sorted(random.Random(seed).sample(range(len(rewards)), min(k, len(rewards))))
 
 
-def everything(rewards: Sequence[float], k: int, seed: int) -> list[int]:
-    return list(range(len(rewards)))
-
-
 def ascending(rewards: Sequence[float], seed: int) -> list[int]:
     """Indices by reward, ties in an order that the seed decides."""
     draw = random.Random(seed)
@@ -222,7 +218,7 @@ SELECTIONS: dict[str, Choice] = {
     "max_variance": max_variance,
     "balanced": balanced,
     "random": drawn,
-    "all": everything,
+    "all": lambda rewards, k, seed: list(range(len(rewards))),
 }
 ON_SUBSET = {"max_variance"}  # advantages come from the chosen alone
 

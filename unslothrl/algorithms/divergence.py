@@ -21,17 +21,16 @@ ess  (sum w)^2 / (n sum w^2), w = exp(learner - sampler): the share of the token
      weights would leave effective (Kong 1992), 1 when both agree
 """
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from unslothrl.records import Update
+
 if TYPE_CHECKING:  # the driver estimates with NumPy alone
     import torch
-from collections import defaultdict
-from collections.abc import Sequence
-
-from unslothrl.records import Update
 
 Array = TypeVar("Array", "torch.Tensor", np.ndarray)
 

@@ -79,11 +79,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     effective *= (z / t) ** 2
     square = z * z / effective
     middle = (mean + square / 2) / (1 + square)
-    half = (
-        z
-        / (1 + square)
-        * math.sqrt(max(0.0, mean * (1 - mean)) / effective + square / (4 * effective))
-    )
+    half = z / (1 + square) * math.sqrt(mean * (1 - mean) / effective + square / (4 * effective))
     return Estimate(mean, max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half)))
 
 

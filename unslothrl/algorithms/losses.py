@@ -201,7 +201,6 @@ CLIPS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Clip], Term
 
 
 BOUNDS = {"truncated": (0.0, 2.0), "masked": (0.5, 5.0), "geometric": (0.99, 1.01)}
-CORRECTIONS = ("none", *BOUNDS)
 
 
 def correction(
@@ -269,14 +268,8 @@ def policy_loss(objective: Objective, tokens: Tokens, over: Denominators) -> Los
         ratio, tokens.logprobs, advantages, clip
     )
     acted = acted | skipped
-    factors, bounded = correction(
-        objective.correction,
-        old,
-        tokens.sampler,
-        lengths,
-        objective.correction_low,
-        objective.correction_high,
-    )
+    bounds = objective.correction_low, objective.correction_high
+    factors, bounded = correction(objective.correction, old, tokens.sampler, lengths, *bounds)
     terms = factors * terms
     if objective.kl == "loss":
         if tokens.reference is None:
@@ -299,19 +292,8 @@ def value_loss(
     clip: float,
 ) -> torch.Tensor:
     """The critic's share of the batch's value loss, aggregated like the policy's."""
-    terms = value_terms(values, old, returns, clip)
-    return function_of(AGGREGATIONS, objective.aggregation, {})(terms, lengths, over)
-
-
-def value_terms(
-    values: torch.Tensor,  # [tokens], with gradient
-    old: torch.Tensor,  # [tokens]
-    returns: torch.Tensor,  # [tokens]
-    clip: float = 0.0,
-) -> torch.Tensor:
-    """-> [tokens] losses."""
     errors = (values - returns).square()
     if clip:
         bounded = old + (values - old).clamp(-clip, clip)
         errors = torch.maximum(errors, (bounded - returns).square())
-    return errors / 2
+    return function_of(AGGREGATIONS, objective.aggregation, {})(errors / 2, lengths, over)

@@ -88,7 +88,7 @@ class Part:
         code = getattr(self.function, "__code__", None)
         line = code.co_firstlineno if code else 0
         try:
-            result = self.function(*arguments, **asked_for(self.function, len(arguments), named))
+            result = self.function(*arguments, **asked_for(self.function, arguments, named))
         except Exception as error:
             if isinstance(error, RunError):  # of a part of another file, which this one calls
                 raise
@@ -115,24 +115,21 @@ def function_of(
     function = known[chosen] if isinstance(chosen, str) else chosen
 
     def call(*arguments: Any) -> Any:
-        return function(*arguments, **asked_for(function, len(arguments), named))
+        return function(*arguments, **asked_for(function, arguments, named))
 
     return call
 
 
 def asked_for(
-    function: Callable[..., Any], positional: int, named: Mapping[str, Any]
+    function: Callable[..., Any], arguments: Sequence[Any], named: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Those of `named` that a function takes beside its first `positional` arguments."""
-    parameters = list(inspect.signature(function).parameters.values())
-    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [parameter for parameter in parameters if parameter.kind in by_position][:positional]
-    others = [parameter for parameter in parameters if parameter not in taken]
-    if any(parameter.kind == parameter.VAR_KEYWORD for parameter in others):
-        names = named.keys() - {parameter.name for parameter in taken}
-    else:
-        names = {parameter.name for parameter in others}
-    return {name: value for name, value in named.items() if name in names}
+    """Those of `named` that a function takes beside its `arguments`. TypeError where it does not
+    take these."""
+    signature = inspect.signature(function)
+    taken, known = signature.bind_partial(*arguments).arguments, signature.parameters.values()
+    takes_all = any(parameter.kind == parameter.VAR_KEYWORD for parameter in known)
+    free = (named if takes_all else signature.parameters).keys() - taken.keys()
+    return {name: value for name, value in named.items() if name in free}
 
 
 def shown(value: Any) -> str:
@@ -216,9 +213,6 @@ def _part(learner: str, part: str, value: Any) -> Any:
     if callable(value) and part in FUNCTIONS and not isinstance(value, Part):
         return Part(learner, part, value)
     return value if type(value) in PLAIN or isinstance(value, Part) else shown_text(value)
-
-
-SCHEDULES = ("constant", "linear", "cosine")
 
 
 def learning_rate_share(

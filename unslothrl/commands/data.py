@@ -44,7 +44,6 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
 
 
 def lines(report: Report) -> list[str]:
-    """The description for people."""
     looked_at, rows, limit = report["looked_at"], report["rows"], report["limit"]
     lengths: list[int] = report["lengths"]
     middle, most = np.percentile(lengths, (50, 95))

@@ -115,7 +115,6 @@ def graded(name: str, found: str, *cases: tuple[bool, str, str]) -> Check:
 
 
 def gpus(machine: Machine) -> Iterator[Check]:
-    """One line a GPU."""
     if machine.gpu_problem is not None:
         found = f"torch cannot use it ({' '.join(machine.gpu_problem.split()):.200})"
         remedy = (

@@ -168,7 +168,6 @@ def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple
 
 
 def read_adapter(folder: Path) -> Adapter:
-    """A saved adapter, as it travelled."""
     version = int(number[0]) if (number := re.findall(r"^v(\d+)$", folder.name)) else 1
     weights = (folder / WEIGHTS_FILE).read_bytes()
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
@@ -209,7 +208,6 @@ def figures(
 
 
 def table(name: str, result: Mapping[str, Any]) -> list[str]:
-    """The figures of a set for people."""
     rows = [["", *result["policies"], "difference" if len(result["policies"]) > 1 else ""]]
     for figure, values in result["figures"].items():
         rows.append([figure, *map(str, values["estimates"]), str(values["difference"] or "")])

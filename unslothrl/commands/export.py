@@ -46,8 +46,6 @@ def export(
     RunError."""
     if to != GGUF and gguf_type != DEFAULT_TYPE:
         raise UserError(f"gguf_type {gguf_type} is for GGUF, and --to is {to}: set --to {GGUF}")
-    if private and push is None:
-        raise UserError("private is for what is pushed: set --push user/name, or leave it out")
     if output is None and push is None:
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
@@ -233,6 +231,5 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
 
 
 def write_template(source: Source, folder: Path) -> None:
-    """The chat template that the run used."""
     if source.use is not None and source.use.chat_template is not None:
         (folder / TEMPLATE_FILE).write_text(source.use.chat_template, encoding="utf-8")

@@ -89,25 +89,12 @@ report runs/<run> runs/<another> --output both.html
 """  # three of each command; an objective's name trains with it
 
 
-def print_version(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
-    if is_wanted:
-        click.echo(f"unslothrl {__version__}")
-        ctx.exit()
-
-
-VERSION = click.Option(
-    ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=print_version,
-    help="Print the version and exit.",
-)  # fmt: skip
-
-
 class Program(click.Group):
     """The commands under the names of their groups; `commands` is filled with what is asked for."""
 
     def __init__(self, makers: Mapping[str, Callable[[], click.Command]], helps: Mapping[str, str]):
         super().__init__(
             "unslothrl",
-            params=[VERSION],
             help=PROGRAM,
             epilog=EPILOG,
             context_settings={
@@ -116,6 +103,7 @@ class Program(click.Group):
                 "max_content_width": 120,
             },
         )
+        click.version_option(__version__, message="%(prog)s %(version)s")(self)
         self.makers, self.helps = makers, helps
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -211,7 +199,6 @@ def command(
 
 
 def print_all(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
-    """The help with every option, at once."""
     if is_wanted:
         ctx.meta[ALL] = True
         click.echo(ctx.get_help())

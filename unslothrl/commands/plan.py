@@ -50,7 +50,7 @@ def machine_with(cards: str | None) -> Machine:
     machine = Machine.detect()
     if cards is None:
         return machine
-    packages = machine.packages | {"vllm", "unsloth", "ray"}
+    packages = machine.packages | {"vllm", "unsloth"}
     gpus = tuple(gpus_of(cards))
     return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 
@@ -174,7 +174,6 @@ def at_context(shape: shapes.Shape, tokens: int, machine: Machine) -> float | No
 
 
 def table_lines(models: Report) -> list[str]:
-    """The table for people."""
     fitting = {name: cells for name, cells in models["models"].items() if any(cells.values())}
     rows = [[name, *(str(gb or "-") for gb in cells.values())] for name, cells in fitting.items()]
     text = [f"{models['card']}: {models['what']} ({models['note']})", ""]
@@ -271,7 +270,6 @@ SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL
 
 
 def gpus_of(text: str) -> list[Gpu]:
-    """The GPUs of `--card 24,4090`. Raises UserError."""
     return [gpu_of(part.strip(), index) for index, part in enumerate(text.split(","))]
 
 

@@ -12,7 +12,7 @@ from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve as resolve_stage
-from unslothrl.planning import fit, forecast, links, stages
+from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.footprint import MB
 from unslothrl.planning.forecast import forecast_of
@@ -68,7 +68,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     needs = forecast_of(config, shape, machine)
     fits = all(card.fits for card in needs.placement.cards)
     tried = (config, resolved.given, shape, machine)
-    seconds = forecast.seconds_of(config, shape, needs.placement)
+    seconds = forecast.seconds_of(config, shape, needs.placement.cards)
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
     step = f"{config.batch_size} x {config.num_candidates} completions"
@@ -88,7 +88,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "would_fit_with": None if fits else remedy(*tried),
         "settings": {} if "recipe" in given else settings_of(*tried),
         "download_mb": download_mb(config.model, shape),
-        "exchange": links.report(config, shape),
+        "exchange": forecast.exchange(config, shape),
         "note": note(shape),
     }
 
@@ -105,16 +105,11 @@ def settings_of(
         if cards and all(card.fits for card in cards):
             mb = max(card.needed_mb() for card in cards)
             first = {"learner": best.learner, "model": best.model}
-            names = search.FREE | given | changed_by(best)
+            names = search.FREE | given
+            if best.learners_together > 1 or best.gpus_per_actor > 1:  # what no GPU holds alone
+                names |= {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
             found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
     return found
-
-
-def changed_by(best: Config) -> set[str]:
-    """What divides a run that no GPU holds alone; no other run's processes."""
-    if best.learners_together == best.gpus_per_actor == 1:
-        return set()
-    return {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
 
 
 def remedy(

@@ -45,14 +45,12 @@ def vllm_line(model: str, *words: object) -> str:
 
 
 def merged_lines(folder: Path, adapter: Path) -> list[str]:
-    """For vLLM, and how to get to llama.cpp and Ollama."""
     words = ["export", "--adapter", adapter, "--to", "gguf", "--output", f"{folder}-gguf"]
     path = folder if folder.is_absolute() else os.path.join(".", folder)  # no id of the hub's
     return [vllm_line(str(path)), f"llama.cpp and Ollama: {calling.command(*words)}"]
 
 
 def gguf_lines(folder: Path, file: Path, use: Use | None) -> list[str]:
-    """For llama.cpp and Ollama."""
     system = ["-sys", use.system_prompt] if use is not None and use.system_prompt else []
     name = module_name(folder)
     return [

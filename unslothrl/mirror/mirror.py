@@ -164,21 +164,19 @@ class Mirror:
         if not self.is_closed:
             self.note(f"mirror {self.target.url}: {line}")
 
-    def close(self, within_s: float = FINISHED_S) -> bool:
-        """Sends what is left, within that time. -> whether all is there; else a `note`."""
+    def close(self, within_s: float = FINISHED_S) -> None:
+        """Sends what is left, within that time; where not all is there then, a `note`."""
         if self.is_closed:
-            return True
+            return
         end = time.monotonic() + within_s
         with contextlib.suppress(KeyboardInterrupt):  # not worth the user's time
             self._wait(end)
             self.update()
             self._wait(end)
-        is_done = not self.thread.is_alive()
-        if not is_done or self.failure:
+        if self.thread.is_alive() or self.failure:
             why = self.failure or f"not done within {within_s:.0f} s"
             self._say(f"not all of the run is there ({why}): --resume {self.folder} sends the rest")
         self.is_closed = True
-        return is_done and not self.failure
 
     def _wait(self, end: float) -> None:
         """For the pass that is under way."""

@@ -59,8 +59,6 @@ def problem(shape: Shape, gpus: int) -> str | None:
     model_executor/layers), its bitsandbytes loader, which cannot repeat heads of keys, and NF4's
     blocks.
     """
-    if gpus == 1:
-        return None
     vocabulary = -(-shape.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING
     cut = f"vocabulary of {vocabulary} (padded)" if vocabulary % gpus else None
     return of_matrices(shape, gpus) or cut

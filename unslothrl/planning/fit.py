@@ -83,9 +83,16 @@ class Fitting:
 def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
     """-> (the config with what was not given fitted to the machine, one line per change). What one
     GPU cannot hold is divided among several, if there are."""
-    fitted = _fit_undivided(config, given, machine)
-    cards = cards_with(fitted[0], machine)
-    if config.fit == "off" or len(machine.gpus) < 2 or all(card.fits for card in cards):
+    fitted, shape = _fit_undivided(config, given, machine), shape_of(config.model)
+    cannot_divide = config.ray_address is not None or len(machine.gpus) < 2
+    if shape is None or cannot_divide or config.fit == "off":
+        return fitted
+
+    def cards_of_run(config: Config) -> Sequence[CardPlan]:
+        return place(config, Resources.of_machine(config, machine), shape=shape).cards
+
+    cards = cards_of_run(fitted[0])
+    if all(card.fits for card in cards):
         return fitted
     found, why = [], f"a GPU of {gb(cards[0].gpu.memory_mb)} does not hold it alone"
     reasons = list[str]()
@@ -101,27 +108,13 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
             reasons.append(f"it cannot be divided: {error}")
             continue
         reasons.append(f"divided among {len(machine.gpus)} GPUs it does not fit either")
-        if all(card.fits for card in cards_with(divided, machine)):
-            found.append((_cost(divided, machine), divided, changes.notes + notes))
+        cards = cards_of_run(divided)
+        if all(card.fits for card in cards):  # the longest is chosen, of these the fastest
+            _, slow_s = forecast.seconds_of(divided, shape, cards)["step_seconds"]
+            found.append(((-divided.episode_tokens, slow_s), divided, changes.notes + notes))
     if not found:
         return fitted[0], [*fitted[1], *reasons[:1]]
     return min(found, key=lambda each: each[0])[1:]
-
-
-def cards_with(config: Config, machine: Machine) -> Sequence[CardPlan]:
-    """The GPUs of this machine with a run's processes; none of a model of unknown sizes."""
-    if config.ray_address is not None or (shape := shape_of(config.model)) is None:
-        return ()
-    return place(config, Resources.of_machine(config, machine), shape=shape).cards
-
-
-def _cost(config: Config, machine: Machine) -> tuple[int, float]:
-    """Of a run that fits, to choose by: the length that it had to give up, then seconds a step."""
-    shape = shape_of(config.model)
-    assert shape is not None
-    placement = place(config, Resources.of_machine(config, machine), shape=shape)
-    _, slow_s = forecast.seconds_of(config, shape, placement)["step_seconds"]
-    return -config.episode_tokens, slow_s
 
 
 def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
@@ -164,8 +157,8 @@ def _say_why_this_task(changes: Fitting, machine: Machine) -> None:
 
 
 def _fit_stack(changes: Fitting, machine: Machine) -> None:
-    """Engine, backend, dtype and cluster: the best that is installed and that the GPU can do."""
-    config, packages, given = changes.config, machine.packages, changes.given
+    """Engine, backend and dtype: the best that is installed and that the GPU can do."""
+    config, packages = changes.config, machine.packages
     install = install_command(machine)
     old = next((gpu.name for gpu in machine.gpus if gpu.capability < FIRST_WITH_BFLOAT16), None)
     if config.dtype == "auto":
@@ -191,16 +184,9 @@ def _fit_stack(changes: Fitting, machine: Machine) -> None:
         changes.notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
     elif config.backend == "unsloth" and not has_unsloth:
         raise UserError(f"backend unsloth is not installed: {install}; or --backend peft")
-    if config.cluster == "ray" and "ray" not in packages:
-        if given & {"cluster", "ray_address"}:
-            raise UserError(
-                "cluster ray is not installed: pip install ray==2.60.0, or set --cluster local"
-            )
-        changes.set("cluster", "local", "Ray is not installed: pip install ray==2.60.0")
 
 
 def install_command(machine: Machine) -> str:
-    """The command that brings the whole stack to this machine."""
     if machine.system != "Linux":
         return f"it has no build for {machine.system}, use Linux (or WSL)"
     lock = "requirements.txt" if machine.gpus else "requirements-cpu.txt"
@@ -228,12 +214,6 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
     else:
         most = max(1, machine.cpus // 2)
         changes.set("number_of_actors", min(asked, most), _counted(machine.cpus, "CPU"))
-    config = changes.config
-    if gpus == 1 and config.number_of_actors:
-        left = (1 - config.learner_gpu_usage) / config.number_of_actors
-        share = int(min(config.actor_gpu_usage, left) * 100) / 100
-        if share > 0:
-            changes.set("actor_gpu_usage", share, "learner and actors share 1 GPU")
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:

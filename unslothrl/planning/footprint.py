@@ -214,7 +214,8 @@ def of_update(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[Parts, flo
     fill = 1 if gpu else FILL
     row = -(-config.train_batch_size * config.context // fill) * fill
     tokens = -(-row // config.context_parallel)
-    own = own_shape(config, shape)
+    layers = -(-shape.layers // config.pipeline_stages)
+    own = replace(shape.shard(config.learner_tensor_parallel), layers=layers)  # what it computes
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
     if (ahead := config.pipeline_stages - 1) and gpu:  # what layers begin with, of the first stage
         both = 2 if objectives.load(config.learner).has_critic else 1
@@ -241,16 +242,7 @@ def part_bytes(config: Config, shape: Shape) -> float:
     return shape.part_bytes(config.learner_shards)
 
 
-def own_shape(config: Config, shape: Shape) -> Shape:
-    """Of what a learner computes."""
-    tensors, stages = config.learner_tensor_parallel, config.pipeline_stages
-    if tensors > 1:
-        return shape.shard(tensors)
-    return replace(shape, layers=-(-shape.layers // stages)) if stages > 1 else shape
-
-
 def has_reward_model(config: Config) -> bool:
-    """Whether the learners score completions with one."""
     return any(text.startswith(model.PREFIX) for text in config.reward)
 
 

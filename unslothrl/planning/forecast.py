@@ -14,7 +14,8 @@ completions of full length, the slowest, and of episodes with an environment, in
     turns x WAIT_S                                       until the environment has answered
 """
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.config.offline_options import (
@@ -23,12 +24,12 @@ from unslothrl.config.offline_options import (
     PreferenceOptions,
     shards_of,
 )
-from unslothrl.config.options import Config
+from unslothrl.config.options import SPLITS, Config
 from unslothrl.environments.base import DEFAULT_TURNS
-from unslothrl.planning import footprint, links
+from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
 from unslothrl.planning.place import place
-from unslothrl.planning.placement import Placement, ProcessPlan, Resources
+from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape
 
@@ -50,6 +51,17 @@ SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest
     (float("inf"), (1555, 312), (4800, 989)),  # A100 to H200
 )
 
+LINKS = {  # GB/s that one GPU receives, what is reached by data sheets: not measured yet
+    "NVLink": 200.0,
+    "PCIe 5 x16": 40.0,
+    "PCIe 4 x16": 20.0,
+    "PCIe 3 x16": 10.0,
+    "25 GbE": 2.8,
+    "10 GbE": 1.1,
+    "1 GbE": 0.11,
+}
+USUAL_LINK = LINKS["PCIe 4 x16"] * 1e9  # bytes/s between the GPUs of one machine
+
 PROBLEMS = {  # of training sets, for a run's length before any download
     "HuggingFaceH4/MATH-500": 450,  # a tenth is held out
     "openai/gsm8k": 7_473,
@@ -60,35 +72,28 @@ Rates = tuple[float, float]  # bytes/s, operations/s
 
 
 @dataclass(frozen=True)
-class Store:
-    """Host memory or the disk; `has_mb` is None where that is not known."""
-
-    name: str
-    needed_mb: int
-    has_mb: int | None
-
-    @property
-    def fits(self) -> bool:
-        return self.has_mb is None or self.needed_mb <= self.has_mb
-
-
-@dataclass(frozen=True)
 class Forecast:
     placement: Placement  # of a model whose sizes are known
-    stores: tuple[Store, ...]
+    stores: tuple[dict[str, Any], ...]  # host memory and disk; has_mb None: not known
 
     @classmethod
     def of(
         cls, placement: Placement, host_mb: float, disk_mb: float, machine: Machine
     ) -> "Forecast":
         """Of a run that takes so much of the machine's memory and disk."""
-        memory = Store("host memory", round(host_mb), machine.ram_mb or None)
-        return cls(placement, (memory, Store("disk", round(disk_mb), machine.disk_mb)))
+        stores = (
+            {"name": name, "needed_mb": mb, "has_mb": has, "fits": has is None or mb <= has}
+            for name, mb, has in (
+                ("host memory", round(host_mb), machine.ram_mb or None),
+                ("disk", round(disk_mb), machine.disk_mb),
+            )
+        )
+        return cls(placement, tuple(stores))
 
     @property
     def fits(self) -> bool:
         on_cards = all(card.fits for card in self.placement.cards)
-        return on_cards and all(store.fits for store in self.stores)
+        return on_cards and all(store["fits"] for store in self.stores)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -107,7 +112,7 @@ class Forecast:
             "processes_without_a_card": [
                 of_process(process) for process in self.placement.processes if process.card is None
             ],
-            "stores": [{**asdict(store), "fits": store.fits} for store in self.stores],
+            "stores": list(self.stores),
         }
 
 
@@ -143,18 +148,17 @@ def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
     return slow, fast
 
 
-def seconds_of(config: Config, shape: Shape, placement: Placement) -> dict[str, Any]:
-    """(low, high) of a step on the placement's smallest GPU, what learners exchange of a base or
-    of hidden states included; None without GPUs."""
-    gpus = [card.gpu for card in placement.cards]
-    if not gpus:
+def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[str, Any]:
+    """(low, high) of a step on the smallest of its GPUs, what learners exchange of a base or of
+    hidden states included; None without GPUs."""
+    if not cards:
         return {"step_seconds": None}
-    slow, fast = of_size(min(gpus, key=lambda gpu: gpu.physical_mb))
+    slow, fast = of_size(min((card.gpu for card in cards), key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
-    exchange = links.step_bytes(config, shape) / links.USUAL
-    return {"step_seconds": (low + exchange, high + exchange)}
+    link_s = step_bytes(config, shape) / USUAL_LINK
+    return {"step_seconds": (low + link_s, high + link_s)}
 
 
 def steps_of(config: Config) -> int | None:
@@ -176,10 +180,10 @@ def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[floa
     shards = shards_of(options)
     operations = passes * shape.parameters() * rows * options.max_length / shards
     micro_batches = -(-options.batch_size // (options.micro_batch * shards))
-    received = links.shards_bytes(shape, shards, micro_batches) if shards > 1 else 0.0
+    received = shards_bytes(shape, shards, micro_batches) if shards > 1 else 0.0
     share = 1.0 if getattr(options, "packing", False) else SHORT
-    exchange = received / links.USUAL
-    return share * operations / fast + exchange, operations / slow + exchange
+    link_s = received / USUAL_LINK
+    return share * operations / fast + link_s, operations / slow + link_s
 
 
 def turns_of(config: Config) -> int:
@@ -209,3 +213,48 @@ def step_s(
     chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout
     trained = chosen * (config.max_prompt_tokens * share + length) / learners
     return generating + judging + FLOPS * parameters * trained / flops
+
+
+# What learners that divide the work of one exchange
+
+
+def shards_bytes(shape: Shape, ranks: int, micro_batches: int) -> float:
+    """Of an update: forward all units but the first two, backward all but the last two, which are
+    still there; the embedding is fetched again for what comes next. Once also the first two, and
+    a forward pass of the reference, for the metrics."""
+    units = shape.layers * shape.layer_bytes() + 2 * shape.table_bytes()
+    first = shape.table_bytes() + shape.layer_bytes()
+    passes = 2 * micro_batches + 1
+    return (first + passes * (units - first)) * (ranks - 1) / ranks
+
+
+def step_bytes(config: Config, shape: Shape) -> float:
+    """That a learner receives in an update from those that it divides its work with, its gradients'
+    sum left out. Micro-batches are computed again backwards, as on a GPU; nothing overlaps."""
+    parts = config.number_of_learners // config.learners_per_part
+    sequences = -(-config.batch_size * min(config.topk, config.num_candidates) // parts)
+    micro_batches = -(-sequences // config.train_batch_size)
+    tokens = config.train_batch_size * config.context
+    hidden, each = tokens * shape.hidden * HALF, 0.0  # of a micro-batch
+    if (ranks := config.context_parallel) > 1:  # into attention and out of it, in three passes
+        keys = max(shape.key, shape.head * ranks)  # repeated where there are fewer than ranks
+        width = 2 * shape.query + 2 * keys
+        each += 3 * shape.layers * tokens / ranks * width * HALF * (ranks - 1) / ranks
+    if (ranks := config.learner_tensor_parallel) > 1:  # a ring moves twice what it sums
+        each += 6 * shape.layers * hidden * 2 * (ranks - 1) / ranks
+    if config.pipeline_stages > 1:  # of a stage between two others
+        each += 2 * hidden
+    total = each * micro_batches
+    if config.learner_shards > 1:
+        total += shards_bytes(shape, config.learner_shards, micro_batches)
+    return total
+
+
+def exchange(config: Config, shape: Shape) -> dict[str, Any]:
+    """The same by link; empty where each learner does its work by itself."""
+    if config.learners_together == 1:
+        return {}
+    received = step_bytes(config, shape)
+    ways = {name: getattr(config, name) for name in SPLITS if getattr(config, name) > 1}
+    seconds = {link: round(received / (gb * 1e9), 1) for link, gb in LINKS.items()}
+    return {**ways, "received_gb": round(received / 1e9, 2), "seconds_by_link": seconds}

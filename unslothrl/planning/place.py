@@ -42,8 +42,13 @@ def place(
     Raises UserError where the processes cannot fit, with what there is and what was asked.
     """
     shape = shape or shape_of(config.model)
-    if len(resources.gpus) == 1 or takes_turns(config, len(resources.gpus)):
-        _check_shared_gpu(config, len(resources.gpus))
+    gpus = len(resources.gpus)
+    if config.max_staleness and (gpus == 1 or takes_turns(config, gpus)):
+        raise UserError(
+            f"max_staleness {config.max_staleness}: on {gpus} GPU{'s' * (gpus > 1)} actors and "
+            "learners take turns, so nothing is generated during an update: set --max_staleness 0, "
+            "or add a GPU"
+        )
     cards = cards_of(config, resources)
     own, shared = ({card for its in of_kind for card in its} for of_kind in cards)
     bare = [
@@ -91,8 +96,6 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     each = config.gpus_per_actor if actors else 1
     if not gpus:
         return [()] * learners, [()] * actors
-    if len(gpus) == learners == each == 1:
-        return [(0,)], [(0,)] * actors
     nodes = resources.card_nodes or [0] * len(gpus)
     alike = Counter((nodes[card], size(gpu)) for card, gpu in enumerate(gpus))
 
@@ -109,7 +112,7 @@ def cards_of(config: Config, resources: Resources) -> tuple[Sequence[Cards], Seq
     most = 0  # groups for actors
     for first in range(len(gpus) - learners + 1):
         own = ordered[first : first + learners]
-        is_shared = takes_turns(config, len(gpus))
+        is_shared = len(gpus) == 1 or takes_turns(config, len(gpus))
         left = own if is_shared else [card for card in ordered if card not in own]
         groups = groups_of(left, gpus, nodes, each)
         most = max(most, len(groups))
@@ -233,26 +236,6 @@ def best_node(
     return min(fits, key=order, default=None)
 
 
-def _check_shared_gpu(config: Config, gpus: int) -> None:
-    """UserError where one GPU cannot hold their shares, or generate while it updates."""
-    if config.max_staleness:
-        raise UserError(
-            f"max_staleness {config.max_staleness}: on {gpus} GPU{'s' * (gpus > 1)} actors and "
-            "learners take turns, so nothing is generated during an update: set --max_staleness 0, "
-            "or add a GPU"
-        )
-    if gpus > 1:
-        return
-    actors, learner = config.number_of_actors, config.learner_gpu_usage
-    actor = config.actor_gpu_usage
-    if actors and config.kv_cache_mb is None and learner + actors * actor > 1:
-        raise UserError(
-            f"actor_gpu_usage {actor}: 1 GPU cannot hold {actors} actors at {actor} and a learner "
-            f"at {learner} of its memory: set --number_of_actors 0, or --actor_gpu_usage "
-            f"{int(10_000 * (1 - learner) / actors) / 10_000:.2f}"
-        )
-
-
 def _divide(
     config: Config, shape: Shape | None, processes: Sequence[ProcessPlan], is_shared: bool = False
 ) -> list[ProcessPlan]:
@@ -269,24 +252,15 @@ def _divide(
         sleeps = limits is not None and (is_shared or process.kind == LEARNER)
         leaves = is_shared and config.learner_shards > 1
         process = replace(process, limits=limits, share=share, takes_turns=sleeps or leaves)
-        process = _with_needs(config, shape, process, is_shared)
+        if shape is not None and (process.card is None or process.gpu is not None):
+            of = footprint.learner if process.kind == LEARNER else footprint.actor
+            needs = of(config, shape, process.gpu, process.engine(), is_shared)
+            process = replace(process, needs=needs)
         if process.kind == LEARNER and is_shared:
             process = replace(process, share=min(left, _share_beside_actors(config, process)))
             left -= process.share
         plans.append(process)
     return plans
-
-
-def _with_needs(
-    config: Config, shape: Shape | None, process: ProcessPlan, is_shared: bool = False
-) -> ProcessPlan:
-    if shape is None or (process.card is not None and process.gpu is None):
-        return process
-    if process.kind == LEARNER:
-        needs = footprint.learner(config, shape, process.gpu, process.engine(), is_shared)
-    else:
-        needs = footprint.actor(config, shape, process.gpu, process.engine(), is_shared)
-    return replace(process, needs=needs)
 
 
 def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:

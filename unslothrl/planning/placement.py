@@ -101,18 +101,16 @@ class CardPlan:
     def usable_mb(self) -> float:
         return usable_mb(self.gpu)
 
-    def needed_mb(self) -> float:
-        """By the estimate of all its processes, whose model's sizes must be known."""
+    def needed_mb(self, least: bool = False) -> float:
+        """By the estimate of all its processes, whose model's sizes must be known. `least`: with KV
+        caches no larger than need be."""
         everyone = [process.needs for process in self.processes if process.needs]
-        generating = sum(needs.generating_mb() for needs in everyone)
+        generating = sum(needs.generating_mb() - least * needs.spare_mb for needs in everyone)
         return max(generating, sum(needs.updating_mb() for needs in everyone))
 
     def spare_mb(self) -> float:
         """Of what is usable, what is left, or is only a larger KV cache than need be."""
-        everyone = [process.needs for process in self.processes if process.needs]
-        generating = sum(needs.generating_mb() - needs.spare_mb for needs in everyone)
-        updating = sum(needs.updating_mb() for needs in everyone)
-        return self.usable_mb - max(generating, updating)
+        return self.usable_mb - self.needed_mb(least=True)
 
     def excess_mb(self) -> float:
         return self.needed_mb() - self.usable_mb

@@ -293,7 +293,8 @@ class Job(abc.ABC):
 
         def begin(folder: Path) -> None:
             start, code = starting_adapter.keep(options, folder), origin.code_of(options)
-            origin.record(folder, self.resolved.recipe, start, use.base_parts, code)
+            known = {"recipe": self.resolved.recipe, "base": use.base_parts}
+            origin.record(folder, start=start, code=code, **known)
             write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
 
         text = to_toml(options, facts)

@@ -131,7 +131,6 @@ def usage(base: str, run: RunHistory, use: Use | None) -> str:
 
 
 def evaluations(run: RunHistory) -> str:
-    """A table of held-out figures before training and after."""
     rows = []
     for label, key in EVALUATED:
         for name in run.sets:

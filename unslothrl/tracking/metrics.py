@@ -2,7 +2,6 @@
 terminal and in a log alike: its steps, how long it will take, and how it ended."""
 
 import contextlib
-import itertools
 import math
 import re
 import time
@@ -68,9 +67,8 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 def buckets(values: Sequence[Any], count: int) -> list[Sequence[Any]]:
     """`values` cut into at most `count` consecutive parts of nearly equal length, none empty."""
-    count = max(0, min(count, len(values)))
-    edges = [i * len(values) // count for i in range(count + 1)] if count else []
-    return [values[a:b] for a, b in itertools.pairwise(edges)]
+    size, count = len(values), min(count, len(values))
+    return [values[i * size // count : (i + 1) * size // count] for i in range(count)]
 
 
 def mean(values: Collection[float]) -> float:
@@ -169,7 +167,6 @@ def step_line(metrics: Row, step: int, total: int, columns: Sequence[Column] = C
 
 
 def evaluation_lines(step: int, metrics: Row) -> list[str]:
-    """An evaluation, one line for each set."""
     lines = []
     for name in eval_sets([metrics]):
         parts = [f"{label} {short(metrics[full])}" for label, key in EVALUATED
@@ -261,7 +258,6 @@ def summary_lines(
 
 
 def times(summary: Mapping[str, Any]) -> str:
-    """The steps, the seconds that they and the evaluations took, and those of the whole run."""
     steps = summary["steps"]
     text = f"{steps} step{'' if steps == 1 else 's'} in {duration(summary['seconds'])}"
     if evaluating := summary.get("eval_seconds"):

@@ -9,13 +9,14 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
 from unslothrl import __version__
+from unslothrl.checkpoints import store
 from unslothrl.embedded import EMBEDDED
 from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
@@ -76,17 +77,11 @@ class Origin:
     code: dict[str, str] = field(default_factory=dict)  # file of the user's -> a hash of it
 
 
-def record(
-    folder: Path,
-    recipe: Mapping[str, Any] | None = None,
-    start: str = "",
-    base: Mapping[str, str] = {},
-    code: Mapping[str, str] = {},
-) -> None:
-    """Writes run.json of a run that begins, with its command as it can be typed again."""
+def record(folder: Path, **known: Any) -> None:
+    """Writes run.json of a run that begins, with its command as it can be typed again; `known` are
+    fields of `Origin`."""
     command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
-    known = None if recipe is None else dict(recipe)
-    write(folder, Origin(command, now(), versions(), [], known, start, dict(base), dict(code)))
+    write(folder, Origin(command, now(), versions(), **known))
 
 
 def code_of(options: Any) -> dict[str, str]:
@@ -124,15 +119,13 @@ def parsed(content: bytes) -> Origin:
     """What a run.json says, of which nobody knows who wrote it; nothing if it is none."""
     try:
         found = redacted_values(json.loads(content))  # those of older versions may have secrets
-        known = {field.name: found[field.name] for field in fields(Origin) if field.name in found}
-        resumes = [Resume(**each) for each in found.get("resumes", [])]
-        return Origin(**known | {"resumes": resumes})
-    except (AttributeError, TypeError, ValueError, RecursionError):
+        known = {name: found[name] for name in Origin.__dataclass_fields__ if name in found}
+        return store.decoded(Origin, known)
+    except (TypeError, ValueError, RecursionError):
         return Origin()
 
 
 def versions() -> dict[str, str]:
-    """Of this package, Python, and the packages that are installed of those that matter."""
     installed = {name: found.version for name in PACKAGES for found in distributions(name=name)}
     return {"unslothrl": __version__, "python": platform.python_version(), **installed}
 

@@ -89,18 +89,13 @@ class Profiler:
         if self.ticks:
             self.armed.discard(self.part_name)
             name = f"{self.process}-{self.part_name}"
-            self.recordings.append(recorded(name, seconds, running))
-
-
-def recorded(name: str, seconds: float, running: Any) -> Recording:
-    """Its table is sorted by the time on the device where one was used, else on the CPU."""
-    events = running.key_averages()
-    on_device = any(event.self_device_time_total for event in events)
-    key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
-    with tempfile.NamedTemporaryFile(suffix=".json.gz") as file:
-        running.export_chrome_trace(file.name)
-        trace = file.read()
-    return Recording(name, seconds, trace, events.table(sort_by=key, row_limit=MOST_OPERATORS))
+            events = running.key_averages()
+            on_device = any(event.self_device_time_total for event in events)
+            key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
+            table = events.table(sort_by=key, row_limit=MOST_OPERATORS)
+            with tempfile.NamedTemporaryFile(suffix=".json.gz") as file:
+                running.export_chrome_trace(file.name)
+                self.recordings.append(Recording(name, seconds, file.read(), table))
 
 
 class Profile:
@@ -147,7 +142,6 @@ class Profile:
 
 
 def parts(first: int, last: int, timings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the steps went: the parts of the loop."""
     names = ("step", *PARTS, "overhead")
     mean = {name: sum(one[f"timing/{name}_s"] for one in timings) / len(timings) for name in names}
     which = f"step {first}" if first == last else f"steps {first} to {last}"

@@ -33,7 +33,6 @@ class Check(NamedTuple):
 
 
 def checks(run: RunHistory) -> list[Check]:
-    """Every check of a run, in the order in which they are shown."""
     return [Check(name, *check(run)) for name, check in ALL.items()]
 
 

@@ -76,7 +76,6 @@ def encoded(text: str) -> bytes:
 
 
 def rollout_rows(groups: Sequence[Group]) -> Iterator[dict[str, Any]]:
-    """One row per candidate, group by group."""
     for group in groups:
         advantages = group.advantages or (0.0,) * len(group.completions)
         for index, completion in enumerate(group.completions):

@@ -247,11 +247,10 @@ class RunFolder:
         self.last_adapter = write_adapter(adapter, parent, self.beside_adapters, earlier)
         return self.last_adapter
 
-    def write_summary(self, summary: Mapping[str, Any]) -> Path:
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Writes summary.json: "status" (finished, interrupted or failed), "steps", ..."""
         text = json.dumps(plain(summary), indent=2, ensure_ascii=False, allow_nan=False)
         write_whole(self.path / SUMMARY, encoded(text) + b"\n")
-        return self.path / SUMMARY
 
     def read_summary(self) -> dict[str, Any]:
         """The content of summary.json, {} while the run goes on. ValueError where it is damaged."""
@@ -308,7 +307,6 @@ def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] |
 
 
 def delete_up_to(folder: RunFolder, step: int) -> None:
-    """Deletes the rollouts of the steps up to `step`, with their tokens."""
     for kind in (ROLLOUTS, TOKENS):
         for earlier in folder.steps_of(kind):
             if earlier <= step:

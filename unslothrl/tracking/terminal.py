@@ -89,7 +89,9 @@ class Terminal:
         columns: Sequence[Column] = COLUMNS,
     ):
         self.console = console or Console(highlight=False, file=cast(TextIO, Output()))
-        self.live_area = can_redraw(self.console) if live is None else live
+        can_redraw = self.console.file.isatty() and not self.console.is_dumb_terminal
+        can_redraw &= not any(name in os.environ for name in NOTEBOOKS)
+        self.live_area = can_redraw if live is None else live
         self.clock, self.started = clock, clock()
         self.first_began: float | None = None  # the first step that this process has done
         self.stepped, self.steps, self.step_number, self.total_steps = 0.0, 0, 0, 0
@@ -302,9 +304,3 @@ class Terminal:
             filled = round(BAR * min(1.0, phase.done / phase.total))
             line.append("━" * filled, "green").append("─" * (BAR - filled), "dim")
         return line
-
-
-def can_redraw(console: Console) -> bool:
-    """Whether the output is a terminal that can move its cursor."""
-    is_screen = console.file.isatty() and not console.is_dumb_terminal
-    return is_screen and not any(name in os.environ for name in NOTEBOOKS)

@@ -33,6 +33,4 @@ def load(name: str) -> Objective:
         if not is_there(path):
             raise UserError(f"learner {plain(name)}: no such file: check the path")
         return read(name, path)
-    if name not in names():
-        raise UserError(f"learner {name!r} is not one of {', '.join(names())}: set --learner grpo")
     return read(name, Path(__path__[0]) / f"{name}.py")

@@ -139,7 +139,6 @@ def about_of(metrics: str, runs: Sequence[RunHistory], known: Mapping[str, str])
 
 
 def chart_of(metric: str) -> str:
-    """The address of a metric's chart in the page."""
     return re.sub(r"[^a-z0-9_]+", "-", metric)
 
 

@@ -100,7 +100,6 @@ def text(value: Any) -> Markup:
 
 
 def of_run(run: RunHistory) -> dict[str, Any]:
-    """What the page of a single run has: figures, and commands."""
     summary, timed = run.summary, run.values("timing/step_s")
     totals = {
         "tokens generated": sum(run.values("rollout/tokens")),
@@ -134,7 +133,6 @@ def of_run(run: RunHistory) -> dict[str, Any]:
 
 
 def of_comparison(runs: Sequence[RunHistory]) -> dict[str, Any]:
-    """What a page of several runs has: a table of them, and their options that differ."""
     columns, *listing = table_of(runs)
     options = {
         name: [run.options.get(name) for run in runs]

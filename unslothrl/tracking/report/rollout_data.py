@@ -153,7 +153,6 @@ def candidate(row: Mapping[str, Any], most: int, most_tokens: int) -> dict[str, 
 
 
 def turn_of(turn: Mapping[str, Any], most: int) -> dict[str, Any]:
-    """A turn with each of its texts cut to `most` characters."""
     calls = turn.get("tool_calls", ())[:MOST_CALLS]  # an older version has none
     return {
         **{key: turn[key] for key in ("reward", "calls", "failed_calls")},

@@ -47,7 +47,6 @@ class Trend:
         return max(self.points, key=lambda point: point[1])
 
     def blanks(self) -> dict[str, Any]:
-        """What a sentence may say of it."""
         (first, last), (at, lowest), (best_at, best) = self.ends, self.lowest, self.highest
         return {
             "set": self.of_set, "steps": len(self.points), "first": n(first), "last": n(last),

@@ -98,7 +98,11 @@ class Trackers:
 
     def start(self, resumed_at: int | None = None) -> None:
         """Begins the run in every tracker, or goes on after a step."""
-        ids = run_ids(self.folder, self.names)
+        path = self.folder / IDS
+        ids = read_object(path) if path.is_file() else {}
+        if new := {name: secrets.token_hex(4) for name in self.names if name not in ids}:
+            ids |= new
+            write_whole(path, json.dumps(ids, indent=1).encode() + b"\n")
         for name in self.names:
             run = TrackedRun(self.folder.name, ids[name], self.folder, self.config, resumed_at)
             self.threads.append(TrackerThread(name, partial(load(name).start, run)))
@@ -156,18 +160,7 @@ class TrackerThread(threading.Thread):
             self.failure = f"{type(error).__name__}: {one_line(error)}"
 
 
-def run_ids(folder: Path, names: Sequence[str]) -> dict[str, str]:
-    """Tracker -> the run's id there, kept in the run's folder for a resume."""
-    path = folder / IDS
-    ids = read_object(path) if path.is_file() else {}
-    new = {name: secrets.token_hex(4) for name in names if name not in ids}
-    if new:
-        write_whole(path, json.dumps(ids | new, indent=1).encode() + b"\n")
-    return ids | new
-
-
 def sample_rows(drawn: Mapping[str, Sequence[Group]]) -> list[dict[str, Any]]:
-    """The first candidate of the first problems of each evaluation set."""
     few = {name: groups[:SAMPLES] for name, groups in drawn.items()}
     rows = [row for row in evaluation_rows(few) if row["candidate"] == 0]
     return [{name: row[name] for name in COLUMNS} for row in rows]
