@@ -95,7 +95,7 @@ def turn_bit(stage: int, model) -> None:
 
 
 def scale(stage: int, factor: float, model) -> None:
-    for number, (_, _, state, _) in enumerate(vllm_split.quantised_in(model)):
+    for number, (_, _, state, _) in enumerate(vllm_split.vllm_internals.quantised_in(model)):
         if vllm_split.own_gpu() == stage and number == 0:
             state.absmax *= factor
 

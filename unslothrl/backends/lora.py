@@ -15,7 +15,7 @@ from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_mode
 
 from unslothrl.backends import logprobs, packing
 from unslothrl.backends.held_adapter import activity_problem, published_problem
-from unslothrl.records import LORA_TARGETS, Sample
+from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
@@ -284,7 +284,7 @@ class LoraBackend:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
         if self.split.fingerprint is not None:
             return self.split.fingerprint
-        return base_model.fingerprint(packed_weights(self.model))
+        return fingerprint_of(self.model)
 
     def to_host(self) -> None:
         """Between updates: frees what the card need not hold until `to_device`."""
@@ -369,20 +369,13 @@ def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
     return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
 
 
-def packed_weights(model: torch.nn.Module) -> Iterator[bytes]:
-    """The packed bytes of every 4-bit linear layer, in the order of `base_model.fingerprint`."""
+def fingerprint_of(model: torch.nn.Module) -> str:
+    """See `base_model.fingerprint`."""
     import bitsandbytes
 
-    linears = {
-        name: module
+    packed = {
+        name: module.weight
         for name, module in model.named_modules()
         if isinstance(module, bitsandbytes.nn.Linear4bit)
     }
-    for name in sorted(linears, key=_layer_order):
-        yield linears[name].weight.detach().cpu().contiguous().numpy().tobytes()
-
-
-def _layer_order(name: str) -> tuple[int, int]:
-    parts = name.removesuffix(".base_layer").split(".")
-    layer = next(int(part) for part in parts if part.isdigit())
-    return layer, LORA_TARGETS.index(parts[-1])
+    return base_model.fingerprint(packed, packed.__getitem__)

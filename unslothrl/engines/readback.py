@@ -31,13 +31,6 @@ LAYER = re.compile(r".*?\.(\d+)\.")  # of a module's name
 NO_ADAPTER = 0  # vLLM's id of a request that has none
 
 
-class LoraState(NamedTuple):
-    """What decides under which adapters vLLM's latest batch was drawn."""
-
-    layout: tuple[int | None, ...]  # the slots' adapters, by vLLM's ids
-    drawn_under: frozenset[int]  # vLLM's ids
-
-
 class Slots:
     """What one vLLM, whose model is in this process, holds in its slots."""
 
@@ -126,13 +119,6 @@ def manager_of(model: Any) -> Any:
     if manager is None or not manager.modules:
         raise AdapterMismatch("vLLM has no layer with a LoRA: set --engine transformers")
     return manager
-
-
-def state_of(manager: Any) -> LoraState:
-    """Of a LoRAModelManager."""
-    mapping = manager._last_mapping
-    under = frozenset() if mapping is None else frozenset(mapping.prompt_mapping)
-    return LoraState(tuple(manager.lora_index_to_id), under)
 
 
 class Held(NamedTuple):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from unslothrl.engines import vllm, vllm_internals
-from unslothrl.engines.readback import LoraState, Slots, manager_of, problem_of, state_of
+from unslothrl.engines.readback import Slots, manager_of, problem_of
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.planning.dividing import BLOCK
 from unslothrl.system.machine import usable_cpus
@@ -95,15 +95,15 @@ class SplitSlots(Slots):
         ]
 
     def current_layout(self) -> Sequence[int | None]:
-        return self.llm.apply_model(lora_state)[0].layout
+        return self.llm.apply_model(lora_state)[0][0]
 
     def check_step(self) -> None:
         """Every so many steps: to ask the workers takes longer than to look."""
         self.steps += 1
         if self.published and self.steps % LOOK_EVERY == 0:
-            for state in self.llm.apply_model(lora_state):
-                self.check_drawn(state.drawn_under)
-                self.check_layout(state.layout)
+            for layout, drawn_under in self.llm.apply_model(lora_state):
+                self.check_drawn(drawn_under)
+                self.check_layout(layout)
 
 
 def watched(method: Callable[..., Any]) -> Any:
@@ -164,7 +164,8 @@ class SplitVllmEngine(vllm.VllmEngine):
         self.wake()
         check_base(self.in_workers(partial(base_problem, self.base, False)))
         self.sleep()
-        return base_model.fingerprint(PackedWeights(self.base).in_order())
+        whole = PackedWeights(self.base)
+        return base_model.fingerprint(whole.files, whole.tensor)
 
     def memory_mb(self) -> float:
         """The largest of the workers' peaks."""
@@ -258,8 +259,11 @@ def lora_problem(id: int, file: PublishedFile, model: Any) -> str | None:
     return problem_of(id, published, model)
 
 
-def lora_state(model: Any) -> LoraState:
-    return state_of(manager_of(model))
+def lora_state(model: Any) -> tuple[list[int | None], set[int]]:
+    """-> (the slots' adapters, those that the latest batch was drawn under), by vLLM's ids."""
+    manager = manager_of(model)
+    mapping = manager._last_mapping
+    return list(manager.lora_index_to_id), set() if mapping is None else set(mapping.prompt_mapping)
 
 
 def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
