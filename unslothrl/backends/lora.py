@@ -97,7 +97,8 @@ class LoraBackend:
             return early.stands_for(states.new_zeros(len(states)).float(), states)
         weight: torch.Tensor = self.value_head.weight
         bias: torch.Tensor = self.value_head.bias
-        if self.split.repeats_gradients:
+        tensors = self.split.tensors
+        if tensors is not None and tensors.rank:  # the first rank has the same gradient
             weight, bias = weight.detach(), bias.detach()
         values = torch.nn.functional.linear(states.float(), weight, bias).squeeze(-1)
         return self._joined(values, places, samples)
@@ -109,9 +110,8 @@ class LoraBackend:
         tokens [sampled tokens], None), sample after sample. Where learners share a row, what is of
         this one's tokens, and its places among all."""
         if self.pack_inputs is None:
-            padded = packing.padded(samples, self.device)
-            states = self.hidden_states(padded.ids)[padded.rows, padded.columns]
-            return states, padded.targets, None
+            ids, places, targets = packing.padded(samples, self.device)
+            return self.hidden_states(ids)[tuple(places)], targets, None
         context = self.split.context
         parts = 1 if context is None else context.count
         pack = packing.packed(samples, self.device, self.shares_prompts, parts)

@@ -32,7 +32,7 @@ class SplitTensors:
         """`model`: a causal model of transformers on the host, without a LoRA, which moves to
         `device`. It can be split: see `planning.dividing`."""
         self.rank, self.count = rank, count
-        self.peers: Peers | None = None
+        self.peers: Peers = None
         for layer in model.model.layers:
             for module in (layer.self_attn, layer.mlp):
                 for name in (*BY_ROWS, *BY_COLUMNS):
