@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
@@ -245,12 +244,6 @@ def everyone(cluster: Cluster) -> list[ActorHandle]:
 
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def loaded(config: Config) -> str:
-    """The learners and actors of a run, for the line that says that they are loaded."""
-    counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
-    return " and ".join(counted(number, noun) for number, noun in counts if number)
 
 
 @dataclass

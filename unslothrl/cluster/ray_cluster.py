@@ -27,7 +27,7 @@ from unslothrl.cluster.handles import (
     Outcome,
     Progress,
     Stage,
-    loaded,
+    counted,
 )
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
@@ -90,7 +90,6 @@ class RayCluster(Cluster):
             on_error.pop_all()
 
     def _connect(self) -> None:
-        """Starts Ray, or joins it."""
         ray, address = self.ray, self.config.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with joining.undisturbed(ray):
@@ -116,7 +115,8 @@ class RayCluster(Cluster):
         if self.nodes is not None:
             self.nodes.prepare(placement)
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
-        self.stage(f"loading {loaded(config)}")
+        counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
+        self.stage(f"loading {' and '.join(counted(*each) for each in counts if each[0])}")
         for plans in placement.rounds():
             for plan in plans:
                 self._launch(plan.name)
