@@ -12,13 +12,14 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unslothrl.dialogue.conversation import Conversation, Extension
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Lost, Message, ToolCall
+from unslothrl.environments.host import Host, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
     MOST_REWARD,
@@ -30,9 +31,6 @@ from unslothrl.records import (
     Turn,
     seed_of,
 )
-
-if TYPE_CHECKING:  # the processes of environments, which a single turn has not
-    from unslothrl.environments.host import Host, Session
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
@@ -81,7 +79,7 @@ async def play(
     task: Task,
     first: Request,
     group_seed: int,
-    host: "Host",
+    host: Host,
     draw: Draw,
     dialogue: TemplateDialogue,
     rules: Rules,
@@ -117,7 +115,7 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: "Session", dialogue: TemplateDialogue, group_seed: int) -> None:
+    async def begin(self, session: Session, dialogue: TemplateDialogue, group_seed: int) -> None:
         task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
@@ -137,7 +135,7 @@ class Course:
             )
         self.most_turns = self.rules.max_turns or opened.get("max_turns") or DEFAULT_TURNS
 
-    async def run(self, session: "Session", draw: Draw) -> None:
+    async def run(self, session: Session, draw: Draw) -> None:
         assert self.talk is not None
         while (room := min(self.first.sampling.max_new_tokens, self.left())) > 0:
             drawn = await draw(self.request(room))

@@ -23,8 +23,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import ray
+
 from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
+from unslothrl.cluster.build import scorer_of
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.files import expanded, write_whole
@@ -81,8 +84,6 @@ def facts(paths: list[str]) -> dict[str, Any]:
 def card(limit: str | None) -> dict[str, Any]:
     """In a process to which Ray has given a GPU: its id, and the GPU that torch finds there. The
     driver's `limit` of a GPU goes before the node's own."""
-    import ray
-
     if limit:
         os.environ[CARD_LIMIT] = limit
     find_gpus.cache_clear()  # Ray may use this process again, with another of the node's GPUs
@@ -101,8 +102,6 @@ def prepare(
     folder of the run's own, and reads the user's files. `session` and `job` are Ray's names of the
     cluster and of the run. UserError where that fails.
     """
-    from unslothrl.cluster.build import scorer_of
-
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
     moved = write(dict(zip(sent, contents, strict=True)), scratch)
     here = renamed(config, lambda path: moved.get(path, path))
