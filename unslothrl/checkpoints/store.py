@@ -57,16 +57,6 @@ class RunState:
     versions: dict[str, str] = field(default_factory=dict)  # of the packages that matter
 
 
-def to_json(state: RunState) -> bytes:
-    """Not-a-number and infinity among the metrics are as Python writes them."""
-    return dumps(state, indent=2)
-
-
-def from_json(text: bytes) -> RunState:
-    """Raises ValueError, TypeError or RecursionError for anything but what `to_json` writes."""
-    return decoded(RunState, json.loads(text))
-
-
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """A group that was drawn ahead (`--max_staleness`), is complete, and was not trained on yet.
@@ -87,12 +77,12 @@ def to_jsonl(groups: Iterable[Ahead]) -> bytes:
 
 
 def from_jsonl(content: bytes) -> tuple[Ahead, ...]:
-    """As `from_json`."""
+    """Raises ValueError, TypeError or RecursionError for anything but what `to_jsonl` writes."""
     return tuple(decoded(Ahead, json.loads(line)) for line in content.splitlines())
 
 
 def dumps(value: Any, indent: int | None = None) -> bytes:
-    """JSON in ASCII; a number of NumPy's becomes a plain one."""
+    """JSON in ASCII; a number of NumPy's becomes a plain one, not-a-number is as Python has it."""
     return json.dumps(value, indent=indent, default=_plain).encode("ascii")
 
 
@@ -280,7 +270,7 @@ class Checkpoints(CheckpointStore):
         temporary.mkdir()
         try:
             (temporary / LEARNER).write_bytes(learner)
-            (temporary / PROGRESS).write_bytes(to_json(state))
+            (temporary / PROGRESS).write_bytes(dumps(state, indent=2))
             if groups:
                 (temporary / AHEAD).write_bytes(to_jsonl(groups))
             return self.seal(temporary, state.step, is_best)
@@ -290,7 +280,7 @@ class Checkpoints(CheckpointStore):
     def read(self, folder: Path, step: int) -> Checkpoint:
         if missing := {LEARNER, PROGRESS} - sums_in(folder).keys():
             raise Damaged(f"{SUMS} does not list {min(missing)}")
-        state = from_json((folder / PROGRESS).read_bytes())
+        state = decoded(RunState, json.loads((folder / PROGRESS).read_bytes()))
         if state.step != step:
             raise Damaged(f"{PROGRESS} is of step {state.step}")
         has_groups = AHEAD in sums_in(folder)

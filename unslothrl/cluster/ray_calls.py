@@ -141,9 +141,6 @@ class Watch:
         """For how long the process has not answered; 0 where it has."""
         return 0.0 if self.ref is None else self.clock.now() - self.asked
 
-    def hangs(self) -> bool:
-        return self.silence_s() > PING_S
-
     def answer_s(self, at: float) -> float:
         """How long answers take at a time: the longest, less the longer ago it is."""
         seconds, when = self.longest

@@ -253,7 +253,7 @@ class RayCluster(Cluster):
         if self.meanwhile is not None:
             self.meanwhile()
         for watch in watches:
-            if watch.ask().hangs():
+            if watch.ask().silence_s() > PING_S:
                 self._hangs(watch.host, f"does not answer (for {PING_S:g} s)")
 
     def _hangs(self, host: Any, reason: str) -> NoReturn:

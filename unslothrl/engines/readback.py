@@ -15,7 +15,6 @@ modules without stacking them has another name from 0.29 on.
 
 import re
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -92,12 +91,14 @@ class Slots:
             self.check_drawn(set(mapping.prompt_mapping))
         self.check_layout(self.manager.lora_index_to_id)
 
-    def check_drawn(self, ids: AbstractSet[int]) -> None:
+    def check_drawn(self, ids: set[int]) -> None:
         """Raises AdapterMismatch where a batch was drawn under others than are loaded."""
         unknown = ids - self.published.keys()
         if unknown:
             newest = max(each.version for each in self.published.values())
-            raise AdapterMismatch.of(newest, requests_under(unknown))
+            under = f"under an adapter that is not loaded (vLLM's id {min(unknown)})"
+            under = "without an adapter" if NO_ADAPTER in unknown else under
+            raise AdapterMismatch.of(newest, f"a request was drawn {under}")
 
     def check_layout(self, layout: Sequence[int | None]) -> None:
         if list(layout) != self.layout:
@@ -105,12 +106,6 @@ class Slots:
             for slot, id in enumerate(layout):
                 if id in self.published and before[slot : slot + 1] != [id]:
                     self._compare(id, self.published[id])
-
-
-def requests_under(ids: AbstractSet[int]) -> str:
-    if NO_ADAPTER in ids:
-        return "a request was drawn without an adapter"
-    return f"a request was drawn under an adapter that is not loaded (vLLM's id {min(ids)})"
 
 
 def manager_of(model: Any) -> Any:

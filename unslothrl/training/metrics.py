@@ -95,12 +95,13 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
     return {
         f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
         f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
-        f"{prefix}/mean_length": mean(
-            sum(completion.version_counts.values())
-            for group in groups
-            for completion in group.completions
-        ),
+        f"{prefix}/mean_length": mean_length(groups),
     }
+
+
+def mean_length(groups: Sequence[Group]) -> float:
+    """Of a completion, in sampled tokens."""
+    return mean(sum(c.version_counts.values()) for group in groups for c in group.completions)
 
 
 def selection_metrics(groups: Sequence[Group]) -> Metrics:

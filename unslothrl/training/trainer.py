@@ -103,7 +103,10 @@ class Trainer:
                 elif self.state.unlogged is not None:  # of the step that was resumed from
                     self.conclude()
                 elif not self.is_done:  # a resumed run may have been killed after its last step
-                    self.train_step()
+                    self.profile.begin(self.state.step + 1, self.total_steps)
+                    metrics = self.step()
+                    self.profile.end(self.state.step, metrics)
+                    self.conclude()
             except ProcessLost as error:
                 self.recover(error)
         self.saving.wait()
@@ -126,13 +129,6 @@ class Trainer:
             self.log(metrics)
             self.mark()
         self.saving.report(is_due=True)
-
-    def train_step(self) -> None:
-        """One step, and what is due after it."""
-        self.profile.begin(self.state.step + 1, self.total_steps)
-        metrics = self.step()
-        self.profile.end(self.state.step, metrics)
-        self.conclude()
 
     def conclude(self) -> None:
         """What is due after a step: its evaluation, and what is written."""
