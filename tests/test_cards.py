@@ -134,7 +134,8 @@ def test_cards_are_found_with_what_is_free(driver, monkeypatch, limit, sizes):
 def test_a_ray_worker_that_is_used_again_looks_for_its_gpu_again(driver, monkeypatch):
     """Ray may give a process another GPU than the one that it had for its last task."""
     context = types.SimpleNamespace(get_accelerator_ids=lambda: {"GPU": ["0"]})
-    monkeypatch.setattr(on_node.ray, "get_runtime_context", lambda: context)
+    ray = types.SimpleNamespace(get_runtime_context=lambda: context)
+    monkeypatch.setitem(sys.modules, "ray", ray)
     driver(LISTED, [RTX_4090], [RTX_3060])
     assert [on_node.card(None)["gpu"]["uuid"] for _ in range(2)] == ["GPU-0", "GPU-1"]
 

@@ -14,7 +14,7 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
 from unslothrl.backends import logprobs, packing
-from unslothrl.backends.held_adapter import activity_problem, published_problem
+from unslothrl.backends.held_adapter import published_problem
 from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.sharding.split import Split
@@ -274,8 +274,7 @@ class LoraBackend:
         where nothing is: tensors, scaling, and which LoRA is active. `is_copy`: see
         `published_problem`."""
         name = POLICY if key is None else version_name(key)
-        problem = published_problem(self.model, name, adapter, is_copy=is_copy)
-        return problem or activity_problem(self.model, POLICY)
+        return published_problem(self.model, name, adapter, POLICY, is_copy=is_copy)
 
     def _fill(self, name: str, adapter: Adapter) -> None:
         set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)

@@ -34,7 +34,6 @@ def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
     """-> an `Actor` with an engine and a base of its own; without a `plan` on the GPU here."""
     plan = plan or actor_alone(config)
     if config.engine != "vllm":
-        limit_card_memory()
         engine: Any = transformers_engine(config, base, peft_backend(config, base), True)
     elif config.gpus_per_actor > 1:  # its workers use the GPUs, this process does not
         from unslothrl.engines import vllm_split

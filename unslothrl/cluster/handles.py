@@ -256,17 +256,14 @@ class Checks:
     learners_generate: bool = False  # so that they have a canary too
     record: Callable[[dict[str, Any]], None] = lambda found: None  # gets what each has found
 
-    def ask_shape(self, cluster: Cluster) -> None:
-        """From now on every process that draws has a canary: see `Engine.canary`."""
-        (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
-
     def check_started(self, cluster: Cluster, note: Callable[[str], None]) -> None:
-        """`ask_shape` and `check_all` of a cluster that has just started. A process that dies or
-        hangs meanwhile is started again, which `note` is called with."""
+        """`check_all` of a cluster that has just started; from now on every process that draws has
+        a canary: see `Engine.canary`. A process that dies or hangs meanwhile is started again,
+        which `note` is called with."""
         starts: Counter[str] = Counter()
         while True:
             try:
-                self.ask_shape(cluster)
+                (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
                 return self.check_all(cluster)
             except ProcessLost as error:
                 starts[error.name] += 1

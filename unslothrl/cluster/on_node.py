@@ -23,8 +23,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import ray
-
 from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
 from unslothrl.cluster.build import scorer_of
@@ -84,6 +82,8 @@ def facts(paths: list[str]) -> dict[str, Any]:
 def card(limit: str | None) -> dict[str, Any]:
     """In a process to which Ray has given a GPU: its id, and the GPU that torch finds there. The
     driver's `limit` of a GPU goes before the node's own."""
+    import ray
+
     if limit:
         os.environ[CARD_LIMIT] = limit
     find_gpus.cache_clear()  # Ray may use this process again, with another of the node's GPUs

@@ -49,7 +49,7 @@ class Slots:
         self.published.pop(id, None)
         self._compare(id, published)
         self.published[id] = published
-        self.layout = list(self.current_layout())
+        self.layout = self.current_layout()
 
     def published_as(self, adapter: Adapter, folder: Path) -> Any:
         """What slots are compared with; it has a `version`."""
@@ -68,8 +68,8 @@ class Slots:
         """What differs in the slot of that id; None where nothing does."""
         return self.llm.apply_model(partial(problem_of, id, published))
 
-    def current_layout(self) -> Sequence[int | None]:
-        return self.manager.lora_index_to_id
+    def current_layout(self) -> list[int | None]:
+        return self.llm.apply_model(lora_state)[0][0]
 
     def compare_all(self) -> None:
         """After the engine has slept."""
@@ -114,6 +114,13 @@ def manager_of(model: Any) -> Any:
     if manager is None or not manager.modules:
         raise AdapterMismatch("vLLM has no layer with a LoRA: set --engine transformers")
     return manager
+
+
+def lora_state(model: Any) -> tuple[list[int | None], set[int]]:
+    """-> (the slots' adapters, those that the latest batch was drawn under), by vLLM's ids."""
+    manager = manager_of(model)
+    mapping = manager._last_mapping
+    return list(manager.lora_index_to_id), set() if mapping is None else set(mapping.prompt_mapping)
 
 
 class Held(NamedTuple):

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 from unslothrl.engines import vllm, vllm_internals
-from unslothrl.engines.readback import Slots, manager_of, problem_of
+from unslothrl.engines.readback import Slots, lora_state, problem_of
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.planning.dividing import BLOCK
 from unslothrl.system.machine import usable_cpus
@@ -93,9 +93,6 @@ class SplitSlots(Slots):
             None if problem is None else f"on GPU {gpu} of {len(problems)}, {problem}"
             for gpu, problem in enumerate(problems)
         ]
-
-    def current_layout(self) -> Sequence[int | None]:
-        return self.llm.apply_model(lora_state)[0][0]
 
     def check_step(self) -> None:
         """Every so many steps: to ask the workers takes longer than to look."""
@@ -257,13 +254,6 @@ def lora_problem(id: int, file: PublishedFile, model: Any) -> str | None:
     except (OSError, ValueError, AdapterDamaged) as error:
         return f"what vLLM reads it from is not what was published ({error})"
     return problem_of(id, published, model)
-
-
-def lora_state(model: Any) -> tuple[list[int | None], set[int]]:
-    """-> (the slots' adapters, those that the latest batch was drawn under), by vLLM's ids."""
-    manager = manager_of(model)
-    mapping = manager._last_mapping
-    return list(manager.lora_index_to_id), set() if mapping is None else set(mapping.prompt_mapping)
 
 
 def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:

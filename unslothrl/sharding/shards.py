@@ -161,7 +161,6 @@ class Shards:
             return
         newest = list(self.here)[1 - RESIDENT :]
         self._keep(newest.__contains__)
-        assert self.peers is not None, "the learners that share this base have not met"
         self.here[unit] = None  # first, so that it is freed whatever comes
         unit.allocate()
         agree(self.peers)
