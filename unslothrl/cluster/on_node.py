@@ -239,7 +239,6 @@ def digest(path: str) -> str:
 
 
 def content(path: str) -> Content:
-    """What is sent."""
     return {name: file.read_bytes() for name, file in files_of(path).items()}
 
 

@@ -173,7 +173,6 @@ class RayCluster(Cluster):
         self.names[self.hosts[name]._actor_id.hex()] = name
 
     def _launch_again(self, names: Sequence[str]) -> None:
-        """Ends processes, and launches others in their place."""
         for name in names:
             self._end(name)
         for name in names:

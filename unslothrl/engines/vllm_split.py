@@ -165,7 +165,6 @@ class SplitVllmEngine(vllm.VllmEngine):
         return base_model.fingerprint(whole.files, whole.tensor)
 
     def memory_mb(self) -> float:
-        """The largest of the workers' peaks."""
         return max(self.in_workers(peak_mb))
 
     def close(self) -> None:

@@ -41,7 +41,6 @@ class Learner:
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
     def _report(self, done: int, tokens: int) -> None:
-        """After each micro-batch."""
         self.progress.set(done, tokens)
         self.profiler.tick()
 

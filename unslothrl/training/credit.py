@@ -110,7 +110,8 @@ def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
     """beta k of each token, [tokens], float64; zero where the KL is not in the reward."""
     if objective.kl != "reward":
         return np.zeros(sample.tokens)
-    assert sample.logprobs is not None and sample.reference is not None
+    if sample.logprobs is None or sample.reference is None:
+        raise ValueError("KL in the reward needs the reference's log-probabilities")
     difference = sample.logprobs - sample.reference
     estimate = ESTIMATORS[objective.kl_estimator](difference.astype(np.float64))
     return objective.kl_coefficient * estimate
@@ -169,7 +170,8 @@ def _with_gae(
     token's penalty."""
     estimates = []
     for sample, total in zip(samples, totals, strict=True):
-        assert sample.values is not None
+        if sample.values is None:
+            raise ValueError("generalised advantage estimation needs the critic's values")
         rewards = np.zeros(sample.tokens)
         rewards[-1:] = total
         rewards = rewards - kl_penalty(sample, objective)
