@@ -66,14 +66,11 @@ class Ahead:
     attempt: int  # how often it was too old before
     group: Group
 
-    def of(self, task: Task) -> Group:
-        """The group of that task, which is the one of before."""
-        return replace(self.group, task=task)
-
 
 def to_jsonl(groups: Iterable[Ahead]) -> bytes:
     """A line for each group: tokens, log-probabilities to the last bit, versions and rewards."""
-    return b"".join(dumps(replace(each, group=each.of(UNKNOWN))) + b"\n" for each in groups)
+    rows = [replace(each, group=replace(each.group, task=UNKNOWN)) for each in groups]
+    return b"".join(dumps(row) + b"\n" for row in rows)
 
 
 def from_jsonl(content: bytes) -> tuple[Ahead, ...]:
@@ -129,11 +126,8 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
     raise ValueError(f"{name} is not what it must be")
 
 
-@functools.cache
-def fields_of(kind: Any) -> dict[str, Any]:
-    """Field -> its type."""
-    hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+fields_of: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""Field -> its type."""
 
 
 def _items(kind: Any, values: list[Any], name: str) -> list[Any]:
