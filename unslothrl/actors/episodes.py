@@ -8,7 +8,6 @@ the episode follows the newest (`--partial_rollouts`).
 
 import contextlib
 import json
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from unslothrl.records import (
     Turn,
     seed_of,
 )
+from unslothrl.tracking.rows import plain
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
@@ -120,7 +120,7 @@ class Course:
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
-            "extra": finite(task.extra), "read": finite(task.read),
+            "extra": plain(task.extra), "read": plain(task.read),
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
@@ -255,15 +255,6 @@ def of_the_environment(gave_texts: bool = True) -> Iterator[None]:
             raise Lost(str(error)) from None
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise Lost(f"what it says cannot be read ({said:.200})") from error
-
-
-def finite(value: Any) -> Any:
-    """A row's value with None for what JSON lacks: pandas writes NaN where a cell is empty."""
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def of_one_prompt(played: list[Played]) -> list[Played]:
