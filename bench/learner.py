@@ -106,7 +106,7 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
     if mode == "padded, sorted":
         order.sort(key=lambda i: len(samples[i].completion_ids))
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
-    if backend.packs:
+    if backend.pack_inputs is not None:
         parts = backend.micro_batches(samples, CONTEXTS, LONGEST)
     on_card, before, seconds = torch.cuda.is_available(), peak_mb(), []
     if on_card:

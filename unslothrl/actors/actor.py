@@ -66,7 +66,9 @@ class Actor:
         if self.host is not None:
             self.host.start()
         self.scoring = BackgroundScoring(
-            self.score, at_the_end=self.scorer.takes_all and not overlaps, notify=self._wake
+            self.score,
+            at_the_end=self.scorer.takes_all and not overlaps,
+            notify=lambda: self.loop.call_soon_threadsafe(self.moved.set),
         )
         self.progress = ProgressMeter()
         self.profiler = Profiler(name)
@@ -210,10 +212,6 @@ class Actor:
         self.engine_steps += 1
         self.engine_s += time.perf_counter() - started
         self.profiler.tick()
-
-    def _wake(self) -> None:
-        """From the thread that scores: a group is there, or an error."""
-        self.loop.call_soon_threadsafe(self.moved.set)
 
     def _raise_error(self) -> None:
         if self.error is not None:

@@ -55,10 +55,6 @@ class LoraBackend:
     value_head: torch.nn.Linear | None = field(default=None, init=False)
     score_head: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
-    @property
-    def packs(self) -> bool:
-        return self.pack_inputs is not None
-
     def micro_batches(
         self, samples: Sequence[Sample], sequences: int, context: int
     ) -> list[list[int]]:
@@ -67,7 +63,7 @@ class LoraBackend:
         Padded, `sequences` of like length; packed, as many as fit into the tokens of `sequences`
         whole contexts of `context` tokens.
         """
-        if self.packs:
+        if self.pack_inputs is not None:
             return packing.packs(samples, sequences * context, self.shares_prompts)
         return packing.by_length(samples, sequences)
 

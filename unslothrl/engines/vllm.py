@@ -8,7 +8,7 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,11 @@ class VllmEngine:
     What vLLM holds in its slots is read back and compared with what was published: see `readback`.
     """
 
+    slots_of: type[Slots] = Slots
+
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
         self.llm, self.takes_turns = llm, takes_turns
+        self.slots = self.slots_of(llm)
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
@@ -101,10 +104,6 @@ class VllmEngine:
         self.internal_ids: dict[str, str] = {}  # vLLM's, of what is in flight
         self.sampled_tokens = 0  # of what vLLM has finished
         self.sleep()
-
-    @cached_property
-    def slots(self) -> Slots:
-        return Slots(self.llm)
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()

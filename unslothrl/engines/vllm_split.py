@@ -17,7 +17,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +117,13 @@ def watched(method: Callable[..., Any]) -> Any:
 class SplitVllmEngine(vllm.VllmEngine):
     """See `VllmEngine`. Raises ProcessLost where a worker has died: none can be replaced alone."""
 
+    slots_of = SplitSlots
+
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
         self.llm, self.base = llm, base
         check_base(self.in_workers(partial(base_problem, base, True)))
         self.last_layers = tuple(sorted(set(self.in_workers(last_layer))))
         super().__init__(llm, base, takes_turns)  # which sleeps
-
-    @cached_property
-    def slots(self) -> Slots:
-        return SplitSlots(self.llm)
 
     def in_workers(self, function: Callable[[Any], Any]) -> list[Any]:
         """What a function, which gets a worker's part of the model, returns in each."""
