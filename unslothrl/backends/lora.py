@@ -240,9 +240,9 @@ class LoraBackend:
         """The LoRA as it is now, as an immutable version in bfloat16."""
         return pack_adapter(self.model, version, self.name)
 
-    def restore_adapter(self, adapter: Adapter) -> None:
-        """Puts a published version's weights into the LoRA, in place."""
-        self._fill(POLICY, adapter)
+    def restore_adapter(self, adapter: Adapter, name: str = POLICY) -> None:
+        """Puts a published version's weights into a LoRA, in place."""
+        set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
 
     def keep_version(self, key: int, adapter: Adapter) -> None:
         """Holds an older policy version beside the weights as they are, to generate with, until
@@ -251,7 +251,7 @@ class LoraBackend:
         name = version_name(key)
         with torch.random.fork_rng():  # what is drawn here is overwritten
             self.model.add_adapter(name, LoraConfig(**{**shape, "lora_dropout": 0.0}))
-        self._fill(name, adapter)
+        self.restore_adapter(adapter, name)
         self.model.base_model.set_adapter(POLICY)
 
     def version(self, key: int) -> contextlib.AbstractContextManager[None]:
@@ -271,9 +271,6 @@ class LoraBackend:
         `published_problem`."""
         name = POLICY if key is None else version_name(key)
         return published_problem(self.model, name, adapter, POLICY, is_copy=is_copy)
-
-    def _fill(self, name: str, adapter: Adapter) -> None:
-        set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
 
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""

@@ -109,7 +109,6 @@ class Shards:
     ):
         """`model`: a causal model of transformers on the host, which moves to `device`; `leaves`:
         its parts are there between `to_device` and `to_host` alone."""
-        self.rank, self.count, self.device = rank, count, device
         self.peers: Peers = None
         self.gathers = self.received = self.most_whole = 0  # received: bytes, with this rank's own
         self.here: dict[Unit, None] = {}  # whole, or about to be; the oldest first
@@ -124,9 +123,12 @@ class Shards:
             self.order.append(units[id(owners[0][0])])
             module.register_forward_pre_hook(self._before(position))
             module.register_forward_hook(self._after(position))
-        self._move_the_rest(
-            model, {id(weight) for each in modules for weight, _ in weights_of(each)}
-        )
+        moved = {id(weight) for each in modules for weight, _ in weights_of(each)}
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            if id(tensor) not in moved:  # norms and biases, whole in every rank
+                tensor.data = tensor.data.to(device)
+            elif (state := getattr(tensor, "quant_state", None)) is not None:
+                state.to(device)  # what is small of the scales
 
     @property
     def units(self) -> Iterable[Unit]:
@@ -202,14 +204,6 @@ class Shards:
                 states.register_hook(lambda gradient: self.need(position, -1))
 
         return hook
-
-    def _move_the_rest(self, model: Any, moved: set[int]) -> None:
-        """What every rank keeps whole: norms, biases, and what is small of the scales."""
-        for tensor in itertools.chain(model.parameters(), model.buffers()):
-            if id(tensor) not in moved:
-                tensor.data = tensor.data.to(self.device)
-            elif (state := getattr(tensor, "quant_state", None)) is not None:
-                state.to(self.device)
 
 
 def weights_of(module: torch.nn.Module) -> Iterator[tuple[Any, str]]:
