@@ -34,10 +34,11 @@ from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
 from unslothrl.cluster.ray_calls import (
     FORGET_S,
     PING_S,
+    THREADS,
+    RayHost,
     RayTransport,
     Watch,
     result_of,
-    watched_host,
 )
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
@@ -162,13 +163,13 @@ class RayCluster(Cluster):
             start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
-            concurrency_groups={"watch": 1, "fetch": 1},
+            concurrency_groups=THREADS,
             runtime_env={
                 "env_vars": {**start.environment, variables.PROCESS: name},
                 **joining.own_python(),
             },
             scheduling_strategy=start.strategy,
-        )(watched_host())
+        )(RayHost)
         self.hosts[name] = remote.remote(self.builders[plan.kind], start.config, start.base, plan)
         self.names[self.hosts[name]._actor_id.hex()] = name
 
