@@ -13,7 +13,6 @@ measures a 4-bit base instead, on a card under both backends and by the driver's
 """
 
 import argparse
-import dataclasses
 import json
 import random
 import subprocess
@@ -107,7 +106,7 @@ def train(mode: str, model: str | None = None, kind: str = "peft") -> dict[str, 
     if mode == "padded, sorted":
         order.sort(key=lambda i: len(samples[i].completion_ids))
     parts = [order[i : i + TOGETHER] for i in range(0, SEQUENCES, TOGETHER)]
-    if backend.packs:
+    if backend.pack_inputs is not None:
         parts = backend.micro_batches(samples, CONTEXTS, LONGEST)
     on_card, before, seconds = torch.cuda.is_available(), peak_mb(), []
     if on_card:
@@ -138,9 +137,8 @@ def pad_to_the_longest() -> None:
     as_they_are = packing.padded
 
     def padded(samples, device):
-        batch = as_they_are(samples, device)
-        wide = torch.nn.functional.pad(batch.ids, (0, LONGEST - batch.ids.shape[1]))
-        return dataclasses.replace(batch, ids=wide)
+        ids, *rest = as_they_are(samples, device)
+        return torch.nn.functional.pad(ids, (0, LONGEST - ids.shape[1])), *rest
 
     packing.padded = padded
 

@@ -129,7 +129,7 @@ def bare(engine, drawn, seed) -> list[tuple[int, ...]]:
     outputs = engine.llm.generate(
         [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
         [engine.sampling_params(request) for request in requests],
-        lora_request=engine.loaded[engine.newest].request,
+        lora_request=engine.loaded[engine.newest],
         use_tqdm=False,
     )
     return [tuple(output.outputs[0].token_ids) for output in outputs]

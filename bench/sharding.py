@@ -187,7 +187,7 @@ def work(rank, world_size, address, stores, base, sequences: int = 4):
         planned = forecast.shards_bytes(shape_of(str(base)), world_size, count) / MB
         found |= {
             "part, MB": shards.part_bytes / MB,
-            "two units, MB": 2 * shards.largest_unit_bytes / MB,
+            "two units, MB": 2 * max(len(unit.whole) for unit in shards.order) / MB,
         }
         found |= {"received, MB": received, "planned, MB": planned, "gathers": shards.gathers}
     learner.close()

@@ -142,7 +142,7 @@ def test_versions(check, engine, load):
         assert list(engine.backend.model.peft_config) == ["default"]
     else:
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        assert [*engine.files.folder.iterdir()] == [engine.loaded[engine.newest].files]
+        assert [*engine.files.folder.iterdir()] == [Path(engine.loaded[engine.newest].lora_path)]
 
 
 def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, backend):
@@ -152,7 +152,7 @@ def test_vllm_changes_nothing_in_the_files_that_others_read_too(vllm_engine, bac
     assert config["lora_alpha"] != config["r"]
     vllm_engine.load(adapter)
     generate(vllm_engine, requests(1))
-    folder = vllm_engine.loaded[vllm_engine.newest].files
+    folder = Path(vllm_engine.loaded[vllm_engine.newest].lora_path)
     assert (folder / WEIGHTS_FILE).read_bytes() == adapter.weights
     assert (folder / CONFIG_FILE).read_text() == adapter.config
 

@@ -183,10 +183,10 @@ def test_logits_are_those_of_peft_under_each_of_two_versions(engine, llm, base, 
     from transformers import AutoModelForCausalLM
 
     engine.load(adapter(1))
-    first = engine.loaded[engine.newest].request
+    first = engine.loaded[engine.newest]
     engine.add(REQUESTS[0])  # keeps it loaded
     engine.load(adapter(2, LESS))
-    second = engine.loaded[engine.newest].request
+    second = engine.loaded[engine.newest]
     found = llm.logits(PROMPTS, [first, second, second])
     without = llm.logits(PROMPTS, [None] * 3)
     assert [tuple(one.completion.versions) for one in drain(engine).values()] == [(1, 1, 1)]

@@ -52,7 +52,7 @@ def test_who_has_a_canary():
         processes, everyone = started()
         checks.check_all(processes)
         assert [each.calls.count("canary") for each in everyone] == [0, 0, 0]
-        checks.ask_shape(processes)
+        (checks.shape,) = processes.gather([processes.learners[0].adapter_shape()])
         checks.check_all(processes)
         assert [each.calls.count("canary") for each in everyone] == expected
         checks.check_all(processes, processes.actors[1:])  # that was started again

@@ -108,7 +108,7 @@ def on_files(engine, monkeypatch, change) -> None:
 
 
 def newest_folder(engine) -> Path:
-    return Path(engine.loaded[engine.newest].request.lora_path)
+    return Path(engine.loaded[engine.newest].lora_path)
 
 
 def in_files(change):

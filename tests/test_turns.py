@@ -86,11 +86,11 @@ def test_rows_and_targets_by_hand():
     assert pack.rows.tolist() == [2, 3, 4, 9, 10]
     assert pack.targets.tolist() == [30, 31, 32, 50, 51]
     assert pack.ids[0, :12].tolist() == [20, 21, 22, *sum(TURNS, ())]
-    batch = packing.padded([*others(), of_turns()], cpu)
-    assert batch.ids.shape == (3, 12)
-    assert batch.rows.tolist() == [0] * 4 + [1] + [2] * 5
-    assert batch.columns.tolist() == [2, 3, 4, 5, 1, 2, 3, 4, 9, 10]
-    assert batch.targets.tolist() == [60, 61, 62, 63, 70, 30, 31, 32, 50, 51]
+    ids, (rows, columns), targets = packing.padded([*others(), of_turns()], cpu)
+    assert ids.shape == (3, 12)
+    assert rows.tolist() == [0] * 4 + [1] + [2] * 5
+    assert columns.tolist() == [2, 3, 4, 5, 1, 2, 3, 4, 9, 10]
+    assert targets.tolist() == [60, 61, 62, 63, 70, 30, 31, 32, 50, 51]
 
 
 def test_the_learner_counts_sampled_tokens(bases, make_backend):

@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -158,7 +159,7 @@ def test_many_loads_leave_nothing(engine, adapters):
     assert grown < 50, f"{grown:.0f} MB in {loads} loads of {len(adapters[0].weights)} bytes"
     if isinstance(engine, VllmEngine):
         assert engine.llm.llm_engine.list_loras() == {engine.newest}
-        assert [*engine.files.folder.iterdir()] == [engine.loaded[engine.newest].files]
+        assert [*engine.files.folder.iterdir()] == [Path(engine.loaded[engine.newest].lora_path)]
         assert not engine.internal_ids and not engine.llm.llm_engine.has_unfinished_requests()
     else:
         assert list(engine.backend.model.peft_config) == ["default"]

@@ -5,21 +5,19 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, Result, Work, group_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
+from unslothrl.environments.host import Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import Assignment, Completion, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
-
-if TYPE_CHECKING:
-    from unslothrl.environments.host import Setup
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin
@@ -52,7 +50,7 @@ class Actor:
         engine: Engine,
         tokenizer,
         scorer: Scorer | None = None,
-        environment: "Setup | None" = None,
+        environment: Setup | None = None,
         rules: Rules | None = None,
         follows_newest: bool = False,
         overlaps: bool = False,
@@ -68,7 +66,9 @@ class Actor:
         if self.host is not None:
             self.host.start()
         self.scoring = BackgroundScoring(
-            self.score, at_the_end=self.scorer.takes_all and not overlaps, notify=self._wake
+            self.score,
+            at_the_end=self.scorer.takes_all and not overlaps,
+            notify=lambda: self.loop.call_soon_threadsafe(self.moved.set),
         )
         self.progress = ProgressMeter()
         self.profiler = Profiler(name)
@@ -212,10 +212,6 @@ class Actor:
         self.engine_steps += 1
         self.engine_s += time.perf_counter() - started
         self.profiler.tick()
-
-    def _wake(self) -> None:
-        """From the thread that scores: a group is there, or an error."""
-        self.loop.call_soon_threadsafe(self.moved.set)
 
     def _raise_error(self) -> None:
         if self.error is not None:

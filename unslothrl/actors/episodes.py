@@ -8,17 +8,17 @@ the episode follows the newest (`--partial_rollouts`).
 
 import contextlib
 import json
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from unslothrl.dialogue.conversation import Conversation, Extension
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Lost, Message, ToolCall
+from unslothrl.environments.host import Host, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
     MOST_REWARD,
@@ -30,9 +30,7 @@ from unslothrl.records import (
     Turn,
     seed_of,
 )
-
-if TYPE_CHECKING:  # the processes of environments, which a single turn has not
-    from unslothrl.environments.host import Host, Session
+from unslothrl.tracking.rows import plain
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
@@ -81,7 +79,7 @@ async def play(
     task: Task,
     first: Request,
     group_seed: int,
-    host: "Host",
+    host: Host,
     draw: Draw,
     dialogue: TemplateDialogue,
     rules: Rules,
@@ -117,12 +115,12 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: "Session", dialogue: TemplateDialogue, group_seed: int) -> None:
+    async def begin(self, session: Session, dialogue: TemplateDialogue, group_seed: int) -> None:
         task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
             "messages": [{"role": role, "content": text} for role, text in task.messages],
-            "extra": finite(task.extra), "read": finite(task.read),
+            "extra": plain(task.extra), "read": plain(task.read),
         }  # fmt: skip
         opened = await session.call("reset", task=given, seed=group_seed)
         gave_prompt = opened.get("prompt") is not None or bool(opened.get("more"))
@@ -137,7 +135,7 @@ class Course:
             )
         self.most_turns = self.rules.max_turns or opened.get("max_turns") or DEFAULT_TURNS
 
-    async def run(self, session: "Session", draw: Draw) -> None:
+    async def run(self, session: Session, draw: Draw) -> None:
         assert self.talk is not None
         while (room := min(self.first.sampling.max_new_tokens, self.left())) > 0:
             drawn = await draw(self.request(room))
@@ -257,15 +255,6 @@ def of_the_environment(gave_texts: bool = True) -> Iterator[None]:
             raise Lost(str(error)) from None
         said = " ".join(f"{type(error).__name__}: {error}".split())
         raise Lost(f"what it says cannot be read ({said:.200})") from error
-
-
-def finite(value: Any) -> Any:
-    """A row's value with None for what JSON lacks: pandas writes NaN where a cell is empty."""
-    if isinstance(value, dict):
-        return {key: finite(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def of_one_prompt(played: list[Played]) -> list[Played]:

@@ -27,7 +27,7 @@ class BackgroundScoring:
         self,
         score: Callable[[Sequence[Work]], list[Result]],
         at_the_end: bool,
-        notify: Callable[[], None] = lambda: None,
+        notify: Callable[[], object] = lambda: None,
     ):
         """`notify` is called from the thread when there is something to take, or an error."""
         self.score, self.at_the_end, self.notify = score, at_the_end, notify

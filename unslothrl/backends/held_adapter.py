@@ -9,8 +9,11 @@ from unslothrl.weights.adapter import Adapter
 from unslothrl.weights.published import Published, described, is_equal
 
 
-def published_problem(model: Any, name: str, adapter: Adapter, *, is_copy: bool) -> str | None:
-    """What of the LoRA `name` of a PeftModel differs from `adapter` first, None where nothing does.
+def published_problem(
+    model: Any, name: str, adapter: Adapter, active: str, *, is_copy: bool
+) -> str | None:
+    """What of the LoRA `name` of a PeftModel differs from `adapter` first, or where another one
+    than `active` is computed with; None where nothing is wrong.
 
     A copy was made from what was published, and equals it cast to its own dtype. What is trained
     was published from here: cast as it was published, it equals that.
@@ -22,6 +25,8 @@ def published_problem(model: Any, name: str, adapter: Adapter, *, is_copy: bool)
             continue
         if problem := _state_problem(path, layer, name, published.scaling):
             return problem
+        if list(layer.active_adapters) != [active]:
+            return f"{path} computes with the LoRA {', '.join(layer.active_adapters) or 'of none'}"
         for kind in ("lora_A", "lora_B"):
             expected = tensors.pop(f"{path}.{kind}.weight", None)
             if expected is None:
@@ -48,12 +53,4 @@ def _state_problem(path: str, layer: Any, name: str, scaling: float) -> str | No
         return f"{path} is merged into the base"
     if layer.disable_adapters:
         return f"{path} has its LoRA switched off"
-    return None
-
-
-def activity_problem(model: Any, name: str) -> str | None:
-    """The first layer under which `name` is not the only active LoRA, None where there is none."""
-    for path, layer in model.named_modules():
-        if isinstance(layer, LoraLayer) and list(layer.active_adapters) != [name]:
-            return f"{path} computes with the LoRA {', '.join(layer.active_adapters) or 'of none'}"
     return None

@@ -38,7 +38,9 @@ class Head:
         return cls(model.get_output_embeddings(), scale, cap)
 
     def __call__(self, states: torch.Tensor) -> torch.Tensor:
-        is_exact = states.is_cuda and self.is_plain and states.dtype != torch.float32
+        # its weights are as they are, not quantised and not wrapped
+        is_plain = isinstance(self.layer, torch.nn.Linear) and self.layer.weight.is_floating_point()
+        is_exact = states.is_cuda and is_plain and states.dtype != torch.float32
         if is_exact:
             # the layer is not called, and fetches its weight in a hook where it is sharded
             for hook in self.layer._forward_pre_hooks.values():
@@ -46,11 +48,6 @@ class Head:
         logits = float32_logits(self.layer, states) if is_exact else self.layer(states)
         logits = logits if self.scale == 1.0 else logits * self.scale
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether its weights are as they are, not quantised and not wrapped."""
-        return isinstance(self.layer, torch.nn.Linear) and self.layer.weight.is_floating_point()
 
 
 def token_logprobs(

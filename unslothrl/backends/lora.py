@@ -14,8 +14,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
 
 from unslothrl.backends import logprobs, packing
-from unslothrl.backends.held_adapter import activity_problem, published_problem
-from unslothrl.records import LORA_TARGETS, Sample
+from unslothrl.backends.held_adapter import published_problem
+from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
@@ -55,10 +55,6 @@ class LoraBackend:
     value_head: torch.nn.Linear | None = field(default=None, init=False)
     score_head: dict[str, torch.Tensor] = field(default_factory=dict, init=False)
 
-    @property
-    def packs(self) -> bool:
-        return self.pack_inputs is not None
-
     def micro_batches(
         self, samples: Sequence[Sample], sequences: int, context: int
     ) -> list[list[int]]:
@@ -67,7 +63,7 @@ class LoraBackend:
         Padded, `sequences` of like length; packed, as many as fit into the tokens of `sequences`
         whole contexts of `context` tokens.
         """
-        if self.packs:
+        if self.pack_inputs is not None:
             return packing.packs(samples, sequences * context, self.shares_prompts)
         return packing.by_length(samples, sequences)
 
@@ -97,7 +93,8 @@ class LoraBackend:
             return early.stands_for(states.new_zeros(len(states)).float(), states)
         weight: torch.Tensor = self.value_head.weight
         bias: torch.Tensor = self.value_head.bias
-        if self.split.repeats_gradients:
+        tensors = self.split.tensors
+        if tensors is not None and tensors.rank:  # the first rank has the same gradient
             weight, bias = weight.detach(), bias.detach()
         values = torch.nn.functional.linear(states.float(), weight, bias).squeeze(-1)
         return self._joined(values, places, samples)
@@ -109,9 +106,8 @@ class LoraBackend:
         tokens [sampled tokens], None), sample after sample. Where learners share a row, what is of
         this one's tokens, and its places among all."""
         if self.pack_inputs is None:
-            padded = packing.padded(samples, self.device)
-            states = self.hidden_states(padded.ids)[padded.rows, padded.columns]
-            return states, padded.targets, None
+            ids, places, targets = packing.padded(samples, self.device)
+            return self.hidden_states(ids)[tuple(places)], targets, None
         context = self.split.context
         parts = 1 if context is None else context.count
         pack = packing.packed(samples, self.device, self.shares_prompts, parts)
@@ -244,9 +240,9 @@ class LoraBackend:
         """The LoRA as it is now, as an immutable version in bfloat16."""
         return pack_adapter(self.model, version, self.name)
 
-    def restore_adapter(self, adapter: Adapter) -> None:
-        """Puts a published version's weights into the LoRA, in place."""
-        self._fill(POLICY, adapter)
+    def restore_adapter(self, adapter: Adapter, name: str = POLICY) -> None:
+        """Puts a published version's weights into a LoRA, in place."""
+        set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
 
     def keep_version(self, key: int, adapter: Adapter) -> None:
         """Holds an older policy version beside the weights as they are, to generate with, until
@@ -255,7 +251,7 @@ class LoraBackend:
         name = version_name(key)
         with torch.random.fork_rng():  # what is drawn here is overwritten
             self.model.add_adapter(name, LoraConfig(**{**shape, "lora_dropout": 0.0}))
-        self._fill(name, adapter)
+        self.restore_adapter(adapter, name)
         self.model.base_model.set_adapter(POLICY)
 
     def version(self, key: int) -> contextlib.AbstractContextManager[None]:
@@ -274,17 +270,13 @@ class LoraBackend:
         where nothing is: tensors, scaling, and which LoRA is active. `is_copy`: see
         `published_problem`."""
         name = POLICY if key is None else version_name(key)
-        problem = published_problem(self.model, name, adapter, is_copy=is_copy)
-        return problem or activity_problem(self.model, POLICY)
-
-    def _fill(self, name: str, adapter: Adapter) -> None:
-        set_peft_model_state_dict(self.model, Published(adapter).tensors, adapter_name=name)
+        return published_problem(self.model, name, adapter, POLICY, is_copy=is_copy)
 
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
         if self.split.fingerprint is not None:
             return self.split.fingerprint
-        return base_model.fingerprint(packed_weights(self.model))
+        return fingerprint_of(self.model)
 
     def to_host(self) -> None:
         """Between updates: frees what the card need not hold until `to_device`."""
@@ -369,20 +361,13 @@ def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
     return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
 
 
-def packed_weights(model: torch.nn.Module) -> Iterator[bytes]:
-    """The packed bytes of every 4-bit linear layer, in the order of `base_model.fingerprint`."""
+def fingerprint_of(model: torch.nn.Module) -> str:
+    """See `base_model.fingerprint`."""
     import bitsandbytes
 
-    linears = {
-        name: module
+    packed = {
+        name: module.weight
         for name, module in model.named_modules()
         if isinstance(module, bitsandbytes.nn.Linear4bit)
     }
-    for name in sorted(linears, key=_layer_order):
-        yield linears[name].weight.detach().cpu().contiguous().numpy().tobytes()
-
-
-def _layer_order(name: str) -> tuple[int, int]:
-    parts = name.removesuffix(".base_layer").split(".")
-    layer = next(int(part) for part in parts if part.isdigit())
-    return layer, LORA_TARGETS.index(parts[-1])
+    return base_model.fingerprint(packed, packed.__getitem__)

@@ -53,16 +53,6 @@ class Pack:
     targets: torch.Tensor  # [sampled tokens], in the order of the samples
 
 
-@dataclass(frozen=True)
-class Padded:
-    """Each sample in a row of its own, filled up on the right, which no real token sees."""
-
-    ids: torch.Tensor  # [samples, longest]
-    rows: torch.Tensor  # [sampled tokens] -> the row and column of the output that predicts it
-    columns: torch.Tensor  # [sampled tokens]
-    targets: torch.Tensor  # [sampled tokens], in the order of the samples
-
-
 def is_plain(config: Any) -> bool:
     """Whether every layer of a model is full attention to all that came before, without a window or
     a cap: then packs are exact. The state of linear attention and of a convolution runs on from one
@@ -123,7 +113,12 @@ def packed(
     )
 
 
-def padded(samples: Sequence[Sample], device: torch.device) -> Padded:
+def padded(
+    samples: Sequence[Sample], device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Each sample in a row of its own, filled up on the right, which no real token sees. -> (ids
+    [samples, longest]; [2, sampled tokens] row and column of the output that predicts each; these
+    tokens [sampled tokens], sample after sample)."""
     width = max(len(sample.prompt_ids) + len(sample.completion_ids) for sample in samples)
     ids = [(*sample.prompt_ids, *sample.completion_ids.tolist()) for sample in samples]
     before = [
@@ -131,9 +126,9 @@ def padded(samples: Sequence[Sample], device: torch.device) -> Padded:
         for row, sample in enumerate(samples)
         for column in sampled_of(sample, range(len(sample.prompt_ids) - 1, len(ids[row]) - 1))
     ]
-    rows, columns = torch.tensor(before, dtype=torch.long, device=device).reshape(-1, 2).T
+    places = torch.tensor(before, dtype=torch.long, device=device).reshape(-1, 2).T
     filled = [row + (0,) * (width - len(row)) for row in ids]
-    return Padded(torch.tensor(filled, device=device), rows, columns, targets_of(samples, device))
+    return torch.tensor(filled, device=device), places, targets_of(samples, device)
 
 
 def sampled_of(sample: Sample, values: Sequence[int]) -> list[int]:

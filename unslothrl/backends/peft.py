@@ -9,12 +9,12 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import packing
-from unslothrl.backends.lora import REFERENCE, LoraBackend, packed_weights
+from unslothrl.backends.lora import REFERENCE, LoraBackend, fingerprint_of
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.sharding.split import Rank, Split
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import base_model, coverage
+from unslothrl.weights import coverage
 from unslothrl.weights.base_model import read_config
 
 # What a base's own configuration may ask for, and the sampler does not have.
@@ -53,7 +53,7 @@ def load(
             raise UserError(
                 f"context_parallel: not all layers of {base} are plain attention: leave it out"
             )
-        fingerprint = base_model.fingerprint(packed_weights(plain))
+        fingerprint = fingerprint_of(plain)
         leaves = offload == "model"
         split = Split.of(plain, ranks, device, fingerprint, packing.attend, leaves)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))

@@ -199,7 +199,14 @@ def load_base(
     coverage.check(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
-        check_context(llm.llm_engine.model_config.max_model_len, context)
+        # Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence.
+        available = llm.llm_engine.model_config.max_model_len
+        if available < context:
+            raise UserError(
+                f"learner_gpu_usage leaves the learner's engine a context of {available} tokens, "
+                f"the run needs {context}: set a larger --learner_gpu_usage, or "
+                "--learner_chunk_size 0 and let the actors generate"
+            )
         memory.limit_card_memory(unmapped_asleep_mb())
     return model, llm
 
@@ -302,13 +309,3 @@ def unmapped_asleep_mb() -> float:
     pool = CuMemAllocator.instance
     held = pool.pointer_to_data.values() if pool is not None else ()
     return sum(data.handle[1] for data in held if data.tag != "weights") / 2**20
-
-
-def check_context(available: int, wanted: int) -> None:
-    """Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence."""
-    if available < wanted:
-        raise UserError(
-            f"learner_gpu_usage leaves the learner's engine a context of {available} tokens, the "
-            f"run needs {wanted}: set a larger --learner_gpu_usage, or --learner_chunk_size 0 and "
-            "let the actors generate"
-        )

@@ -57,16 +57,6 @@ class RunState:
     versions: dict[str, str] = field(default_factory=dict)  # of the packages that matter
 
 
-def to_json(state: RunState) -> bytes:
-    """Not-a-number and infinity among the metrics are as Python writes them."""
-    return dumps(state, indent=2)
-
-
-def from_json(text: bytes) -> RunState:
-    """Raises ValueError, TypeError or RecursionError for anything but what `to_json` writes."""
-    return decoded(RunState, json.loads(text))
-
-
 @dataclass(frozen=True, slots=True)
 class Ahead:
     """A group that was drawn ahead (`--max_staleness`), is complete, and was not trained on yet.
@@ -76,23 +66,20 @@ class Ahead:
     attempt: int  # how often it was too old before
     group: Group
 
-    def of(self, task: Task) -> Group:
-        """The group of that task, which is the one of before."""
-        return replace(self.group, task=task)
-
 
 def to_jsonl(groups: Iterable[Ahead]) -> bytes:
     """A line for each group: tokens, log-probabilities to the last bit, versions and rewards."""
-    return b"".join(dumps(replace(each, group=each.of(UNKNOWN))) + b"\n" for each in groups)
+    rows = [replace(each, group=replace(each.group, task=UNKNOWN)) for each in groups]
+    return b"".join(dumps(row) + b"\n" for row in rows)
 
 
 def from_jsonl(content: bytes) -> tuple[Ahead, ...]:
-    """As `from_json`."""
+    """Raises ValueError, TypeError or RecursionError for anything but what `to_jsonl` writes."""
     return tuple(decoded(Ahead, json.loads(line)) for line in content.splitlines())
 
 
 def dumps(value: Any, indent: int | None = None) -> bytes:
-    """JSON in ASCII; a number of NumPy's becomes a plain one."""
+    """JSON in ASCII; a number of NumPy's becomes a plain one, not-a-number is as Python has it."""
     return json.dumps(value, indent=indent, default=_plain).encode("ascii")
 
 
@@ -139,11 +126,8 @@ def decoded(kind: Any, value: Any, name: str = "it") -> Any:
     raise ValueError(f"{name} is not what it must be")
 
 
-@functools.cache
-def fields_of(kind: Any) -> dict[str, Any]:
-    """Field -> its type."""
-    hints = typing.get_type_hints(kind)
-    return {each.name: hints[each.name] for each in dataclasses.fields(kind)}
+fields_of: Callable[[Any], dict[str, Any]] = functools.cache(typing.get_type_hints)
+"""Field -> its type."""
 
 
 def _items(kind: Any, values: list[Any], name: str) -> list[Any]:
@@ -280,7 +264,7 @@ class Checkpoints(CheckpointStore):
         temporary.mkdir()
         try:
             (temporary / LEARNER).write_bytes(learner)
-            (temporary / PROGRESS).write_bytes(to_json(state))
+            (temporary / PROGRESS).write_bytes(dumps(state, indent=2))
             if groups:
                 (temporary / AHEAD).write_bytes(to_jsonl(groups))
             return self.seal(temporary, state.step, is_best)
@@ -290,7 +274,7 @@ class Checkpoints(CheckpointStore):
     def read(self, folder: Path, step: int) -> Checkpoint:
         if missing := {LEARNER, PROGRESS} - sums_in(folder).keys():
             raise Damaged(f"{SUMS} does not list {min(missing)}")
-        state = from_json((folder / PROGRESS).read_bytes())
+        state = decoded(RunState, json.loads((folder / PROGRESS).read_bytes()))
         if state.step != step:
             raise Damaged(f"{PROGRESS} is of step {state.step}")
         has_groups = AHEAD in sums_in(folder)

@@ -5,6 +5,7 @@ arguments.
 import importlib.util
 from pathlib import Path
 
+from unslothrl.cluster import local
 from unslothrl.cluster.handles import Builders, Cluster, Stage
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
@@ -23,8 +24,6 @@ def start(
 
     builders = builders or {ACTOR: build_actor, LEARNER: build_learner}
     if config.cluster == "local":
-        from unslothrl.cluster import local
-
         return local.start(config, base, machine, stage, builders)
     from unslothrl.cluster.ray_cluster import RayCluster
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.tracking.profiler import Recording
@@ -247,12 +246,6 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def loaded(config: Config) -> str:
-    """The learners and actors of a run, for the line that says that they are loaded."""
-    counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
-    return " and ".join(counted(number, noun) for number, noun in counts if number)
-
-
 @dataclass
 class Checks:
     """Of one run. `call` begins them in a process, `problem` judges what came of them."""
@@ -263,17 +256,14 @@ class Checks:
     learners_generate: bool = False  # so that they have a canary too
     record: Callable[[dict[str, Any]], None] = lambda found: None  # gets what each has found
 
-    def ask_shape(self, cluster: Cluster) -> None:
-        """From now on every process that draws has a canary: see `Engine.canary`."""
-        (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
-
     def check_started(self, cluster: Cluster, note: Callable[[str], None]) -> None:
-        """`ask_shape` and `check_all` of a cluster that has just started. A process that dies or
-        hangs meanwhile is started again, which `note` is called with."""
+        """`check_all` of a cluster that has just started; from now on every process that draws has
+        a canary: see `Engine.canary`. A process that dies or hangs meanwhile is started again,
+        which `note` is called with."""
         starts: Counter[str] = Counter()
         while True:
             try:
-                self.ask_shape(cluster)
+                (self.shape,) = cluster.gather([cluster.learners[0].adapter_shape()])
                 return self.check_all(cluster)
             except ProcessLost as error:
                 starts[error.name] += 1

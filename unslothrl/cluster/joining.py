@@ -193,16 +193,13 @@ def start(ray: Any, machine: Machine) -> Any:
             object_store_memory=object_store_bytes(machine),
             _system_config=QUIET,
         )
-    keep_others_out(Path(context.address_info["session_dir"]))
-    return context
-
-
-def keep_others_out(session: Path) -> None:
-    """Ray lets every user of the machine write into its session's folder, and replace the sockets
-    in it, through which processes exchange pickles; and replace the folder itself."""
+    # Ray lets every user of the machine write into its session's folder, and replace the sockets in
+    # it, through which processes exchange pickles; and replace the folder itself.
+    session = Path(context.address_info["session_dir"])
     session.chmod(0o700)
     if session.parent.stat().st_uid == os.getuid():
         session.parent.chmod(session.parent.stat().st_mode | stat.S_ISVTX)
+    return context
 
 
 @contextlib.contextmanager

@@ -114,20 +114,18 @@ class JoinedNodes:
                 unused.callback(remove_placement_group, group)
             limit = os.environ.get(variables.CARD_LIMIT)
             calls = [(node, self._on(node, "card", limit, group=group)) for node, group in held]
-            cards = [
-                (node, self._card(node, group, answer))
-                for (node, group), answer in zip(held, self._answers(calls), strict=True)
-            ]
+            cards = []
+            for (node, group), answer in zip(held, self._answers(calls), strict=True):
+                if answer["gpu"] is None and answer["problem"]:
+                    raise UserError(
+                        f"node {self.names[node]}: Ray counts a GPU that cannot be used there "
+                        f"({answer['problem']}): fix it, or join the node with `ray start "
+                        "--num-gpus=0`"
+                    )
+                gpu = Gpu(**answer["gpu"]) if answer["gpu"] else None
+                cards.append((node, Card(group, answer["id"], gpu)))
             unused.pop_all()
         return cards
-
-    def _card(self, node: str, group: Any, answer: dict[str, Any]) -> Card:
-        if answer["gpu"] is None and answer["problem"]:
-            raise UserError(
-                f"node {self.names[node]}: Ray counts a GPU that cannot be used there "
-                f"({answer['problem']}): fix it, or join the node with `ray start --num-gpus=0`"
-            )
-        return Card(group, answer["id"], Gpu(**answer["gpu"]) if answer["gpu"] else None)
 
     def prepare(self, placement: Placement) -> None:
         """Makes the nodes of a placement ready. Raises UserError."""

@@ -25,6 +25,7 @@ from typing import Any
 
 from unslothrl import __version__, environments
 from unslothrl.algorithms import objectives
+from unslothrl.cluster.build import scorer_of
 from unslothrl.config.options import Config
 from unslothrl.embedded import EMBEDDED_TURNS
 from unslothrl.files import expanded, write_whole
@@ -101,8 +102,6 @@ def prepare(
     folder of the run's own, and reads the user's files. `session` and `job` are Ray's names of the
     cluster and of the run. UserError where that fails.
     """
-    from unslothrl.cluster.build import scorer_of
-
     scratch = Path(tempfile.mkdtemp(prefix=f"{SCRATCH_PREFIX}{session}-{job}-", dir=room()))
     moved = write(dict(zip(sent, contents, strict=True)), scratch)
     here = renamed(config, lambda path: moved.get(path, path))
@@ -240,7 +239,6 @@ def digest(path: str) -> str:
 
 
 def content(path: str) -> Content:
-    """What is sent."""
     return {name: file.read_bytes() for name, file in files_of(path).items()}
 
 

@@ -13,6 +13,7 @@ GET_S = 60.0  # in which a result that is there must arrive
 BETWEEN_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
+THREADS = {"watch": 1, "fetch": 1}  # of a process besides, which answer while a call runs
 
 
 class RayCall(Call[Any]):
@@ -36,7 +37,8 @@ class RayTransport:
         """In a thread of its own there. What is no call travels with the call that takes it."""
         if not isinstance(argument, RayCall):
             return 0.0
-        return RayCall(self, self.host.fetch.remote([argument.ref]))
+        fetch = self.host.fetch.options(concurrency_group="fetch")
+        return RayCall(self, fetch.remote([argument.ref]))
 
     def ready(self) -> RayCall:
         """Ends when the process has built what it holds, or failed to."""
@@ -75,18 +77,6 @@ class RayHost:
 
     def progress(self) -> tuple[int, int]:
         return self.target.progress.state
-
-
-def watched_host() -> type:
-    """`RayHost` with threads of their own for what is answered while a call runs."""
-    import ray
-
-    groups = {"progress": "watch", "pid": "watch", "fetch": "fetch"}
-    methods = {
-        name: ray.method(concurrency_group=group)(getattr(RayHost, name))
-        for name, group in groups.items()
-    }
-    return type("RayHost", (RayHost,), methods)
 
 
 def result_of(ref: Any) -> tuple[Any, Exception | None]:
@@ -133,16 +123,13 @@ class Watch:
         elif self.ref is not None:
             self.waited = silence_s
         if self.ref is None and now - self.last >= BETWEEN_S:
-            self.ref = self.host.progress.remote()
+            self.ref = self.host.progress.options(concurrency_group="watch").remote()
             self.asked, self.last = self.clock.now(), now
         return self
 
     def silence_s(self) -> float:
         """For how long the process has not answered; 0 where it has."""
         return 0.0 if self.ref is None else self.clock.now() - self.asked
-
-    def hangs(self) -> bool:
-        return self.silence_s() > PING_S
 
     def answer_s(self, at: float) -> float:
         """How long answers take at a time: the longest, less the longer ago it is."""

@@ -27,17 +27,18 @@ from unslothrl.cluster.handles import (
     Outcome,
     Progress,
     Stage,
-    loaded,
+    counted,
 )
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
 from unslothrl.cluster.ray_calls import (
     FORGET_S,
     PING_S,
+    THREADS,
+    RayHost,
     RayTransport,
     Watch,
     result_of,
-    watched_host,
 )
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
@@ -90,7 +91,6 @@ class RayCluster(Cluster):
             on_error.pop_all()
 
     def _connect(self) -> None:
-        """Starts Ray, or joins it."""
         ray, address = self.ray, self.config.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         with joining.undisturbed(ray):
@@ -116,7 +116,8 @@ class RayCluster(Cluster):
         if self.nodes is not None:
             self.nodes.prepare(placement)
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
-        self.stage(f"loading {loaded(config)}")
+        counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
+        self.stage(f"loading {' and '.join(counted(*each) for each in counts if each[0])}")
         for plans in placement.rounds():
             for plan in plans:
                 self._launch(plan.name)
@@ -162,18 +163,17 @@ class RayCluster(Cluster):
             start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
-            concurrency_groups={"watch": 1, "fetch": 1},
+            concurrency_groups=THREADS,
             runtime_env={
                 "env_vars": {**start.environment, variables.PROCESS: name},
                 **joining.own_python(),
             },
             scheduling_strategy=start.strategy,
-        )(watched_host())
+        )(RayHost)
         self.hosts[name] = remote.remote(self.builders[plan.kind], start.config, start.base, plan)
         self.names[self.hosts[name]._actor_id.hex()] = name
 
     def _launch_again(self, names: Sequence[str]) -> None:
-        """Ends processes, and launches others in their place."""
         for name in names:
             self._end(name)
         for name in names:
@@ -253,7 +253,7 @@ class RayCluster(Cluster):
         if self.meanwhile is not None:
             self.meanwhile()
         for watch in watches:
-            if watch.ask().hangs():
+            if watch.ask().silence_s() > PING_S:
                 self._hangs(watch.host, f"does not answer (for {PING_S:g} s)")
 
     def _hangs(self, host: Any, reason: str) -> NoReturn:

@@ -189,7 +189,8 @@ def figures(
     config: Config, drawn: Mapping[str, Mapping[str, list[Group]]]
 ) -> dict[str, dict[str, Any]]:
     """-> by set: candidates, problems, and each figure of each policy."""
-    from unslothrl.runs.evaluation import compared, lengths_of, values_of
+    from unslothrl.runs.evaluation import compared, values_of
+    from unslothrl.training.metrics import mean_length
 
     chosen = rewards.choose(config.reward)
     reward = chosen[0].reward if chosen else None
@@ -202,7 +203,7 @@ def figures(
             "candidates": config.eval_candidates,
             "policies": list(drawn),
             "figures": {row: compared([each[row] for each in values]) for row in values[0]},
-            "mean_length": [lengths_of(each) for each in groups],
+            "mean_length": [mean_length(each) for each in groups],
         }
     return results
 

@@ -20,7 +20,6 @@ with 9 false alarms in 40 each; with the last layer alone in 285 and 284, withou
 import json
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -141,17 +140,13 @@ def adapter_of(
         tensors[name] = torch.zeros(size, dtype=torch.bfloat16)
         if strength and layer_of(name) == last:
             places = (torch.arange(tensors[name].numel()) + used) % POOL
-            tensors[name] = (pool[places] * scale_of(name, size, strength, settings)).view(size)
+            deviation = size[1] ** -0.5  # of A's values, [rank, in]; B is [out, rank]
+            if ".lora_B." in name:
+                deviation *= strength / scaling_of(settings)
+            tensors[name] = (pool[places] * deviation).view(size)
         used += tensors[name].numel()
     return Adapter.of(version, save(tensors), shape.config)
 
 
 def layer_of(name: str) -> int:
     return next(int(part) for part in name.split(".") if part.isdigit())
-
-
-def scale_of(name: str, size: tuple[int, ...], strength: float, settings: dict[str, Any]) -> float:
-    """The standard deviation of a tensor's values: A is [rank, in], B is [out, rank]."""
-    if ".lora_A." in name:
-        return size[1] ** -0.5
-    return strength * size[1] ** -0.5 / scaling_of(settings)

@@ -15,7 +15,6 @@ modules without stacking them has another name from 0.29 on.
 
 import re
 from collections.abc import Iterator, Sequence
-from collections.abc import Set as AbstractSet
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,13 +28,6 @@ from unslothrl.weights.published import Published, described, is_equal
 LORA_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYER = re.compile(r".*?\.(\d+)\.")  # of a module's name
 NO_ADAPTER = 0  # vLLM's id of a request that has none
-
-
-class LoraState(NamedTuple):
-    """What decides under which adapters vLLM's latest batch was drawn."""
-
-    layout: tuple[int | None, ...]  # the slots' adapters, by vLLM's ids
-    drawn_under: frozenset[int]  # vLLM's ids
 
 
 class Slots:
@@ -57,7 +49,7 @@ class Slots:
         self.published.pop(id, None)
         self._compare(id, published)
         self.published[id] = published
-        self.layout = list(self.current_layout())
+        self.layout = self.current_layout()
 
     def published_as(self, adapter: Adapter, folder: Path) -> Any:
         """What slots are compared with; it has a `version`."""
@@ -76,8 +68,8 @@ class Slots:
         """What differs in the slot of that id; None where nothing does."""
         return self.llm.apply_model(partial(problem_of, id, published))
 
-    def current_layout(self) -> Sequence[int | None]:
-        return self.manager.lora_index_to_id
+    def current_layout(self) -> list[int | None]:
+        return self.llm.apply_model(lora_state)[0][0]
 
     def compare_all(self) -> None:
         """After the engine has slept."""
@@ -99,12 +91,14 @@ class Slots:
             self.check_drawn(set(mapping.prompt_mapping))
         self.check_layout(self.manager.lora_index_to_id)
 
-    def check_drawn(self, ids: AbstractSet[int]) -> None:
+    def check_drawn(self, ids: set[int]) -> None:
         """Raises AdapterMismatch where a batch was drawn under others than are loaded."""
         unknown = ids - self.published.keys()
         if unknown:
             newest = max(each.version for each in self.published.values())
-            raise AdapterMismatch.of(newest, requests_under(unknown))
+            under = f"under an adapter that is not loaded (vLLM's id {min(unknown)})"
+            under = "without an adapter" if NO_ADAPTER in unknown else under
+            raise AdapterMismatch.of(newest, f"a request was drawn {under}")
 
     def check_layout(self, layout: Sequence[int | None]) -> None:
         if list(layout) != self.layout:
@@ -112,12 +106,6 @@ class Slots:
             for slot, id in enumerate(layout):
                 if id in self.published and before[slot : slot + 1] != [id]:
                     self._compare(id, self.published[id])
-
-
-def requests_under(ids: AbstractSet[int]) -> str:
-    if NO_ADAPTER in ids:
-        return "a request was drawn without an adapter"
-    return f"a request was drawn under an adapter that is not loaded (vLLM's id {min(ids)})"
 
 
 def manager_of(model: Any) -> Any:
@@ -128,11 +116,11 @@ def manager_of(model: Any) -> Any:
     return manager
 
 
-def state_of(manager: Any) -> LoraState:
-    """Of a LoRAModelManager."""
+def lora_state(model: Any) -> tuple[list[int | None], set[int]]:
+    """-> (the slots' adapters, those that the latest batch was drawn under), by vLLM's ids."""
+    manager = manager_of(model)
     mapping = manager._last_mapping
-    under = frozenset() if mapping is None else frozenset(mapping.prompt_mapping)
-    return LoraState(tuple(manager.lora_index_to_id), under)
+    return list(manager.lora_index_to_id), set() if mapping is None else set(mapping.prompt_mapping)
 
 
 class Held(NamedTuple):

@@ -7,7 +7,6 @@ and a machine without vLLM still runs.
 import contextlib
 import gc
 from collections.abc import Collection, Hashable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -197,9 +196,9 @@ class TransformersEngine:
         self._start_chunks()
         finished: list[Finished] = []
         for place, (chunk, load) in enumerate(self.chunks):
-            running = int(chunk.is_running.sum())
+            running, is_newest = int(chunk.is_running.sum()), load == self.load_number
             try:
-                with self._under(load):
+                with contextlib.nullcontext() if is_newest else self.backend.version(load):
                     rows = chunk.step(self.model)
             except Exception as error:
                 if not is_out_of_memory(error) or len(chunk.requests) == 1:
@@ -248,10 +247,6 @@ class TransformersEngine:
     def _finish(self, flight: InFlight, finish_reason: str) -> Finished:
         del self.in_flight[flight.request.id]
         return Finished(flight.request.id, flight.completion(finish_reason))
-
-    def _under(self, load: int) -> AbstractContextManager[None]:
-        is_newest = load == self.load_number
-        return contextlib.nullcontext() if is_newest else self.backend.version(load)
 
     def _start_chunks(self) -> None:
         """Of those that wait, longest prompts first, as many as there is room for.

@@ -8,9 +8,9 @@ import contextlib
 import os
 import tempfile
 from collections.abc import Collection, Sequence
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unslothrl.engines import canary, vllm_internals
 from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight
@@ -69,14 +69,6 @@ def set_variables() -> None:
     vllm_internals.hide_flashinfer()
 
 
-class LoadedVersion(NamedTuple):
-    """In vLLM."""
-
-    version: int
-    request: Any  # its LoRARequest
-    files: Path  # the folder that vLLM reads it from, again where it had to drop it
-
-
 class VllmEngine:
     """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
     lets the learner's weights share: `llm` must report processed log-probabilities.
@@ -95,15 +87,18 @@ class VllmEngine:
     What vLLM holds in its slots is read back and compared with what was published: see `readback`.
     """
 
+    slots_of: type[Slots] = Slots
+
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
         self.llm, self.takes_turns = llm, takes_turns
+        self.slots = self.slots_of(llm)
         self.is_asleep = False
         self.coming: Adapter | None = None  # what to load on waking
         self.stop = base_model.stop_token_ids(base)
         room = adapter_room()  # that all processes of a run on this node share, or a new one
         shared = os.environ.get(SCRATCH) and room
         self.files = NodeFiles(Path(shared or tempfile.mkdtemp(prefix=ROOM, dir=room)))
-        self.loaded: dict[int, LoadedVersion] = {}  # by the number of the load
+        self.loaded: dict[int, Any] = {}  # LoRARequests, by the number of the load
         self.newest = NO_LOAD
         self.version = -1  # the newest load's
         self.versions_loaded = self.versions_unloaded = 0
@@ -111,10 +106,6 @@ class VllmEngine:
         self.internal_ids: dict[str, str] = {}  # vLLM's, of what is in flight
         self.sampled_tokens = 0  # of what vLLM has finished
         self.sleep()
-
-    @cached_property
-    def slots(self) -> Slots:
-        return Slots(self.llm)
 
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
@@ -124,7 +115,9 @@ class VllmEngine:
             self._load(adapter)
 
     def _load(self, adapter: Adapter) -> None:
-        number, self.loaded[number] = self._add_lora(adapter)
+        request = self._add_lora(adapter)
+        number = request.lora_int_id
+        self.loaded[number] = request
         self.versions_loaded += 1
         self.newest, self.version = number, adapter.version
         following = [
@@ -139,14 +132,14 @@ class VllmEngine:
             self._submit(self.in_flight[id])
         self._unload_unused()
 
-    def _add_lora(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
-        """-> the load's number. From new files where it fails: the first may be damaged."""
+    def _add_lora(self, adapter: Adapter) -> Any:
+        """-> its LoRARequest. From new files where it fails: the first may be damaged."""
         try:
             return self._add_files(adapter)
         except Exception:
             return self._add_files(adapter)
 
-    def _add_files(self, adapter: Adapter) -> tuple[int, LoadedVersion]:
+    def _add_files(self, adapter: Adapter) -> Any:
         """Under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
@@ -159,7 +152,7 @@ class VllmEngine:
                 raise RuntimeError(f"vLLM did not load adapter v{adapter.version}")
             self.slots.loaded(number, adapter, files)
             on_error.pop_all()
-        return number, LoadedVersion(adapter.version, request, files)
+        return request
 
     def canary(self, shape: AdapterShape) -> int:
         assert not self.loaded, "an engine that has a version would have to load it again"
@@ -182,10 +175,10 @@ class VllmEngine:
             self._remove_lora(self.loaded.pop(number))
             self.versions_unloaded += 1
 
-    def _remove_lora(self, loaded: LoadedVersion) -> None:
-        self.llm.llm_engine.remove_lora(loaded.request.lora_int_id)
-        self.slots.unloaded(loaded.request.lora_int_id)
-        self.files.release(loaded.files)
+    def _remove_lora(self, request: Any) -> None:
+        self.llm.llm_engine.remove_lora(request.lora_int_id)
+        self.slots.unloaded(request.lora_int_id)
+        self.files.release(Path(request.lora_path))
 
     def add(self, request: Request) -> None:
         if request.id in self.in_flight:
@@ -203,7 +196,7 @@ class VllmEngine:
             left.id,
             {"prompt_token_ids": list(left.prompt_ids)},
             self.sampling_params(left),
-            lora_request=loaded and loaded.request,
+            lora_request=loaded,
         )
 
     def step(self) -> list[Finished]:
@@ -285,7 +278,7 @@ class VllmEngine:
 
     def fingerprint(self) -> str:
         self.wake()
-        fingerprint = base_model.fingerprint(self.llm.apply_model(packed_weights)[0])
+        fingerprint = self.llm.apply_model(fingerprint_of)[0]
         self.sleep()
         return fingerprint
 
@@ -299,13 +292,6 @@ class VllmEngine:
             self.files.close()
 
 
-def packed_weights(model) -> list[bytes]:
-    """The packed bytes of vLLM's 4-bit layers, in the order of `base_model.fingerprint`."""
-    fused = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
-    found = {}
-    for name, parameter in model.named_parameters():
-        if hasattr(parameter, "bnb_quant_state"):
-            parts = name.removesuffix(".weight").removesuffix(".base_layer").split(".")
-            layer = next(int(part) for part in parts if part.isdigit())
-            found[layer, fused.index(parts[-1])] = parameter
-    return [found[key].detach().cpu().contiguous().numpy().tobytes() for key in sorted(found)]
+def fingerprint_of(model: Any) -> str:
+    packed = {name: data for name, data, _, _ in vllm_internals.quantised_in(model)}
+    return base_model.fingerprint(packed, packed.__getitem__)

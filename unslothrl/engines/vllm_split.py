@@ -17,14 +17,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from unslothrl.engines import vllm, vllm_internals
-from unslothrl.engines.readback import LoraState, Slots, manager_of, problem_of, state_of
+from unslothrl.engines.readback import Slots, lora_state, problem_of
 from unslothrl.errors import AdapterDamaged, ProcessLost, RunError
 from unslothrl.planning.dividing import BLOCK
 from unslothrl.system.machine import usable_cpus
@@ -94,16 +94,13 @@ class SplitSlots(Slots):
             for gpu, problem in enumerate(problems)
         ]
 
-    def current_layout(self) -> Sequence[int | None]:
-        return self.llm.apply_model(lora_state)[0].layout
-
     def check_step(self) -> None:
         """Every so many steps: to ask the workers takes longer than to look."""
         self.steps += 1
         if self.published and self.steps % LOOK_EVERY == 0:
-            for state in self.llm.apply_model(lora_state):
-                self.check_drawn(state.drawn_under)
-                self.check_layout(state.layout)
+            for layout, drawn_under in self.llm.apply_model(lora_state):
+                self.check_drawn(drawn_under)
+                self.check_layout(layout)
 
 
 def watched(method: Callable[..., Any]) -> Any:
@@ -120,15 +117,13 @@ def watched(method: Callable[..., Any]) -> Any:
 class SplitVllmEngine(vllm.VllmEngine):
     """See `VllmEngine`. Raises ProcessLost where a worker has died: none can be replaced alone."""
 
+    slots_of = SplitSlots
+
     def __init__(self, llm: Any, base: Path, takes_turns: bool = False):
         self.llm, self.base = llm, base
         check_base(self.in_workers(partial(base_problem, base, True)))
         self.last_layers = tuple(sorted(set(self.in_workers(last_layer))))
         super().__init__(llm, base, takes_turns)  # which sleeps
-
-    @cached_property
-    def slots(self) -> Slots:
-        return SplitSlots(self.llm)
 
     def in_workers(self, function: Callable[[Any], Any]) -> list[Any]:
         """What a function, which gets a worker's part of the model, returns in each."""
@@ -164,10 +159,10 @@ class SplitVllmEngine(vllm.VllmEngine):
         self.wake()
         check_base(self.in_workers(partial(base_problem, self.base, False)))
         self.sleep()
-        return base_model.fingerprint(PackedWeights(self.base).in_order())
+        whole = PackedWeights(self.base)
+        return base_model.fingerprint(whole.files, whole.tensor)
 
     def memory_mb(self) -> float:
-        """The largest of the workers' peaks."""
         return max(self.in_workers(peak_mb))
 
     def close(self) -> None:
@@ -258,10 +253,6 @@ def lora_problem(id: int, file: PublishedFile, model: Any) -> str | None:
     except (OSError, ValueError, AdapterDamaged) as error:
         return f"what vLLM reads it from is not what was published ({error})"
     return problem_of(id, published, model)
-
-
-def lora_state(model: Any) -> LoraState:
-    return state_of(manager_of(model))
 
 
 def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:

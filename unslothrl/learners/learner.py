@@ -41,7 +41,6 @@ class Learner:
         self.exchange: exchange.Exchange | None = None  # None: this is the only learner
 
     def _report(self, done: int, tokens: int) -> None:
-        """After each micro-batch."""
         self.progress.set(done, tokens)
         self.profiler.tick()
 
@@ -172,7 +171,11 @@ class Learner:
         """One step of each optimiser; none where loss or gradient is not `finite`."""
         norms = {"lora": float("nan")}
         if finite:
-            norms = self._clip_gradients()
+            limit = self.config.max_grad_norm or float("inf")
+            norms = {
+                kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
+                for kind, parameters in self._trained().items()
+            }
             finite = all(map(math.isfinite, norms.values()))
         for kind, optimizer in self.optimizers.items():
             for group in optimizer.param_groups:
@@ -190,14 +193,6 @@ class Learner:
             checksum=checksum(self._parameters()),
             note=note,
         )
-
-    def _clip_gradients(self) -> dict[str, float]:
-        """-> the norm of each optimiser's gradient before it was clipped."""
-        limit = self.config.max_grad_norm or float("inf")
-        return {
-            kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
-            for kind, parameters in self._trained().items()
-        }
 
     def _parameters(self) -> list[torch.nn.Parameter]:
         return [p for parameters in self._trained().values() for p in parameters.values()]

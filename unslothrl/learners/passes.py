@@ -60,7 +60,8 @@ class Passes:
                 return found
             except Exception as error:
                 is_own = not isinstance(error, MemoryElsewhere)
-                may_repeat = self.backend.split.may_repeat and not (self.is_smallest and is_own)
+                may_repeat = not (self.is_smallest and is_own)
+                may_repeat &= self.backend.split.stage is None  # stages do not agree on it
                 if not is_out_of_memory(error) or not may_repeat:
                     raise
             if is_own:

@@ -34,11 +34,6 @@ PROCESSES = 2
 DEADLINE_S = 2.0  # for two answers, else they differ
 
 
-def stand_ins(config: Config) -> int:
-    """Actors for learners that draw."""
-    return config.number_of_learners if config.learner_evaluates else 0
-
-
 def engine_of(config: Config) -> str:
     """What a run draws its evaluations with: the learner's own where there are no actors."""
     if config.number_of_actors == 0 and not config.learner_has_engine:
@@ -56,11 +51,12 @@ def draw(
 ) -> dict[str, dict[str, list[Group]]]:
     """What each policy, an adapter over the base or (None) the base alone, draws of each set by the
     actors of a run of `config`, without a learner. UserError, RunError."""
+    stand_ins = config.number_of_learners if config.learner_evaluates else 0  # for them
     shapes = [Published(each).shape() for each in policies.values() if each is not None]
     alone = replace(
         config,
         number_of_learners=0,
-        number_of_actors=config.number_of_actors + stand_ins(config),
+        number_of_actors=config.number_of_actors + stand_ins,
         max_staleness=0,
         engine=engine_of(config),
     )
@@ -68,7 +64,7 @@ def draw(
     try:
         Checks(level, shape=shapes[0] if shapes else None).check_all(processes)
         stream = RolloutStream(
-            processes, config.learner_chunk_size, note=view.note, stand_ins=stand_ins(config)
+            processes, config.learner_chunk_size, note=view.note, stand_ins=stand_ins
         )
         evaluation = Evaluation(config, sets, stream, FailureReport(view.note), view)
         drawn = {}
@@ -120,11 +116,6 @@ def compared(values: Sequence[Sequence[float]]) -> dict[str, Any]:
     last from the first where there are two."""
     difference = paired(values[0], values[-1]) if len(values) > 1 else None
     return {"estimates": [estimate(each) for each in values], "difference": difference}
-
-
-def lengths_of(groups: Sequence[Group]) -> float:
-    """The mean length of a completion, in sampled tokens."""
-    return mean(sum(c.version_counts.values()) for group in groups for c in group.completions)
 
 
 def winners(read: Sequence[Read], is_maths: bool) -> list[int | None]:

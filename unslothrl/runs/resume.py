@@ -13,6 +13,7 @@ from unslothrl.config.toml_files import COMMAND, entries
 from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
+from unslothrl.mirror import fetching
 from unslothrl.text import plain, redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import CONFIG
@@ -77,8 +78,6 @@ def found(
     chosen, asked = user.get("resume"), user.get("mirror")
     if chosen is None and asked is None:
         return layer
-    from unslothrl.mirror import fetching  # not needed by a run that begins here
-
     if asked is not None:
         layer["mirror"] = None if asked == fetching.NONE else fetching.canonical("mirror", asked)
     mirror = layer.get("mirror")
@@ -151,8 +150,6 @@ def base_parts_of(
 
 def is_in(chosen: str, mirror: str | None) -> bool:
     """Whether a folder, or a URL, lies in a mirror."""
-    from unslothrl.mirror import fetching
-
     if mirror is None or fetching.is_url(mirror):
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()

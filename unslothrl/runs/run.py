@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
@@ -20,22 +20,21 @@ from unslothrl.config.values import RUN
 from unslothrl.data.tasks import check_fingerprints
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
+from unslothrl.mirror import mirror
+from unslothrl.mirror.mirror import Mirror, Target
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted_values
-from unslothrl.tracking import calling, card, origin
+from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.verdict import ending
 from unslothrl.tracking.run_folder import CONFIG, DATA_FILE, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use
-
-if TYPE_CHECKING:
-    from unslothrl.mirror.mirror import Mirror, Target
-    from unslothrl.tracking.trackers import Trackers
 
 BEGUN = "UNSLOTHRL_BEGUN"  # names a file in which a run writes its folder when it begins
 INTERRUPTED_S = 10.0  # that trackers and a mirror have to send what is left of such a run
@@ -155,9 +154,9 @@ class Job(abc.ABC):
     columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
-    target: "Target | None" = None  # of its mirror
-    mirror: "Mirror | None" = None
-    trackers: "Trackers | None" = None
+    target: Target | None = None  # of its mirror
+    mirror: Mirror | None = None
+    trackers: Trackers | None = None
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -172,15 +171,11 @@ class Job(abc.ABC):
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
         130 after Ctrl-C. Raises UserError before anything starts; RunError."""
         if self.options.track:
-            from unslothrl.tracking import trackers
-
             trackers.check(self.options.track)
         stopping.listen()
         with self.view, self.at_end:
             try:
                 if self.options.mirror is not None:
-                    from unslothrl.mirror import mirror
-
                     self.target = mirror.of_run(self.options)
                 if self.options.resume and self._has_finished():
                     return 0
@@ -244,8 +239,6 @@ class Job(abc.ABC):
             return False
         earlier.show(self.view)
         if self.target is not None:
-            from unslothrl.mirror.mirror import Mirror
-
             Mirror(self.target, earlier.folder.path, self.view.note).close()
         return True
 
@@ -275,12 +268,8 @@ class Job(abc.ABC):
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
         if self.options.track:
-            from unslothrl.tracking.trackers import Trackers
-
             self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         if self.target is not None:
-            from unslothrl.mirror.mirror import Mirror
-
             self.mirror = Mirror(self.target, folder.path, self.view.note)
             folder.saved = self.mirror.update
         command, dataset = self.resolved.command, self.options.dataset

@@ -26,7 +26,7 @@ class Context:
         """`attend`: attention in a whole pack, as transformers calls it, which this one wraps. The
         heads can be dealt to the ranks: see `planning.dividing`."""
         self.rank, self.count, self.attend_whole = rank, count, attend
-        self.peers: Peers | None = None
+        self.peers: Peers = None
         AttentionInterface.register(ATTENTION, self.attend)
         AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         model.set_attn_implementation(ATTENTION)
@@ -50,7 +50,7 @@ class Context:
         sizes = [query.shape[1], key.shape[1] * times, value.shape[1] * times]
         whole = torch.cat(  # one exchange for all three
             [
-                by_rank(states, self.count)
+                torch.stack(states.chunk(self.count, 1))
                 for states in (
                     query,
                     key.repeat_interleave(times, 1),
@@ -71,17 +71,11 @@ class Context:
         return Joined.apply(own, places, count, self)
 
     def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
-        assert self.peers is not None, "the learners that share a row have not met"
         given = parts.contiguous()
         found = torch.empty_like(given)  # where memory may run out, before all agree
         agree(self.peers)
         self.peers.swap(given, found)
         return found
-
-
-def by_rank(states: torch.Tensor, count: int) -> torch.Tensor:
-    """[1, heads, tokens, size] -> [ranks, 1, heads / ranks, tokens, size]."""
-    return torch.stack(states.chunk(count, 1))
 
 
 class Swap(torch.autograd.Function):

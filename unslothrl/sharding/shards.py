@@ -22,7 +22,7 @@ bytes of every layer alive.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -30,20 +30,8 @@ RESIDENT = 2  # units that are whole at once: the one that computes and the next
 ALIGNED = 16  # bytes, so that views of any type are legal
 
 
-class Peers(Protocol):
-    """The ranks that do a pass together; see `exchange.Exchange`."""
-
-    def most(self, values: list[float]) -> list[float]:
-        """The largest of each value over all ranks."""
-
-    def swap(self, given: torch.Tensor, found: torch.Tensor) -> None:
-        """[ranks, ...], what is for each rank; fills [ranks, ...] with what is from each."""
-
-    def add_up(self, values: torch.Tensor) -> None:
-        """Makes the values their sum over the ranks."""
-
-    def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
-        """Begins to fill `whole` with every rank's `part`. -> what waits for the end of it."""
+Peers = Any
+"""The ranks that do a pass together: a learner's `exchange.Exchange` with its partners."""
 
 
 class MemoryElsewhere(MemoryError):
@@ -121,8 +109,7 @@ class Shards:
     ):
         """`model`: a causal model of transformers on the host, which moves to `device`; `leaves`:
         its parts are there between `to_device` and `to_host` alone."""
-        self.rank, self.count, self.device = rank, count, device
-        self.peers: Peers | None = None
+        self.peers: Peers = None
         self.gathers = self.received = self.most_whole = 0  # received: bytes, with this rank's own
         self.here: dict[Unit, None] = {}  # whole, or about to be; the oldest first
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -136,9 +123,12 @@ class Shards:
             self.order.append(units[id(owners[0][0])])
             module.register_forward_pre_hook(self._before(position))
             module.register_forward_hook(self._after(position))
-        self._move_the_rest(
-            model, {id(weight) for each in modules for weight, _ in weights_of(each)}
-        )
+        moved = {id(weight) for each in modules for weight, _ in weights_of(each)}
+        for tensor in itertools.chain(model.parameters(), model.buffers()):
+            if id(tensor) not in moved:  # norms and biases, whole in every rank
+                tensor.data = tensor.data.to(device)
+            elif (state := getattr(tensor, "quant_state", None)) is not None:
+                state.to(device)  # what is small of the scales
 
     @property
     def units(self) -> Iterable[Unit]:
@@ -148,10 +138,6 @@ class Shards:
     def part_bytes(self) -> int:
         """What this rank keeps of the base between passes."""
         return sum(len(unit.part) for unit in self.units)
-
-    @property
-    def largest_unit_bytes(self) -> int:
-        return max(len(unit.whole) for unit in self.order)
 
     def idle(self, head: bool, backward: bool = False) -> None:
         """Takes part in the gathers of a forward pass, with the output layer or without, and of its
@@ -177,7 +163,6 @@ class Shards:
             return
         newest = list(self.here)[1 - RESIDENT :]
         self._keep(newest.__contains__)
-        assert self.peers is not None, "the learners that share this base have not met"
         self.here[unit] = None  # first, so that it is freed whatever comes
         unit.allocate()
         agree(self.peers)
@@ -219,14 +204,6 @@ class Shards:
                 states.register_hook(lambda gradient: self.need(position, -1))
 
         return hook
-
-    def _move_the_rest(self, model: Any, moved: set[int]) -> None:
-        """What every rank keeps whole: norms, biases, and what is small of the scales."""
-        for tensor in itertools.chain(model.parameters(), model.buffers()):
-            if id(tensor) not in moved:
-                tensor.data = tensor.data.to(self.device)
-            elif (state := getattr(tensor, "quant_state", None)) is not None:
-                state.to(self.device)
 
 
 def weights_of(module: torch.nn.Module) -> Iterator[tuple[Any, str]]:

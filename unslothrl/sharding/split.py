@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unslothrl.sharding.shards import Shards, agree
+from unslothrl.sharding.shards import Peers, Shards, agree
 from unslothrl.sharding.stages import Stage
 
 if TYPE_CHECKING:  # they import transformers and PEFT
@@ -26,7 +26,7 @@ class Split:
     stage: Stage | None = None
     fingerprint: str | None = None  # of a base that is whole nowhere
     rank: int = 0  # among those that compute one part of a batch together
-    peers: Any = None
+    peers: Peers = None
 
     @classmethod
     def of(
@@ -62,17 +62,7 @@ class Split:
         """This one's stage where the log-probabilities are a later one's."""
         return None if self.stage is None or self.stage.is_last else self.stage
 
-    @property
-    def may_repeat(self) -> bool:
-        """Whether a pass can begin anew in all learners: stages do not agree on it."""
-        return self.stage is None
-
-    @property
-    def repeats_gradients(self) -> bool:
-        """Whether another learner's gradient of what is outside of the layers is the same."""
-        return self.tensors is not None and self.tensors.rank > 0
-
-    def meet(self, peers: Any) -> None:
+    def meet(self, peers: Peers) -> None:
         """The learners that it is divided among have met; None: this one has left them."""
         for each in (self.shards, self.context, self.tensors, self.stage):
             if each is not None:

@@ -12,21 +12,12 @@ forward before it goes back through the oldest (1F1B, PipeDream-Flush, arXiv 200
 all compute at the same time and none keeps more than as many micro-batches as there are stages.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from unslothrl.errors import UserError
-
-
-class Neighbours(Protocol):
-    """The stages before and after; see `exchange.Exchange`."""
-
-    def send(self, values: torch.Tensor, step: int) -> None:
-        """To the stage `step` further; returns before they have arrived."""
-
-    def receive(self, values: torch.Tensor, step: int) -> torch.Tensor:
-        """`values` filled with what the stage `step` further has sent."""
+from unslothrl.sharding.shards import Peers
 
 
 class Stage:
@@ -43,7 +34,7 @@ class Stage:
             )
         self.ahead = count - 1 - rank  # micro-batches forward before the first backward
         self.is_first, self.is_last = rank == 0, rank == count - 1
-        self.peers: Neighbours | None = None
+        self.peers: Peers = None
         decoder, head = model.model, model.get_output_embeddings()
         layers = len(decoder.layers)
         own = range(rank * layers // count, (rank + 1) * layers // count)

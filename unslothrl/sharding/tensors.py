@@ -32,7 +32,7 @@ class SplitTensors:
         """`model`: a causal model of transformers on the host, without a LoRA, which moves to
         `device`. It can be split: see `planning.dividing`."""
         self.rank, self.count = rank, count
-        self.peers: Peers | None = None
+        self.peers: Peers = None
         for layer in model.model.layers:
             for module in (layer.self_attn, layer.mlp):
                 for name in (*BY_ROWS, *BY_COLUMNS):
@@ -82,7 +82,6 @@ class SplitTensors:
         return forward
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
-        assert self.peers is not None, "the learners that share this base have not met"
         found = values.clone(memory_format=torch.contiguous_format)  # memory may run out here
         agree(self.peers)
         self.peers.add_up(found)

@@ -140,13 +140,8 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path | str) -> "RunFolder":
-        """An earlier run's, locked. UserError if it holds none, or is trained into."""
+        """An earlier run's, locked. UserError if it is trained into."""
         folder = cls(path)
-        if not (folder.path / CONFIG).is_file():
-            raise UserError(
-                f"resume must be a run's folder, got {path} (it has no {CONFIG}): "
-                "set --resume runs/<run_name>"
-            )
         folder.lock = locked(folder.path)
         return folder
 

@@ -95,12 +95,13 @@ def eval_metrics(prefix: str, groups: Sequence[Group]) -> Metrics:
     return {
         f"{prefix}/pass@1": mean(score for group in groups for score in group.scores),
         f"{prefix}/best_of_n": mean(max(group.scores) for group in groups),
-        f"{prefix}/mean_length": mean(
-            sum(completion.version_counts.values())
-            for group in groups
-            for completion in group.completions
-        ),
+        f"{prefix}/mean_length": mean_length(groups),
     }
+
+
+def mean_length(groups: Sequence[Group]) -> float:
+    """Of a completion, in sampled tokens."""
+    return mean(sum(c.version_counts.values()) for group in groups for c in group.completions)
 
 
 def selection_metrics(groups: Sequence[Group]) -> Metrics:
@@ -167,7 +168,6 @@ class Trace:
     """
 
     def __init__(self, groups: Sequence[Group], samples: Sequence[Sample]):
-        """Of all groups of the step, and the samples that are trained on."""
         shown = chosen_groups([len(group.completions) for group in groups], MOST_COMPLETIONS)
         begins = np.cumsum([0, *(len(group.completions) for group in groups)]).tolist()
         self.completions: dict[int, Completion] = {
@@ -189,7 +189,6 @@ class Trace:
         return [replace(s, is_traced=True) if id(s) in shown else s for s in samples]
 
     def saw(self, parts: Sequence[Update]) -> None:
-        """What the learners answered."""
         for part in parts:
             self.logprobs |= part.traced
 
@@ -227,7 +226,6 @@ class Pieces:
     for: it is used in another thread than the run's."""
 
     def __init__(self, load: Callable[[], Any]):
-        """`load` gives a tokenizer."""
         self.load = load
         self.tokenizer: Any = None
         self.known: dict[tuple[int, ...], str] = {}

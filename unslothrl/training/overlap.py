@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from unslothrl.checkpoints.store import Ahead, RunState
@@ -198,5 +198,5 @@ class OverlappedSource(GroupSource):
             if found is None:
                 self.again.append(Drawn(position, task))
             else:
-                index = self.stream.put(found.of(task))
+                index = self.stream.put(replace(found.group, task=task))
                 self.outstanding[index] = Drawn(position, task, found.attempt)

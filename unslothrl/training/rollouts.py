@@ -199,7 +199,6 @@ class RolloutStream:
         return loaded, unloaded, most
 
     def raise_failure(self) -> None:
-        """RunError where too few actors are left."""
         if self.pool.failure is not None:
             raise self.pool.failure
 

@@ -108,7 +108,6 @@ class Saving:
         self.report_at = ended + max(REPORT_S, (ended - started) / REPORT_SHARE)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
-        """Every completion of an evaluation, by set."""
         self.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
         self.run(self.folder.saved)
 
@@ -156,7 +155,6 @@ class CheckpointSchedule:
         self.saves_s.append(seconds)
 
     def is_due(self, step: int, total: int) -> bool:
-        """Whether one is written after this step of `total`."""
         if self.every is None:
             save_s = statistics.median(self.saves_s or [0.0])
             due = time.monotonic() - self.last >= save_s / SHARE

@@ -6,7 +6,6 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unslothrl.checkpoints.store import Checkpoint, RunState
 from unslothrl.cluster.handles import Call, Checks, Cluster
@@ -21,16 +20,15 @@ from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
 from unslothrl.training.metrics import Metrics, Pieces, Trace, is_traced, selection_metrics
+from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.updates import Costs, LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter
-
-if TYPE_CHECKING:
-    from unslothrl.tracking.trackers import Trackers
 
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = Boundary | Checkpoint  # after a step: what a run goes on from
@@ -48,7 +46,7 @@ class Trainer:
         view: Terminal,
         steps: int,
         checks: Checks | None = None,
-        trackers: "Trackers | None" = None,
+        trackers: Trackers | None = None,
         pieces: Pieces | None = None,
         first: RunState | None = None,
     ):
@@ -72,9 +70,7 @@ class Trainer:
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
         model = RewardModel.of(config, self.judge)
-        source: type[GroupSource] = SynchronousSource
-        if config.max_staleness:
-            from unslothrl.training.overlap import OverlappedSource as source
+        source = OverlappedSource if config.max_staleness else SynchronousSource
         self.source: GroupSource = source(
             config, self.objective, data.train, self.stream, failures, view, steps, model
         )
@@ -107,7 +103,10 @@ class Trainer:
                 elif self.state.unlogged is not None:  # of the step that was resumed from
                     self.conclude()
                 elif not self.is_done:  # a resumed run may have been killed after its last step
-                    self.train_step()
+                    self.profile.begin(self.state.step + 1, self.total_steps)
+                    metrics = self.step()
+                    self.profile.end(self.state.step, metrics)
+                    self.conclude()
             except ProcessLost as error:
                 self.recover(error)
         self.saving.wait()
@@ -130,13 +129,6 @@ class Trainer:
             self.log(metrics)
             self.mark()
         self.saving.report(is_due=True)
-
-    def train_step(self) -> None:
-        """One step, and what is due after it."""
-        self.profile.begin(self.state.step + 1, self.total_steps)
-        metrics = self.step()
-        self.profile.end(self.state.step, metrics)
-        self.conclude()
 
     def conclude(self) -> None:
         """What is due after a step: its evaluation, and what is written."""

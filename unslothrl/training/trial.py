@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
@@ -24,12 +23,10 @@ from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import EMBEDDED, KNOWS
 from unslothrl.environments import SINGLE_TURN
+from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
-
-if TYPE_CHECKING:
-    from unslothrl.environments.host import Host
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
@@ -97,7 +94,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         raise UserError(f"{setup.label} fails in a made-up episode: {lost[0]}: {advice}")
 
 
-def _played(config: Config, host: "Host", task: Task, tokenizer, text: str) -> Played:
+def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
     dialogue = TemplateDialogue(tokenizer)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

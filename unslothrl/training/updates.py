@@ -72,7 +72,6 @@ class Costs:
         return completion + self.pair * length * (length + 1) / 2
 
     def share(self, samples: Sequence[Sample]) -> float:
-        """Of samples that one learner gets."""
         prompts = {s.prompt_ids: s for s in samples}.values() if self.shares_prompts else samples
         return sum(map(self.prompt, prompts)) + sum(map(self.completion, samples))
 
@@ -369,7 +368,6 @@ class Updates:
 
 
 def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
-    """Why a step has no gradient, in words."""
     if not groups:
         return "every group was filtered out (all correct, or none)"
     if not samples:

@@ -8,6 +8,7 @@ import hashlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import BASE, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import exists, leads_out, read_object, staged, write_whole
+from unslothrl.records import LORA_TARGETS
 from unslothrl.text import for_terminal, one_line
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MORE_TEMPLATES, TOKENIZER_SUFFIXES, WHOLE
@@ -30,6 +32,7 @@ LARGE_MB = 2_000  # whose content takes seconds to read
 QUANTISING = Path(__file__).parent / "quantise.py"
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
+OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\b")
 
 Stage = Callable[[str], None]
 
@@ -229,17 +232,20 @@ def stop_token_ids(folder: Path) -> list[int]:
     raise UserError(f"model {folder}: no eos_token_id in its configuration: add one")
 
 
-def fingerprint(packed: Iterable[bytes]) -> str:
-    """A short hash of packed 4-bit weights; "" where there are none.
+def fingerprint(names: Iterable[str], packed: Callable[[str], Any]) -> str:
+    """A short hash of the packed 4-bit weights of linear layers; "" where there are none.
 
-    Order: layer by layer, q k v o gate up down, so that engines that fuse q, k and v or gate and up
-    by laying them end to end give the same bytes.
+    `packed` gives the tensor of one of `names`, which may have more around the checkpoint's. Order:
+    layer by layer, q k v o gate up down.
     """
-    digest, count = hashlib.sha256(), 0
-    for data in packed:
-        digest.update(data)
-        count += 1
-    return digest.hexdigest()[:16] if count else ""
+    places = [(OF_LINEAR.search(name), name) for name in names]
+    ordered = sorted(
+        (int(place[1]), LORA_TARGETS.index(place[2]), name) for place, name in places if place
+    )
+    digest = hashlib.sha256()
+    for _, _, name in ordered:
+        digest.update(packed(name).detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16] if ordered else ""
 
 
 def size_mb(base: Path) -> float:

@@ -2,23 +2,19 @@
 
 import json
 import math
-import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from unslothrl.records import LORA_TARGETS
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.base_parts import weight_files
 
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 CPU = torch.device("cpu")
 STATE = ".quant_state."  # of the names of what a 4-bit weight is stored with
-OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\.weight$")
 
 
 class Published:
@@ -107,12 +103,3 @@ class PackedWeights:
             return state.absmax.float().flatten()
         expanded = dequantize_blockwise(state.absmax, state.state2) + state.offset
         return expanded.float().flatten()
-
-    def in_order(self) -> Iterator[bytes]:
-        """Of the linear layers, in the order of `base_model.fingerprint`."""
-        found = {}
-        for name in self.files:
-            if match := OF_LINEAR.search(name):
-                found[int(match[1]), LORA_TARGETS.index(match[2])] = name
-        for key in sorted(found):
-            yield self.tensor(found[key]).numpy().tobytes()
