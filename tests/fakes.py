@@ -324,5 +324,5 @@ class FakeView:
     def progress(self, kind: str, done: int, total: int, tokens: int) -> None:
         pass
 
-    def evaluation(self, step: int, metrics: dict) -> None:
+    def evaluation(self, step: int, metrics: dict, drawn=None) -> None:
         pass

@@ -10,6 +10,7 @@ import pytest
 from layouts import GB, card, machine_of
 
 from unslothrl.config.options import OPTIONS
+from unslothrl.planning import fit
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu
@@ -48,7 +49,7 @@ def test_the_first_stage_is_what_make_train_resolves_to(sizes, gpu):
     own = resolve(FIRST | {"model": "Qwen/Qwen2.5-1.5B-Instruct"}, machine).config
     other = {name for name in OPTIONS if getattr(own, name) != getattr(usual, name)}
     fitted = {"learner_gpu_usage", "max_num_seqs", "train_batch_size", "kv_cache_mb"}
-    assert other <= FIRST.keys() | {"model", "run_name"} | fitted
+    assert other <= FIRST.keys() | fit.TASK.keys() | {"model", "run_name"} | fitted
     assert own.backend == "unsloth" and own.engine == "vllm"
     assert own.number_of_actors == len(sizes) - 1
 

@@ -32,6 +32,7 @@ def test_rows_are_multiplied_by_the_matrix_of_their_slot(slots, dtype):
         assert torch.equal(into[:, :2], before[:, :2]) and torch.equal(into[:, 8:], before[:, 8:])
 
 
+@pytest.mark.real
 def test_vllm_has_what_is_replaced():
     from vllm.lora.punica_wrapper import punica_cpu
 

@@ -72,7 +72,7 @@ def resolve(
 def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> OfflineOptions:
     """The options with the model that RL takes on a machine; `notes` gets why."""
     machine = machine.look_for_hub() if machine.gpus else machine
-    model, _ = fit.default_task(machine)
+    model = fit.default_task(machine)["model"]
     if model != options.model:
         why = f"fits {stages.gb(machine.gpus[0].memory_mb)}" if machine.gpus else "there is no GPU"
         why = "the Hugging Face hub does not answer" if machine.online is False else why
