@@ -238,8 +238,6 @@ def whole(value: Any, column: str) -> Messages:
 
 def apart(chosen: Messages, rejected: Messages) -> tuple[Messages, list[Messages]]:
     """-> (the turns with which both begin, what each goes on with). Raises UnusableRow."""
-    if chosen == rejected:
-        raise UnusableRow("chosen and rejected are equal")
     shorter = min(len(chosen), len(rejected))
     same = next((n for n in range(shorter) if chosen[n] != rejected[n]), shorter)
     while same and chosen[same - 1]["role"] == "assistant":  # a reply belongs to its continuation

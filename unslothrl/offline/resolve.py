@@ -38,6 +38,7 @@ from unslothrl.runs.resolve import (
     named,
     shape_of,
 )
+from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
 
@@ -165,7 +166,6 @@ def import_first(backend: str, view: Any) -> None:
     if backend != UNSLOTH:
         return
     view.stage("importing Unsloth")
-    before = os.environ.get(OWN_TRAINERS, "")
-    os.environ[OWN_TRAINERS] = "1"
-    importlib.import_module("unslothrl.backends.unsloth")
-    os.environ[OWN_TRAINERS] = before
+    with variables.kept(OWN_TRAINERS):
+        os.environ[OWN_TRAINERS] = "1"
+        importlib.import_module("unslothrl.backends.unsloth")
