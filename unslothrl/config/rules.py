@@ -26,6 +26,18 @@ NO_MORE_THAN = (  # another option
     ("min_actors", "number_of_actors"),
 )
 
+OF_VLLM = "number_of_actors cluster engine"
+NOT_WITH = (  # an option, and those of which one value excludes it
+    *((name, "cluster backend offload number_of_actors learner_chunk_size") for name in SPLITS),
+    ("context_parallel", "learner_shards"),
+    ("learner_tensor_parallel", "learner_shards context_parallel pipeline_stages"),
+    ("pipeline_stages", "learner_shards context_parallel learner_tensor_parallel"),
+    ("max_staleness", "cluster number_of_actors"),
+    ("actor_tensor_parallel", OF_VLLM),
+    ("actor_pipeline_parallel", f"{OF_VLLM} actor_tensor_parallel"),
+    ("freeze_steps", "advantage"),
+)
+
 Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
 
 
@@ -164,17 +176,6 @@ def of_limits(config: Config) -> Iterator[Check]:
 
 def of_processes(config: Config) -> Iterator[Check]:
     """Options that need others."""
-    shared = [
-        (name, other, is_wrong)
-        for name in SPLITS
-        for other, is_wrong in (
-            ("cluster", config.cluster == "local"),
-            ("backend", config.backend == "unsloth"),
-            ("offload", config.offload == "model"),
-            ("number_of_actors", config.number_of_actors == 0),
-            ("learner_chunk_size", config.learner_chunk_size > 0),
-        )
-    ]
     for name in SPLITS:
         learners, together = config.number_of_learners, getattr(config, name)
         yield (
@@ -182,37 +183,20 @@ def of_processes(config: Config) -> Iterator[Check]:
             f"number_of_learners {learners} is no multiple of {name} {together}: set "
             f"--number_of_learners {max(1, learners // together) * together}",
         )
-    for name, other, is_wrong in (
-        *shared,
-        (
-            "context_parallel",
-            "learner_shards",
-            config.context_parallel > 1 and config.context_parallel % config.learner_shards > 0,
-        ),
-        *(
-            (name, other, getattr(config, other) > 1)
-            for name in SPLITS[2:]
-            for other in SPLITS
-            if other != name
-        ),
-        ("max_staleness", "cluster", config.cluster == "local"),
-        ("max_staleness", "number_of_actors", config.number_of_actors == 0),
-        *(
-            (name, other, is_wrong)
-            for name in ("actor_tensor_parallel", "actor_pipeline_parallel")
-            for other, is_wrong in (
-                ("number_of_actors", config.number_of_actors == 0),
-                ("cluster", config.cluster == "local"),
-                ("engine", config.engine == "transformers"),
-            )
-        ),
-        (
-            "actor_pipeline_parallel",
-            "actor_tensor_parallel",
-            config.actor_tensor_parallel > 1,
-        ),
-        ("freeze_steps", "advantage", config.advantage != "gae"),
-    ):
+    excludes = {  # an option -> whether its value excludes those of `NOT_WITH`
+        "cluster": config.cluster == "local",
+        "backend": config.backend == "unsloth",
+        "engine": config.engine == "transformers",
+        "offload": config.offload == "model",
+        "number_of_actors": config.number_of_actors == 0,
+        "learner_chunk_size": config.learner_chunk_size > 0,
+        "advantage": config.advantage != "gae",
+        **{name: getattr(config, name) > 1 for name in (*SPLITS, "actor_tensor_parallel")},
+    }
+    for name, other in ((name, other) for name, others in NOT_WITH for other in others.split()):
+        is_wrong = excludes[other]
+        if (name, other) == ("context_parallel", "learner_shards"):
+            is_wrong = config.context_parallel % config.learner_shards > 0
         value = getattr(config, name)
         flag, change = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
         yield (

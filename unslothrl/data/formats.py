@@ -91,7 +91,8 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
-    row = with_known_names(row)
+    if others := other_names(row):
+        row = {others.get(name, name): value for name, value in row.items()}
     if columns.prompt is not None and columns.prompt == columns.answer:
         raise UnusableRow(f"column {columns.prompt} is the prompt: set another --answer_column")
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
@@ -142,16 +143,8 @@ def read_prompt(
     raise missing(row, PROMPTS, "prompt")
 
 
-def with_known_names(row: Mapping) -> Mapping:
-    """The row with columns such as "Question" or " answer" under the names that are known."""
-    others = other_names(row)
-    if not others:
-        return row
-    return {others.get(name, name): value for name, value in row.items()}
-
-
 def other_names(row: Mapping) -> dict[Any, str]:
-    """Of columns that are known by another name than the row's -> that name."""
+    """Of columns such as "Question" or " answer" -> the name by which they are known."""
     names = {name: name.strip().lower() for name in row if isinstance(name, str)}
     return {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
 

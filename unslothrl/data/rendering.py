@@ -183,24 +183,18 @@ def check_usable(
     name: str, skipped: Skipped, kept: int, limit: int, source: str = "",
     option: str = "max_prompt_tokens", what: str = "prompts",
 ) -> None:  # fmt: skip
-    """UserError where most rows cannot be used, or none fits into `limit`, which `option` says."""
-    check_unusable(name, skipped, source)
+    """UserError where there are no rows, more than half of them cannot be used, or none fits into
+    `limit`, which `option` says. `source`: what they were read from, if `name` does not say so."""
+    if not skipped.rows:
+        raise UserError(f"{name}: it is empty: give one with rows")
+    if skipped.unusable_rows > skipped.rows / 2:
+        reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
+        where = f" of {source}" if source else ""
+        counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
+        raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not kept:
         lengths = skipped.too_long
         raise UserError(
             f"{option} {limit}: all {len(lengths)} {what} of {name} are longer, the shortest by "
             f"{min(lengths) - limit}: set --{option} {max(lengths)}"
         )
-
-
-def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
-    """UserError where there are no rows, or more than half of them cannot be used. `source`: what
-    they were read from, if their `name` does not say so."""
-    if not skipped.rows:
-        raise UserError(f"{name}: it is empty: give one with rows")
-    if skipped.unusable_rows <= skipped.rows / 2:
-        return
-    reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
-    where = f" of {source}" if source else ""
-    counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
-    raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")

@@ -64,7 +64,8 @@ class Conversation:
         """Takes the policy's turn, whole or cut off. -> its text, and its parts."""
         dialogue, ids = self.dialogue, tuple(token_ids)
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
-        reasoning, rest = reasoned(raw, self._is_open())
+        is_open = dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
+        reasoning, rest = reasoned(raw, is_open)
         found: list[ToolCall] = []
         if self.tools:
             rest, found = (dialogue.native or HERMES).read(rest, self.tools)
@@ -137,10 +138,6 @@ class Conversation:
         before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
         text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
         return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
-
-    def _is_open(self) -> bool:
-        """Whether the policy goes on in reasoning that its prompt has opened."""
-        return self.dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
 
     def _rendered(self, said: Message, new: list[Message]) -> str:
         try:

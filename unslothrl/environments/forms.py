@@ -16,6 +16,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from unslothrl.environments.base import Action, Message, Step, Task, ToolCall
@@ -125,12 +126,6 @@ class TrlForm(EnvironmentForm):
         return {**OVER, **self.finish()}
 
 
-class NoEnvironment:
-    """In TRL's form, for tools alone: the rewards judge the last turn, which has no call."""
-
-    def reset(self) -> None: ...
-
-
 class Rl2Form(EnvironmentForm):
     """A function over texts: what the policy has read so far, and what it wrote."""
 
@@ -166,7 +161,8 @@ def load(setup: Mapping[str, Any]) -> Make:
     options, most = dict(setup["options"]), int(setup["max_calls"])
     Tools(tools)  # raises now what is wrong with one
     if not setup["file"]:
-        return lambda: TrlForm(NoEnvironment(), tools, most)
+        alone = SimpleNamespace(reset=lambda: None)  # the rewards judge the turn without a call
+        return lambda: TrlForm(alone, tools, most)
     found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
         raise InvalidEnvironment(f"the file defines no class or function {setup['name']}")
