@@ -5,9 +5,6 @@
     Mistral           [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
                       [TOOL_CALLS]NAME[ARGS]{...}
     DeepSeek V3       ...function<｜tool▁sep｜>NAME ```json {...} ```...
-    gpt-oss           to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>
-    Qwen 3.5          <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ...
-    GLM 4.5           <tool_call>NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ...
 
 A chat template's form is the one that reads the call of a probe with unusual names. One that has
 none gets Hermes' form: tools in the system message, calls in <tool_call>, results as a turn of the
@@ -54,7 +51,6 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 CUT_OFF, NOT_JSON = "the call is cut off", "the call is not JSON"
-NOT_IN_FORM = "the call is not in the model's form"
 NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON object"
 
 
@@ -68,7 +64,7 @@ class CallForm:
     arguments_key: str = "arguments"
     is_bare: bool = False  # no mark says that JSON is a call: its keys do
 
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
+    def read(self, text: str) -> tuple[str, list[ToolCall]]:
         """-> (what is no call, the calls in their order, broken ones too)."""
         kept: list[str] = []
         calls: list[ToolCall] = []
@@ -114,43 +110,6 @@ class CallForm:
         return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
 
 
-@dataclass(frozen=True, slots=True)
-class TaggedForm:
-    """Calls in <tool_call> whose arguments have a tag each. `call` finds a name and its arguments,
-    `argument` the key and the value of one, which is JSON unless the tool takes a text."""
-
-    call: re.Pattern
-    argument: re.Pattern
-
-    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
-        """As `CallForm.read`."""
-        first, *pieces = text.split("<tool_call>")
-        kept, calls = [first], []
-        for piece in pieces:
-            body, closed, rest = piece.partition("</tool_call>")
-            kept.append(rest)
-            if not closed:
-                calls.append(broken(body, CUT_OFF))
-            elif (found := self.call.fullmatch(body.strip())) is None:
-                calls.append(broken(body, NOT_IN_FORM))
-            else:
-                texts = texts_of(found[1], tools)
-                pairs = self.argument.findall(found[2])
-                values = {
-                    key: value if key in texts else json_or_text(value) for key, value in pairs
-                }
-                calls.append(call_of(body, found[1], values))
-        return "".join(kept), calls
-
-
-def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
-    """The parameters of a tool that are texts."""
-    functions = (tool["function"] for tool in tools)
-    schema: dict[str, Any] = next((each for each in functions if each["name"] == name), {})
-    parameters = schema.get("parameters", {}).get("properties", {})
-    return {key for key, value in parameters.items() if value.get("type") == "string"}
-
-
 DECODER = json.JSONDecoder()
 HERMES = CallForm(re.compile(r"<tool_call>\s*"), re.compile(r"</tool_call>(?:\s*(?=<tool_call>))?"))
 _BARE = re.compile(r"\A\s*(?=[{\[])")
@@ -169,22 +128,8 @@ FORMS = (
             r"(?:<｜tool▁calls▁end｜>|\s*(?=<｜tool▁call▁begin｜>))?"
         ),
     ),
-    CallForm(
-        re.compile(
-            r"to=functions\.(.*?)(?:<\|channel\|>commentary json<\|message\|>|\Z)\s*", re.DOTALL
-        ),
-        re.compile(r"<\|call\|>"),
-    ),
     CallForm(_BARE, arguments_key="parameters", is_bare=True),
     CallForm(_BARE, is_bare=True),
-    TaggedForm(
-        re.compile(r"<function=([^<>]+)>(.*?)(?:</function>)?", re.DOTALL),
-        re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
-    ),
-    TaggedForm(
-        re.compile(r"([^<>\s]+)(.*)", re.DOTALL),
-        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
-    ),
 )
 
 
@@ -218,7 +163,7 @@ Write = Callable[[list[Message], list[Tool], bool], str]
 """(messages, tools, whether the policy's turn begins behind them) -> the text, "" if refused."""
 
 
-def form_of(write: Write) -> CallForm | TaggedForm | None:
+def form_of(write: Write) -> CallForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
     for content in ("", CONTENT):
         text = probed(write, content)

@@ -68,7 +68,7 @@ class Conversation:
         reasoning, rest = reasoned(raw, is_open)
         found: list[ToolCall] = []
         if self.tools:
-            rest, found = (dialogue.native or HERMES).read(rest, self.tools)
+            rest, found = (dialogue.native or HERMES).read(rest)
         calls = tuple(
             replace(call, id=f"call{number:05}") for number, call in enumerate(found, self.count)
         )

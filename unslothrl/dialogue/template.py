@@ -12,7 +12,6 @@ from unslothrl.dialogue.calls import (
     NAME,
     PROBE_TOOL,
     CallForm,
-    TaggedForm,
     Tool,
     as_texts,
     form_of,
@@ -66,7 +65,7 @@ class TemplateDialogue:
         return self.decode(self.tokens("-") + self.tokens("a")) != "-a"
 
     @cached_property
-    def native(self) -> CallForm | TaggedForm | None:
+    def native(self) -> CallForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user = PROBE[0]
         result: Message = {"role": "tool", "content": RESULT, "name": NAME}
