@@ -232,10 +232,9 @@ def final_answer(worked: str) -> str:
 
 def text_of(value: Any, column: str) -> str:
     """As text, a whole number without ".0". UnusableRow unless it is that, and not empty."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not is_finite:
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UnusableRow(f"column {column} must be text, got {value}")
     is_whole = isinstance(value, float) and value.is_integer()
     text = str(int(value) if is_whole else value)  # 579.0 is what pandas makes of 579
     if not is_utf8(text):

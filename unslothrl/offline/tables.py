@@ -95,11 +95,9 @@ def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
 
 def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     """-> (training rows, evaluation rows, the name of the evaluation set)."""
-    train: Rows
-    held_out: Rows
     if options.dataset == EMBEDDED:
-        train = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
-        held_out = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
+        train: Rows = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
+        held_out: Rows = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))

@@ -70,7 +70,12 @@ def find(model: str, weights: bool = True) -> Path:
             raise shapes.no_model(model)
         if weights:
             check_files(model, folder)
-        refuse_links(model, folder)
+        for path in sorted(folder.iterdir()):  # those that are copied into adapters and exports
+            if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
+                raise UserError(
+                    f"model {model}: {path.name} is a link that leads out of the folder: copy the "
+                    "file"
+                )
         return folder.resolve()
     if exists(model):
         raise UserError(
@@ -97,15 +102,6 @@ def check_files(model: str, folder: Path) -> None:
     for path in others:
         if path.exists() and path not in known and not path.name.startswith(CONSOLIDATED):
             raise UserError(f"model {model}: {path.name} is no part of it: move it elsewhere")
-
-
-def refuse_links(model: str, folder: Path) -> None:
-    """UserError where a file that is copied into adapters and exports is a link that leads out."""
-    for path in sorted(folder.iterdir()):
-        if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
-            raise UserError(
-                f"model {model}: {path.name} is a link that leads out of the folder: copy the file"
-            )
 
 
 def read_config(folder: Path) -> dict[str, Any]:
