@@ -232,13 +232,6 @@ def test_a_tokenizer_that_adds_a_space_does_not_add_it_between_turns():
         assert conversation.add(ASKED).is_continuation is goes_on
 
 
-def test_a_turn_that_the_next_turn_s_marker_ends():
-    """GLM samples `<|user|>`, which the template writes before the user's words."""
-    conversation = talk(for_template("trl/glm4moe"))
-    replied(conversation, "\n<think></think>\nIt is 5.<|user|>")
-    assert went_on(conversation, "user", "Thanks") == "\nThanks<|assistant|>"
-
-
 def test_a_template_that_leaves_texts_out_or_refuses_is_named():
     for template, message, said in (
         ("smolvlm", ASKED[0], "does not write every turn once"),

@@ -105,17 +105,16 @@ class Conversation:
                 "model: its chat template does not write every turn once, so that turns cannot "
                 "follow a reply: choose another model, or --environment single_turn"
             )
-        for ended in self._may_end(last):
-            raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
-            said = {**self.raw[-1], "content": raw}
-            rendered = self._rendered(said, new)
-            if rendered.startswith(self.text + raw):
-                ids = dialogue.tokens(rendered[len(self.text + raw) :])
-                if ids[:1] == last if ended else self._starts_well(ids):
-                    before, ids = self.prompt_ids + self.reply_ids, ids[ended:]
-                    break
-        else:
-            before, ids = (), dialogue.tokens(rendered)
+        ended = bool(last) and last[0] in dialogue.ends
+        raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
+        said = {**self.raw[-1], "content": raw}
+        rendered = self._rendered(said, new)
+        before: tuple[int, ...] = ()
+        ids = dialogue.tokens(rendered)
+        if rendered.startswith(self.text + raw):
+            rest = dialogue.tokens(rendered[len(self.text + raw) :])
+            if rest[:1] == last if ended else self._starts_well(rest):
+                before, ids = self.prompt_ids + self.reply_ids, rest[ended:]
         self.raw[-1:] = [said, *new]
         self.parsed += new
         self.text, self.prompt_ids = rendered, before + ids
@@ -124,14 +123,6 @@ class Conversation:
     def _starts_well(self, ids: tuple[int, ...]) -> bool:
         """Whether nothing stands between a reply that was cut off and what follows it."""
         return not self.dialogue.adds_space or not ids or ids[0] in self.dialogue.single
-
-    def _may_end(self, last: tuple[int, ...]) -> list[bool]:
-        """Whether a reply's last token ends its turn. One that stands for a text of its own may do
-        so where nothing says it, as `<|user|>` in GLM, or be a part of what was written.
-        """
-        if not last or last[0] not in self.dialogue.single:
-            return [False]
-        return [True] if last[0] in self.dialogue.ends else [True, False]
 
     def _said(self, ids: tuple[int, ...]) -> str:
         """What the policy has written after the prompt, special tokens kept."""
