@@ -63,8 +63,6 @@ class JsonLines:
 
 
 class TableRows:
-    """Rows of an Arrow table."""
-
     def __init__(self, table: Any):
         self.table = table
 

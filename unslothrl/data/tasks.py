@@ -200,7 +200,6 @@ def evals_of(
 
 
 def renderer_of(options: DataOptions, tokenizer) -> Renderer:
-    """What renders the rows of the training set."""
     return Renderer(
         tokenizer,
         options.added_system_prompt,

@@ -224,7 +224,6 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
 
 
 def has_tools(messages: Sequence[Message]) -> bool:
-    """Whether there are calls or results in them."""
     return any(message["role"] == "tool" or has_calls(message) for message in messages)
 
 

@@ -41,7 +41,6 @@ class EnvironmentForm:
         self.tools = Tools([*tools, *self.own_tools()], most_calls)
 
     def own_tools(self) -> list[Callable]:
-        """The functions in the environment's `tools`."""
         return list(getattr(self.environment, "tools", ()))
 
     @property
@@ -202,7 +201,6 @@ def tools_of(text: str) -> list[Callable]:
 
 @functools.cache
 def module(file: str) -> Any:
-    """A file's module, once."""
     name = f"unslothrl_environment_{os.path.splitext(os.path.basename(file))[0]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

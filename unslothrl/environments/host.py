@@ -167,7 +167,6 @@ class Host:
         socket.send_fds(self.control, [message], [each.fileno() for each in connections])
 
     def close(self) -> None:
-        """Ends all of it."""
         control, process = self.control, self.process
         self.control = self.process = None
         if control is not None:

@@ -181,7 +181,6 @@ class StageRun(Job):
     # What the trainer calls
 
     def is_asked(self) -> bool:
-        """Whether the run is to stop."""
         is_asked = stopping.is_asked()
         return is_asked if self.group is None else self.group.is_anywhere(is_asked)
 
@@ -245,7 +244,6 @@ class StageRun(Job):
         return f"eval/{self.tables.evaluation_name}/loss"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its metrics so far."""
         return self.folder.read_metrics(lambda damaged: None)
 
     def save_adapter(self, step: int) -> None:

@@ -72,7 +72,6 @@ class StageTrainer(transformers.Trainer):
         raise NotImplementedError
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batches of a step."""
         samples, items = super().get_batch_samples(*args, **kwargs)
         self.micro_batches, self.position = samples, 0
         self.step_rows = sum(map(self.rows_in, samples))

@@ -191,7 +191,6 @@ class Recorder(TrainerCallback):
 
 
 def is_due(step: int, last: int, eval_every: int) -> bool:
-    """Whether a step is evaluated."""
     return bool(eval_every) and (step >= last or step % eval_every == 0)
 
 

@@ -116,7 +116,6 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
 
 
 def setup_of(row: Mapping) -> str:
-    """The code that runs before the tests."""
     values = [parsed(row.get(name)) for name in SETUPS]
     parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
     return "\n".join(part for part in parts if isinstance(part, str))
@@ -149,7 +148,6 @@ def is_test(node: ast.FunctionDef, column: str) -> bool:
 
 
 def is_case(node: ast.ClassDef) -> bool:
-    """Whether this is a class of unittest's."""
     names = (getattr(base, "attr", getattr(base, "id", "")) for base in node.bases)
     return "TestCase" in names
 

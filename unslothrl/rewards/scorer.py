@@ -218,7 +218,6 @@ def is_late(reason: str) -> bool:
 
 
 def in_place(reward: Reward, values: tuple) -> Result:
-    """The result of a reward that is computed in this process."""
     started = time.perf_counter()
     try:
         value, error = reward.grade(*values), None

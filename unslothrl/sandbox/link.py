@@ -158,7 +158,6 @@ class Link:
         return [unpack(value) for value in message["values"]]
 
     def empty(self, kind: str) -> Any:
-        """A new container."""
         if kind in CONTAINERS:
             return CONTAINERS[kind]()
         of = self.classes[kind.removeprefix("object ")]
