@@ -211,9 +211,9 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
             else:
                 written.append({"role": "user", "content": text})
         elif has_calls(message):
-            calls = [
-                json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
-            ]
+            functions = (call.get("function", call) for call in message["tool_calls"])
+            pairs = ({"name": f["name"], "arguments": f["arguments"]} for f in functions)
+            calls = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
             texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
             content = "\n".join(filter(None, (message.get("content"), *texts)))
             written.append({"role": "assistant", "content": content})
@@ -230,9 +230,3 @@ def has_tools(messages: Sequence[Message]) -> bool:
 def has_calls(message: Message) -> bool:
     """The policy's own turn alone: no one else can call."""
     return message["role"] == "assistant" and bool(message.get("tool_calls"))
-
-
-def function(call: dict[str, Any]) -> dict[str, Any]:
-    """Of a call in OpenAI's form, which may lack its outer object."""
-    inner = call.get("function", call)
-    return {"name": inner["name"], "arguments": inner["arguments"]}

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from unslothrl.dialogue import calls
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
@@ -78,7 +77,7 @@ class Writer:
             prompt, reply = self.as_texts(example.messages, example.is_plain)
             learnt = (not self.only_replies,) * len(prompt) + (True,) * len(reply)
             return [Written(prompt + reply, learnt)]
-        messages, tools = self.written_form(example.messages, example.tools)
+        messages, tools = self.template.prepared(example.messages, example.tools)
         if not self.only_replies:
             return [Written.all_of(self.tokens(self.template.written(messages, tools, False)))]
         found: list[Written] = []
@@ -125,7 +124,7 @@ class Writer:
         prompts: list[str] = []
         answers: list[tuple[str, list[Message], list[Any], int]] = []
         for turns, said in zip(both, (pair.chosen, pair.rejected), strict=True):
-            messages, tools = self.written_form(turns, pair.tools)
+            messages, tools = self.template.prepared(turns, pair.tools)
             number = len(messages) - len(said)
             prompts.append(self.template.written(messages[:number], tools))
             last = self.template.written(messages[:-1], tools)
@@ -191,21 +190,6 @@ class Writer:
                 break  # it is the end of an earlier turn
         self.notes["the chat template ends no turn with a token: when to stop is not learnt"] = None
         return text
-
-    def written_form(
-        self, messages: Sequence[Message], tools: Sequence
-    ) -> tuple[list[Message], list]:
-        """What the template is given: calls and tools as text, where it has no form of its own."""
-        template = self.template
-        if not tools and not calls.has_tools(list(messages)):
-            return list(messages), []
-        if template.native is not None:
-            return list(messages), list(tools)
-        texts = list(calls.as_texts(list(messages)))
-        if tools:
-            role = "system" if template.has_system else "user"
-            texts = list(calls.with_tools(texts, list(tools), role))
-        return texts, []
 
 
 def common_start(*texts: str) -> str:
