@@ -82,8 +82,7 @@ def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple
     yield IN_LEARNER not in places, "without a reward model", "normalize_reward_model"
     yield config.resume is not None, "with resume", "run_name output_dir"
     yield not config.track, "without track", "project_name"
-    all_are_kept = config.topk == config.num_candidates
-    yield all_are_kept, "with topk at num_candidates", "select"
+    yield config.topk == config.num_candidates, "with topk at num_candidates", "select"
     yield (
         not config.has_environment,
         "without environment or tools",

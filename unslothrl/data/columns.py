@@ -7,9 +7,6 @@ A text, a completion or the worked solution of a data set, states its answer
 tagged  between the last `<answer>` and the `</answer>` after it
 boxed   in the last `\\boxed{...}` whose braces close, by counting them; the reward `boxed` says
         when several boxes are one answer
-
-As text, answers are compared after trimming, with the commas of thousands taken out ("1,000" is
-"1000"; "1,2" is not "12").
 """
 
 import re
@@ -90,7 +87,7 @@ _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
 def normalise(answer: str) -> str:
-    """The answer as it is compared: trimmed, "1,234" as "1234"."""
+    """The answer as it is compared: trimmed, "1,234" as "1234"; "1,2" is not "12"."""
     answer = answer.strip()
     return answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
 

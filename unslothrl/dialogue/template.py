@@ -1,8 +1,4 @@
-"""Turns by the model's own chat template.
-
-A template without tools, or whose calls `calls.py` cannot read, gets Hermes' form: the tools in the
-system message, calls in <tool_call>, and results as a turn of the user in <tool_response>.
-"""
+"""Turns by the model's own chat template."""
 
 from collections.abc import Sequence
 from functools import cached_property

@@ -9,8 +9,7 @@
                                                  prompt; also as text, "\\n\\nHuman: ...
                                                  \\n\\nAssistant: ...", which Anthropic writes
 
-Chosen and rejected may be called chosen_response and rejected_response, or response_j and
-response_k, as well. A column with dots, and any column that is named, as in `data.formats`.
+A column with dots, and any column that is named, as in `data.formats`.
 """
 
 import math

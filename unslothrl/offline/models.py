@@ -115,10 +115,8 @@ def start_from(model: Any, folder: Path) -> None:
 
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
     """The head of a reward model as a safetensors file (`rewards.model`): `weight` [1, hidden], and
-    `mean` and `std` [1] of what it gives `pairs`, all float32; None of any other model.
-
-    `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
-    """
+    `mean` and `std` [1] of what it gives `pairs` (rows with chosen_ids and rejected_ids), all
+    float32; None of any other model."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     heads = (tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight"))
     if (weight := next(heads, None)) is None:

@@ -49,10 +49,7 @@ class Scored:
 
 
 class Scorer:
-    """Scores by `chosen`, the first of which is what is reported as correct.
-
-    `close` may come from another thread.
-    """
+    """Scores by `chosen`, the first of which is what is reported as correct."""
 
     def __init__(
         self,

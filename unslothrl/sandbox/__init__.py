@@ -29,10 +29,7 @@ _working: set[str] = set()  # levels at which a program has run in this process
 
 def available(level: str) -> str | None:
     """None if a program runs at this level, else why it does not. UserError where the machine is
-    too busy to try.
-
-    Only a level that works is remembered.
-    """
+    too busy to try."""
     if level in _working:
         return None
     try:
