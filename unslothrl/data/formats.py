@@ -31,7 +31,6 @@ from unslothrl.data.columns import (
     tagged,
     value_of,
 )
-from unslothrl.text import is_utf8
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
@@ -237,7 +236,7 @@ def text_of(value: Any, column: str) -> str:
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
     is_whole = isinstance(value, float) and value.is_integer()
     text = str(int(value) if is_whole else value)  # 579.0 is what pandas makes of 579
-    if not is_utf8(text):
+    if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and UTF-8 lacks
         raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}")
     if not text.strip():
         raise UnusableRow(f"column {column} is empty")
