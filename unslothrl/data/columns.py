@@ -41,13 +41,8 @@ class RowNeeds:
     """What the rewards of a run need of a row besides its prompt."""
 
     answer: tuple[str, ...] = ()  # rewards that need a gold answer
-    # row -> columns of the task, e.g. {"tests": ...}; raises UnusableRow
-    readers: tuple[Callable[[Mapping], dict[str, Any]], ...] = ()
-    # columns of the row that the readers have turned into others, which the task does without
-    replaced: frozenset[str] = frozenset()
+    rewards: tuple[Any, ...] = ()  # those of the package, each a `rewards.reward.Reward`
     problems: Problems = tuple
-    # (row, its problem) -> the problem as the model reads it
-    asked: tuple[Callable[[Mapping, str], str], ...] = ()
 
 
 def value_of(row: Mapping, name: str) -> Any:

@@ -257,11 +257,9 @@ class Reader:
     def read(self, row: Mapping) -> Record:
         """A row with its problem as the rewards have it asked. Raises UnusableRow."""
         record = read(row, self.columns, self.needs.problems)
-        if not self.needs.asked:
-            return record
         *turns, (role, problem) = record.messages
-        for ask in self.needs.asked:
-            problem = ask(row, problem)
+        for reward in self.needs.rewards:
+            problem = problem if reward.asked is None else reward.asked(row, problem)
         return replace(record, messages=(*turns, (role, problem)))
 
     def record(self, row: Mapping) -> Record:
@@ -274,7 +272,8 @@ class Reader:
         extra = dict(record.extra)
         if len(record.answers) > 1:
             extra["answers"] = list(record.answers)
-        extra = {name: extra[name] for name in extra if name not in self.needs.replaced}
-        for columns_of in self.needs.readers:
-            extra |= columns_of(row)
+        replaced = {name for reward in self.needs.rewards for name in reward.replaces}
+        extra = {name: extra[name] for name in extra if name not in replaced}
+        for reward in self.needs.rewards:
+            extra |= {} if reward.read is None else reward.read(row)
         return replace(record, extra=extra)
