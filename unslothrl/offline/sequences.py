@@ -72,7 +72,9 @@ class Writer:
     def sequences(self, example: Example) -> list[Written]:
         """An example as one sequence, or more where the template rewrites earlier turns."""
         if not example.messages:
-            return [self.of_text(example.text)]
+            (ids,) = self.tokenizer([example.text], verbose=False)["input_ids"]
+            end = self.tokenizer.eos_token_id
+            return [Written.all_of(ids if end is None or ids[-1:] == [end] else [*ids, end])]
         if not self.has_template:
             prompt, reply = self.as_texts(example.messages, example.is_plain)
             learnt = (not self.only_replies,) * len(prompt) + (True,) * len(reply)
@@ -93,12 +95,6 @@ class Writer:
             parts += [(before[len(written) :], False), (said, True)]
             written = before + said
         return [*found, self.joined(parts)]
-
-    def of_text(self, text: str) -> Written:
-        """A text with the tokens that the tokenizer puts around it, and an end."""
-        (ids,) = self.tokenizer([text], verbose=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        return Written.all_of(ids if end is None or ids[-1:] == [end] else [*ids, end])
 
     def as_texts(
         self, messages: Sequence[Message], is_plain: bool
