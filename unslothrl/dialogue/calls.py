@@ -4,7 +4,6 @@
     Llama 3           {"name": ..., "parameters": {...}}
     Mistral           [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
                       [TOOL_CALLS]NAME[ARGS]{...}
-    DeepSeek V3       ...function<｜tool▁sep｜>NAME ```json {...} ```...
 
 A chat template's form is the one that reads the call of a probe with unusual names. One that has
 none gets Hermes' form: tools in the system message, calls in <tool_call>, results as a turn of the
@@ -15,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any
 
 from unslothrl.environments.base import Message, ToolCall
@@ -23,7 +23,7 @@ from unslothrl.text import is_too_deep, json_or_text
 Tool = Mapping[str, Any]
 """{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
 
-NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
+NAME, KEY, VALUE = "zq_name_7", "zq_key_7", "zq value 7"
 PROBE_TOOL: Tool = {
     "type": "function",
     "function": {
@@ -117,17 +117,6 @@ FORMS = (
     HERMES,
     CallForm(re.compile(r"\[TOOL_CALLS\]\s*")),
     CallForm(re.compile(r"\[TOOL_CALLS\](.*?)(?:\[ARGS\]|\Z)\s*", re.DOTALL)),
-    CallForm(
-        re.compile(
-            r"(?:<｜tool▁calls▁begin｜>)?<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
-            r"(.*?)(?:```json|\Z)\s*",
-            re.DOTALL,
-        ),
-        re.compile(
-            r"```<｜tool▁call▁end｜>"
-            r"(?:<｜tool▁calls▁end｜>|\s*(?=<｜tool▁call▁begin｜>))?"
-        ),
-    ),
     CallForm(_BARE, arguments_key="parameters", is_bare=True),
     CallForm(_BARE, is_bare=True),
 )
@@ -165,27 +154,18 @@ Write = Callable[[list[Message], list[Tool], bool], str]
 
 def form_of(write: Write) -> CallForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
-    for content in ("", CONTENT):
-        text = probed(write, content)
-        for form in FORMS:
-            _, calls = form.read(text)
-            if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
-                return form
-    return None
-
-
-def probed(write: Write, content: str) -> str:
-    """What a template writes for a call, after the turn's content; "" if it refuses."""
     user: Message = {"role": "user", "content": "-"}
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
-    calling: Message = {"role": "assistant", "content": content}
+    calling: Message = {"role": "assistant", "content": ""}
     calling["tool_calls"] = [{"id": "call00000", **call}]
-    opening = write([user], [PROBE_TOOL], True)
     text = write([user, calling], [PROBE_TOOL], False)
-    if content and content in text:
-        return text.rpartition(content)[2]
-    pairs = enumerate(zip(text, opening, strict=False))
-    return text[next((i for i, (one, other) in pairs if one != other), len(opening)) :]
+    opening = write([user], [PROBE_TOOL], True)
+    text = text.removeprefix(commonprefix([text, opening]))  # noqa: RUF071  # no paths
+    for form in FORMS:
+        _, calls = form.read(text)
+        if [(each.name, each.arguments) for each in calls] == [(NAME, {KEY: VALUE})]:
+            return form
+    return None
 
 
 def with_tools(messages: list[Message], tools: Sequence[Tool], role: str) -> list[Message]:

@@ -13,6 +13,7 @@ the token that ends a text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from unslothrl.dialogue.template import TemplateDialogue
@@ -127,7 +128,7 @@ class Writer:
             text = self.up_to_end(self.template.written(messages, tools, False), last)
             answers.append((text, messages, tools, number))
         texts, prompt = [text for text, *_ in answers], prompts[0]
-        same = common_start(*prompts, *texts)
+        same = commonprefix([*prompts, *texts])  # noqa: RUF071  # of texts, which are no paths
         if same != prompt:
             same = prompt if all(text.startswith(prompt) for text in texts) else same
             if len(pair.chosen) == len(pair.rejected) == 1:
@@ -163,7 +164,7 @@ class Writer:
         text = self.up_to_end(text, prompt)
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]
-        same = common_start(prompt, text)
+        same = commonprefix([prompt, text])  # noqa: RUF071
         self.note_on(prompt, same)
         return same, text[len(same) :]
 
@@ -176,7 +177,7 @@ class Writer:
 
     def up_to_end(self, text: str, prompt: str) -> str:
         """A conversation's text without what the template writes after the end of the last turn."""
-        ids, begin = self.tokens(text), len(common_start(text, prompt))
+        ids, begin = self.tokens(text), len(commonprefix([text, prompt]))  # noqa: RUF071
         for number in range(len(ids), 0, -1):
             if ids[number - 1] in self.template.ends:
                 rest = self.template.decode(ids[number:])
@@ -186,12 +187,3 @@ class Writer:
                 break  # it is the end of an earlier turn
         self.notes["the chat template ends no turn with a token: when to stop is not learnt"] = None
         return text
-
-
-def common_start(*texts: str) -> str:
-    """What all begin with."""
-    first, last = min(texts), max(texts)  # in the order of their characters: the most unlike
-    for number, (one, other) in enumerate(zip(first, last, strict=False)):
-        if one != other:
-            return first[:number]
-    return first
