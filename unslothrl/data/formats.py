@@ -62,8 +62,6 @@ class Columns:
 
 @dataclass(frozen=True)
 class Record:
-    """A row as it was understood."""
-
     messages: Turns  # the last is not the assistant's
     answers: tuple[str, ...]  # those that are right; () where the row has none
     extra: dict[str, Any]  # its other columns
@@ -245,8 +243,6 @@ def text_of(value: Any, column: str) -> str:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads rows whose columns are named or recognised."""
-
     columns: Columns = field(default_factory=Columns)
     needs: RowNeeds = field(default_factory=RowNeeds)
 

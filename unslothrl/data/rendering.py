@@ -125,7 +125,6 @@ class Renderer:
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
-        """The prompt as the model reads it."""
         return render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
 
     def tasks(

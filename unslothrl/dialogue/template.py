@@ -27,8 +27,6 @@ RESULT = "zqresult7"
 
 
 class TemplateDialogue:
-    """Writes and reads turns by `apply_chat_template` of a tokenizer."""
-
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
 

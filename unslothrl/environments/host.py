@@ -57,7 +57,6 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"environment {self.file}:{self.name}" if self.file else f"tools {self.tools[0]}"
 
 

@@ -39,7 +39,6 @@ class Shape:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What both backends are given."""
         names = ("dtype", "rank", "alpha", "dropout", "seed")
         return {name: getattr(self, name) for name in names}
 

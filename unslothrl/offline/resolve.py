@@ -162,7 +162,6 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
 
 
 def import_first(backend: str, view: Any) -> None:
-    """Imports Unsloth where it is the backend."""
     if backend != UNSLOTH:
         return
     view.stage("importing Unsloth")

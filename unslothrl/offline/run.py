@@ -153,7 +153,6 @@ class StageRun(Job):
 
     @property
     def checkpoint(self) -> Path | None:
-        """To go on from."""
         found = self.earlier and self.earlier.checkpoint
         return found.folder if found else None
 
@@ -236,7 +235,6 @@ class StageRun(Job):
         return self.best(after_steps)["step"] if after_steps else None
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The rows of metrics that have one."""
         return [row for row in self.rows() if is_number(row.get(self.loss_key))]
 
     @property

@@ -27,8 +27,6 @@ from unslothrl.weights import base_model
 
 @dataclass
 class Group:
-    """One process's end."""
-
     rank: int
     count: int
     address: str

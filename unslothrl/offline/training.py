@@ -259,7 +259,6 @@ def silence() -> None:
 
 
 def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
-    """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
     dtype = options.dtype
     if dtype == "auto":

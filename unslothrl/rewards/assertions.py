@@ -170,7 +170,6 @@ def check_that_they_test(tree: ast.Module, tests: Mapping[str, Any], column: str
 
 
 def free_names(text: str) -> set[str]:
-    """The names that code reads and does not define."""
     table = symtable.symtable(text, "tests.py", "exec")
     defined = {
         each.get_name()

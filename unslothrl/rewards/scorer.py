@@ -40,8 +40,6 @@ EACH, TOGETHER = "unslothrl.rewards.functions:each", "unslothrl.rewards.function
 
 @dataclass
 class Scored:
-    """What completions have earned."""
-
     rewards: dict[str, list[float]]  # name -> [completions], weights applied
     scores: list[float]  # [completions], what is reported as correct, without its weight
     seconds: list[float]  # [completions], for all its rewards

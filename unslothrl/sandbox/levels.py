@@ -66,8 +66,6 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class LevelStart:
-    """How to start a program at a level."""
-
     command: list[str]  # what stands before the interpreter
     inherited: list[int]  # file descriptors
     prepare: Callable[[], None] | None  # runs in the forked child
