@@ -66,6 +66,7 @@ class Record:
     answers: tuple[str, ...]  # those that are right; () where the row has none
     extra: dict[str, Any]  # its other columns
     columns: Columns  # that the two were read from
+    read: dict[str, Any]  # these columns as they stand, and those of another name
 
     @property
     def answer(self) -> str:
@@ -88,8 +89,8 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
-    if others := other_names(row):
-        row = {others.get(name, name): value for name, value in row.items()}
+    others, as_it_stands = other_names(row), row
+    row = {others.get(name, name): value for name, value in row.items()} if others else row
     if columns.prompt is not None and columns.prompt == columns.answer:
         raise UnusableRow(f"column {columns.prompt} is the prompt: set another --answer_column")
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
@@ -106,18 +107,9 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple)
         golds = (final_answer(worked),) if worked else ()
     used = {prompt, *prompt.split(" + "), answer}
     extra = {str(name): plain_value(value) for name, value in row.items() if name not in used}
-    return Record(messages, golds, extra, Columns(prompt, answer))
-
-
-def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
-    """The row's columns that a prompt and answer were read from, or that have another name."""
-    used = {columns.prompt, *(columns.prompt or "").split(" + "), columns.answer}
-    others = other_names(row)
-    return {
-        str(name): plain_value(value)
-        for name, value in row.items()
-        if name in others or name in used
-    }
+    used |= others.keys()
+    both = {str(name): plain_value(v) for name, v in as_it_stands.items() if name in used}
+    return Record(messages, golds, extra, Columns(prompt, answer), both)
 
 
 def read_prompt(

@@ -11,7 +11,7 @@ from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.files import Rows, number_of
-from unslothrl.data.formats import Reader, Record, columns_as_they_stand
+from unslothrl.data.formats import Reader, Record
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 
@@ -133,16 +133,16 @@ class Renderer:
         """Of (number, row) pairs, but for `skipped` ones. UserError: one prompt of two problems."""
         asked: dict[int, tuple[int, int]] = {}  # hash of ids -> (hash of the problem, its row)
         for batch in batches(rows, BATCH):
-            kept: list[tuple[int, Mapping, Record, str]] = []
+            kept: list[tuple[int, Record, str]] = []
             for number, row in batch:
                 skipped.rows += 1
                 record = attempt(self.reader.record, row)
                 if isinstance(record, UnusableRow):
                     skipped.add(str(record), number)
                 else:
-                    kept.append((number, row, record, self.text(record)))
+                    kept.append((number, record, self.text(record)))
             ids = tokenise(self.tokenizer, [text for *_, text in kept])
-            for (number, row, record, text), tokens in zip(kept, ids, strict=True):
+            for (number, record, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))
                 other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
                 if other != problem:
@@ -155,9 +155,8 @@ class Renderer:
                     skipped.too_long.append(len(tokens))
                 else:
                     turns = turns_of(record.messages, self.system_prompt, self.replaces)
-                    read = columns_as_they_stand(row, record.columns)
                     yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
-                               tuple(tokens), record.extra, tuple(turns), read)  # fmt: skip
+                               tuple(tokens), record.extra, tuple(turns), record.read)  # fmt: skip
 
 
 def plain(problem: str) -> str:
