@@ -6,10 +6,11 @@ import pytest
 from fakes import completed
 
 from unslothrl import rewards
+from unslothrl.data.columns import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.rewards.builtin import countdown, search, text
-from unslothrl.rewards.reward import IN_SANDBOX
+from unslothrl.rewards.reward import IN_SANDBOX, Reward
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.tracking.metrics import NOT_COMPONENTS
 
@@ -61,6 +62,16 @@ def test_every_file_of_builtin_describes_a_reward():
         assert reward.function.startswith(f"unslothrl.rewards.builtin.{file}:")
         assert (reward.trials is not None) == (reward.runs == IN_SANDBOX)
         assert bool(reward.read) == bool(reward.columns)
+
+
+def test_a_column_of_a_reward_is_read_by_its_name():
+    reward = Reward(len, columns=("words", "meta.level"))
+    row = {"words": 3, "meta": '{"level": "hard"}', "other": 1}
+    assert reward.read_row(row) == {"words": 3, "meta.level": "hard"}
+    with pytest.raises(UnusableRow, match=r"column words is missing; the row has meta: the rew"):
+        reward.read_row({"meta": {"level": 1}})
+    with pytest.raises(UnusableRow, match="column words is empty"):
+        reward.read_row({"words": None})
 
 
 @pytest.mark.parametrize(

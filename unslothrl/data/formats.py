@@ -263,5 +263,5 @@ class Reader:
         replaced = {name for reward in self.needs.rewards for name in reward.replaces}
         extra = {name: extra[name] for name in extra if name not in replaced}
         for reward in self.needs.rewards:
-            extra |= {} if reward.read is None else reward.read(row)
+            extra |= reward.read_row(row)
         return replace(record, extra=extra)

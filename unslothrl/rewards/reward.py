@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, tagged
+from unslothrl.data.columns import UnusableRow, names_of, plain_value, tagged, value_of
 
 # Where a reward is computed
 IN_PLACE = "in place"  # in the process that asks: plain text work that cannot stall
@@ -36,7 +36,7 @@ class Reward:
     grade: Callable[..., float | bool]
     needs_answer: bool = False  # any of the gold answers is right
     columns: tuple[str, ...] = ()  # of the task
-    # row -> these columns, raises UnusableRow
+    # row -> these columns, raises UnusableRow; None: they are the row's columns of these names
     read: Callable[[Mapping], dict[str, Any]] | None = None
     replaces: tuple[str, ...] = ()  # columns of the row that `read` makes superfluous in the task
     problem: Callable[[Mapping], str | None] | None = None  # of a row that lacks a prompt
@@ -52,6 +52,16 @@ class Reward:
     def function(self) -> str:
         """`grade` as another process imports it, "module:function"."""
         return f"{self.grade.__module__}:{self.grade.__qualname__}"
+
+    def read_row(self, row: Mapping) -> dict[str, Any]:
+        """The columns that `grade` needs. Raises UnusableRow where the row lacks one."""
+        if self.read is not None:
+            return self.read(row)
+        read = {name: plain_value(value_of(row, name)) for name in self.columns}
+        if lacking := [name for name, value in read.items() if value is None]:
+            reason = "is empty" if lacking[0] in row else f"is missing; the row has {names_of(row)}"
+            raise UnusableRow(f"column {lacking[0]} {reason}: the reward needs it")
+        return read
 
 
 def missing(what: str, columns: tuple[str, ...]) -> UnusableRow:
