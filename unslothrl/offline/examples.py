@@ -68,17 +68,14 @@ class Example:
     is_plain: bool = field(default=False, compare=False, kw_only=True)
 
     @property
-    def has_system(self) -> bool:
-        return bool(self.messages) and self.messages[0]["role"] == "system"
-
-    @property
     def system_prompt(self) -> str:
         """ "": none."""
-        return self.messages[0]["content"] if self.has_system else ""
+        first = self.messages[:1]
+        return next((each["content"] for each in first if each["role"] == "system"), "")
 
     def under(self, system_prompt: str) -> Self:
         """With this system prompt in place of its own; "": without one."""
-        rest = self.messages[1:] if self.has_system else self.messages
+        rest = tuple(each for each in self.messages if each["role"] != "system")  # the first
         if system_prompt and rest:
             rest = ({"role": "system", "content": system_prompt}, *rest)
         return replace(self, messages=rest)
