@@ -38,8 +38,6 @@ NOT_WITH = (  # an option, and those of which one value excludes it
     ("freeze_steps", "advantage"),
 )
 
-Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
-
 
 # What changes nothing
 
@@ -142,14 +140,9 @@ def check(config: Config) -> None:
     """Raises UserError where options contradict each other."""
     check_system_prompt(config.system_prompt)
     objective = objective_of(config)
-    for checks in (of_limits(config), of_processes(config), of_objective(config, objective)):
-        check_all(checks)
-
-
-def check_all(checks: Iterator[Check]) -> None:
-    for is_wrong, message in checks:
-        if is_wrong:
-            raise UserError(message)
+    check_limits(config)
+    check_processes(config)
+    check_objective(config, objective)
 
 
 def check_system_prompt(text: str | None) -> None:
@@ -160,28 +153,28 @@ def check_system_prompt(text: str | None) -> None:
         )
 
 
-def of_limits(config: Config) -> Iterator[Check]:
+def check_limits(config: Config) -> None:
     """Options that must be no larger than another, where they count."""
     off = unused(config, Machine(), None)
     for name, other in NO_MORE_THAN:
         value, most = getattr(config, name), getattr(config, other)
-        flag, limit = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
-        yield (
-            name not in off and None not in (value, most) and value > most,
-            f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
-            f"--{limit} {value}",
-        )
+        if name not in off and None not in (value, most) and value > most:
+            flag, limit = flag_of(name), flag_of(other)
+            raise UserError(
+                f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
+                f"--{limit} {value}"
+            )
 
 
-def of_processes(config: Config) -> Iterator[Check]:
-    """Options that need others."""
+def check_processes(config: Config) -> None:
+    """Options that need others. Raises UserError."""
     for name in SPLITS:
         learners, together = config.number_of_learners, getattr(config, name)
-        yield (
-            learners % together != 0,
-            f"number_of_learners {learners} is no multiple of {name} {together}: set "
-            f"--number_of_learners {max(1, learners // together) * together}",
-        )
+        if learners % together != 0:
+            raise UserError(
+                f"number_of_learners {learners} is no multiple of {name} {together}: set "
+                f"--number_of_learners {max(1, learners // together) * together}"
+            )
     excludes = {  # an option -> whether its value excludes those of `NOT_WITH`
         "cluster": config.cluster == "local",
         "backend": config.backend == "unsloth",
@@ -193,52 +186,52 @@ def of_processes(config: Config) -> Iterator[Check]:
         **{name: getattr(config, name) > 1 for name in (*SPLITS, "actor_tensor_parallel")},
     }
     for name, other in ((name, other) for name, others in NOT_WITH for other in others.split()):
-        is_wrong = excludes[other]
+        is_wrong, value = excludes[other], getattr(config, name)
         if (name, other) == ("context_parallel", "learner_shards"):
             is_wrong = config.context_parallel % config.learner_shards > 0
-        value = getattr(config, name)
-        flag, change = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
-        yield (
-            is_wrong and value != OPTIONS[name].default,
-            f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
-            f"--{change}, or leave --{flag} out",
-        )
+        if is_wrong and value != OPTIONS[name].default:
+            raise UserError(
+                f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
+                f"--{flag_of(other)}, or leave --{flag_of(name)} out"
+            )
 
 
-def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
+def flag_of(name: str) -> str:
+    return in_full(name, OPTIONS[name].metadata["group"])
+
+
+def check_objective(config: Config, objective: Objective) -> None:
     """How many completions there are, what they earn, and what is made of that."""
     candidates = config.num_candidates
-    yield (
-        candidates < 2 and not objective.has_critic,
-        f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
-        f"group), got {candidates}: set --num_candidates 8",
-    )
+    if candidates < 2 and not objective.has_critic:
+        raise UserError(
+            f"num_candidates must be at least 2 for {config.learner} (rewards are compared within "
+            f"a group), got {candidates}: set --num_candidates 8"
+        )
     learns_alone = objective.has_critic or objective.trains_without_advantage
-    yield (
-        config.select == "max_variance" and config.topk < 2 and not learns_alone,
-        "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2",
-    )
+    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
+        raise UserError(
+            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
+        )
     chosen = rewards.choose(config.reward)
-    yield (
-        config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen),
-        "reward: every weight is 0, so nothing would be learnt: set NAME=1",
-    )
+    if config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen):
+        raise UserError("reward: every weight is 0, so nothing would be learnt: set NAME=1")
     dual, kl, weight = objective.clip_dual, objective.kl, objective.kl_coefficient
-    yield (
-        bool(dual) and dual <= 1,
-        f"clip_dual must be over 1, or 0 for off, got {dual}: set --objective.clip_dual 3",
-    )
-    yield (
-        kl != "none" and not weight,
-        f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04",
-    )
-    yield (
-        config.offload == "model" and config.learner_generates,
-        "offload model: a learner that generates needs its model on the GPU: set "
-        "--learner_chunk_size 0 and --number_of_actors 1",
-    )
-    yield (
-        not config.min_actors and not config.learner_generates,
-        "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without actors "
-        "would wait forever: set --min_actors 1",
-    )
+    if dual and dual <= 1:
+        raise UserError(
+            f"clip_dual must be over 1, or 0 for off, got {dual}: set --objective.clip_dual 3"
+        )
+    if kl != "none" and not weight:
+        raise UserError(
+            f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04"
+        )
+    if config.offload == "model" and config.learner_generates:
+        raise UserError(
+            "offload model: a learner that generates needs its model on the GPU: set "
+            "--learner_chunk_size 0 and --number_of_actors 1"
+        )
+    if not config.min_actors and not config.learner_generates:
+        raise UserError(
+            "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without "
+            "actors would wait forever: set --min_actors 1"
+        )
