@@ -72,7 +72,13 @@ def reward_model(base: Path, shape: Shape) -> Any:
             # trained in float32, whatever its base computes in
             module.register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
     if shape.start is not None:
-        start_from(model, shape.start)
+        with torch.no_grad():
+            for name, tensor in safetensors.torch.load_file(shape.start / WEIGHTS_FILE).items():
+                own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
+                own.copy_(tensor.to(own.device))
+            if (shape.start / HEAD_FILE).exists():  # it was a reward model already
+                weight = safetensors.torch.load_file(shape.start / HEAD_FILE)[WEIGHT]
+                model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
     model.train()
     return model
 
@@ -99,17 +105,6 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
         **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
     )
     return peft.in_training(get_peft_model(plain, config))
-
-
-@torch.no_grad()
-def start_from(model: Any, folder: Path) -> None:
-    """Puts a saved LoRA's weights in place, and those of a head if there is one."""
-    for name, tensor in safetensors.torch.load_file(folder / WEIGHTS_FILE).items():
-        own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
-        own.copy_(tensor.to(own.device))
-    if (folder / HEAD_FILE).exists():  # it was a reward model already
-        weight = safetensors.torch.load_file(folder / HEAD_FILE)[WEIGHT]
-        model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
 
 
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
