@@ -89,8 +89,10 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
-    others, as_it_stands = other_names(row), row
-    row = {others.get(name, name): value for name, value in row.items()} if others else row
+    # of columns such as "Question" or " answer" -> the name by which they are known
+    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
+    others = {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
+    as_it_stands, row = row, {others.get(name, name): value for name, value in row.items()}
     if columns.prompt is not None and columns.prompt == columns.answer:
         raise UnusableRow(f"column {columns.prompt} is the prompt: set another --answer_column")
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
@@ -130,12 +132,6 @@ def read_prompt(
         if problem is not None:
             return (("user", problem),), None, columns
     raise missing(row, PROMPTS, "prompt")
-
-
-def other_names(row: Mapping) -> dict[Any, str]:
-    """Of columns such as "Question" or " answer" -> the name by which they are known."""
-    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
-    return {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
 
 
 def instructed(row: Mapping) -> tuple[Turns, None, str]:

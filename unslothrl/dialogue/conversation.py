@@ -108,7 +108,10 @@ class Conversation:
         ended = bool(last) and last[0] in dialogue.ends
         raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
         said = {**self.raw[-1], "content": raw}
-        rendered = self._rendered(said, new)
+        try:
+            rendered = self._render([*self.raw[:-1], said, *new])
+        except UserError:  # results of calls that the template does not see in a plain text
+            rendered = self._render(self.parsed + new)
         before: tuple[int, ...] = ()
         ids = dialogue.tokens(rendered)
         if rendered.startswith(self.text + raw):
@@ -127,12 +130,6 @@ class Conversation:
         before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
         text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
         return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
-
-    def _rendered(self, said: Message, new: list[Message]) -> str:
-        try:
-            return self._render([*self.raw[:-1], said, *new])
-        except UserError:  # results of calls that the template does not see in a plain text
-            return self._render(self.parsed + new)
 
     def _render(self, messages: list[Message]) -> str:
         return self.dialogue.written(messages, self.native_tools)
