@@ -82,10 +82,7 @@ class Scorer:
                 if result.error is not None:
                     raise UserError(f"reward {each.function}: {result.error}: fix it")
             elif each.runs == IN_SANDBOX:
-                self.level = self.level or self._choose_level()
-
-    def _choose_level(self) -> str:
-        return self._try_sandbox("choose", self.allow_unsandboxed)
+                self.level = self.level or self._try_sandbox("choose", self.allow_unsandboxed)
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
@@ -151,7 +148,7 @@ class Scorer:
         from unslothrl.sandbox import levels
 
         assert reward.trials is not None
-        self.level = self.level or self._choose_level()
+        self.level = self.level or self._try_sandbox("choose", self.allow_unsandboxed)
         limits = (self.deadline_s, self.level)
         deadline_s = WALL_OF_CPU * self.deadline_s + levels.START_S + GRACE_S
         calls = [

@@ -32,9 +32,13 @@ class Published:
         header = json.loads(bytes(data[8:begin]))
         header.pop("__metadata__", None)
         self.tensors: dict[str, torch.Tensor] = {}  # by PEFT's names
-        for name, entry in header.items():
-            dtype = DTYPES[entry["dtype"]]
-            self.tensors[name] = view(data, dtype, begin + entry["data_offsets"][0], entry["shape"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
+            for name, entry in header.items():
+                dtype, count = DTYPES[entry["dtype"]], math.prod(entry["shape"])
+                offset = begin + entry["data_offsets"][0]
+                flat = torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
+                self.tensors[name] = flat.view(entry["shape"])
 
     @property
     def scaling(self) -> float:
@@ -49,14 +53,6 @@ def scaling_of(settings: dict[str, Any]) -> float:
     """What B A x is multiplied by; a plain LoRA has one rank and alpha for all its modules."""
     rank = settings["r"]
     return settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
-
-
-def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) -> torch.Tensor:
-    """A tensor over bytes that nobody writes to."""
-    count = math.prod(shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
-        return torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(shape)
 
 
 def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
