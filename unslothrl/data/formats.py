@@ -1,17 +1,8 @@
 """What a row means: its conversation and its gold answers, recognised by its columns.
 
-    prompt   messages | prompt | problem | question | query  text, or a list of {"role", "content"}
-             conversations                                   ... or of {"from", "value"}: ShareGPT
-             instruction                                     with `input` and `system`: Alpaca
-    answer   answer | gt_answer | ground_truth | extra_info.answer | reward_model.ground_truth
-             as it stands; of GSM8K's the part after `####`; a list: any of them is right
-             solution | completion | output | response | the conversation's last turn, where the
-             assistant has it: what stands in the last \\boxed{}, between the last <answer> tags,
-             after `####`, or after "the answer is" at the end
-
-A name with dots goes into what a column holds; where that is text it is read as JSON. The case of
-letters does not count. Any column can be chosen instead (`Columns`). What else a reward needs of a
-row, the reward reads itself.
+docs/data.md has the columns, and where in each the answer stands. A name with dots goes into what a
+column holds; where that is text it is read as JSON. The case of letters does not count. Any column
+can be chosen instead (`Columns`). What else a reward needs of a row, the reward reads itself.
 """
 
 import math

@@ -1,15 +1,6 @@
 """What a row means to SFT, and what to DPO or a reward model; recognised by its columns.
 
-    example  messages | conversations           all turns; those of the assistant are learnt
-             text                                a text that is learnt as it stands
-             prompt | problem | question | ...   with completion | response | output | chosen |
-                                                 solution | answer; Alpaca's instruction and input
-    pair     a prompt as above                   with chosen and rejected: texts, or messages
-             chosen and rejected                 whole conversations: what both begin with is the
-                                                 prompt; also as text, "\\n\\nHuman: ...
-                                                 \\n\\nAssistant: ...", which Anthropic writes
-
-A column with dots, and any column that is named, as in `data.formats`.
+docs/offline.md has them. A column with dots, and any column that is named, as in `data.formats`.
 """
 
 import math
