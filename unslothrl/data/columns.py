@@ -1,12 +1,6 @@
-"""The columns of a row, and what the rewards of a run read from them.
+"""The columns of a row, and what the rewards of a run read from them; how a text states its answer.
 
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
-
-A text, a completion or the worked solution of a data set, states its answer
-
-tagged  between the last `<answer>` and the `</answer>` after it
-boxed   in the last `\\boxed{...}` whose braces close, by counting them; the reward `boxed` says
-        when several boxes are one answer
 """
 
 import re
@@ -88,7 +82,7 @@ def normalise(answer: str) -> str:
 
 
 def tagged(text: str) -> str | None:
-    """None without both tags: a completion that was cut off has no answer."""
+    """Between the last `<answer>` and the `</answer>` after it; None without both, if cut off."""
     _, opening, rest = text.rpartition("<answer>")
     answer, closing, _ = rest.partition("</answer>")
     return answer.strip() if opening and closing else None

@@ -1,10 +1,5 @@
-"""The forms in which environments are written, each made into one: see `EnvironmentForm`.
-
-    ours          reset(task, seed) -> messages, async step(action) -> Step
-    Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
-    TRL's         reset(**row) -> None or a text, public methods are tools, get_reward()
-    RL2's         def step(state, action, extra_info) -> {next_state, reward, ...}
-    tools         functions that the policy may call
+"""The forms in which environments are written (ours, Gymnasium's, TRL's, RL2's, and tools alone),
+each made into one: see `EnvironmentForm`, and docs/environments.md.
 
 Which form a class or a function has is seen by its names and parameters. Any method may be `async`.
 """

@@ -1,14 +1,9 @@
 """Tests that are Python: assertions about what a program's functions return.
 
-    test         functions check(candidate) (HumanEval), test_... or cases of unittest's, as text
-    test_list    a list of assertions (MBPP); also in `tests`, `test_cases` and `testcase`
-
-with `entry_point`, the function that `candidate` stands for, and code that runs before the tests
-(`SETUPS`). What the row's `prompt` defines, where it is Python, is there for the program and for
-the tests, each with its own: a program cannot replace a helper that the tests use.
-
-The tests run in one sandbox, the program in another (`sandbox.remote`). A name that neither the
-tests nor the row's code define is the program's. Names of Python's own are Python's, unless the
+docs/rewards.md has their columns. What the row's `prompt` defines, where it is Python, is there for
+the program and for the tests, each with its own: a program cannot replace a helper that the tests
+use. The tests run in one sandbox, the program in another (`sandbox.remote`). A name that neither
+the tests nor the row's code define is the program's. Names of Python's own are Python's, unless the
 tests call nothing else.
 """
 
