@@ -6,7 +6,7 @@ import pytest
 from byte_tokenizers import ByteTokenizer, for_template
 from test_dialogue import ASKED, TOOL
 
-from unslothrl.dialogue.calls import CUT_OFF, FORMS, HERMES, NO_OBJECT, NOT_JSON
+from unslothrl.dialogue.calls import CUT_OFF, FORMS, HERMES, NO_OBJECT, NOT_IN_FORM, NOT_JSON
 from unslothrl.dialogue.conversation import Conversation
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASE
@@ -130,6 +130,28 @@ def test_calls_in_hermes_form(text, rest, calls):
     assert [(call.name, call.arguments, call.error) for call in found] == calls
 
 
+@pytest.mark.parametrize(
+    ("template", "name", "argument"),
+    [
+        ("qwen3_5_think", "\n<function=f>", "\n<parameter={}>\n{}\n</parameter>"),
+        ("glm4moe", "f", "\n<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>"),
+    ],
+)
+def test_calls_whose_arguments_have_tags(template, name, argument):
+    form = TemplateDialogue(for_template(f"trl/{template}")).native
+    kinds = {"a": {"type": "string"}, "b": {"type": "integer"}, "c": {}}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": kinds}}}
+    written = name + argument.format("a", "1") + argument.format("b", "2")
+    call = f"<tool_call>{written}{argument.format('c', 'x{2')}\n</tool_call>"
+    rest, found = form.read(f"So: {call}.{call}", [tool])
+    assert rest == "So: ."
+    expected = ("f", {"a": "1", "b": 2, "c": "x{2"})
+    assert [(each.name, each.arguments) for each in found] == [expected, expected]
+    _, (cut_off,) = form.read(call[:-2], [tool])
+    _, (other,) = form.read("<tool_call><f></tool_call>", [tool])
+    assert (cut_off.error, other.error) == (CUT_OFF, NOT_IN_FORM)
+
+
 def test_calls_in_llama_s_form():
     tokenizer = for_template("trl/llama3_1")
     dialogue = TemplateDialogue(tokenizer)
@@ -230,6 +252,13 @@ def test_a_tokenizer_that_adds_a_space_does_not_add_it_between_turns():
         conversation = talk(Spaced(("<|im_start|>", "<|im_end|>"), "<|im_end|>", template))
         replied(conversation, "5")
         assert conversation.add(ASKED).is_continuation is goes_on
+
+
+def test_a_turn_that_the_next_turn_s_marker_ends():
+    """GLM samples `<|user|>`, which the template writes before the user's words."""
+    conversation = talk(for_template("trl/glm4moe"))
+    replied(conversation, "\n<think></think>\nIt is 5.<|user|>")
+    assert went_on(conversation, "user", "Thanks") == "\nThanks<|assistant|>"
 
 
 def test_a_template_that_leaves_texts_out_or_refuses_is_named():

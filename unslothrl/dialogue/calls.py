@@ -4,6 +4,10 @@
     Llama 3           {"name": ..., "parameters": {...}}
     Mistral           [TOOL_CALLS] [{"name": ..., "arguments": {...}}, ...]
                       [TOOL_CALLS]NAME[ARGS]{...}
+    DeepSeek V3       ...function<｜tool▁sep｜>NAME ```json {...} ```...
+    gpt-oss           to=functions.NAME<|channel|>commentary json<|message|>{...}<|call|>
+    Qwen 3.5          <tool_call> <function=NAME> <parameter=KEY> VALUE </parameter> ...
+    GLM 4.5           <tool_call>NAME <arg_key>KEY</arg_key> <arg_value>VALUE</arg_value> ...
 
 A chat template's form is the one that reads the call of a probe with unusual names. One that has
 none gets Hermes' form: tools in the system message, calls in <tool_call>, results as a turn of the
@@ -14,7 +18,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from os.path import commonprefix
 from typing import Any
 
 from unslothrl.environments.base import Message, ToolCall
@@ -23,7 +26,7 @@ from unslothrl.text import is_too_deep, json_or_text
 Tool = Mapping[str, Any]
 """{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
 
-NAME, KEY, VALUE = "zq_name_7", "zq_key_7", "zq value 7"
+NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
 PROBE_TOOL: Tool = {
     "type": "function",
     "function": {
@@ -51,6 +54,7 @@ For each function call, return a json object with function name and arguments wi
 {{"name": <function-name>, "arguments": <args-json-object>}}
 </tool_call>"""
 CUT_OFF, NOT_JSON = "the call is cut off", "the call is not JSON"
+NOT_IN_FORM = "the call is not in the model's form"
 NO_NAME, NO_OBJECT = "the call has no name", "the arguments are not a JSON object"
 
 
@@ -64,7 +68,7 @@ class CallForm:
     arguments_key: str = "arguments"
     is_bare: bool = False  # no mark says that JSON is a call: its keys do
 
-    def read(self, text: str) -> tuple[str, list[ToolCall]]:
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
         """-> (what is no call, the calls in their order, broken ones too)."""
         kept: list[str] = []
         calls: list[ToolCall] = []
@@ -110,6 +114,43 @@ class CallForm:
         return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
 
 
+@dataclass(frozen=True, slots=True)
+class TaggedForm:
+    """Calls in <tool_call> whose arguments have a tag each. `call` finds a name and its arguments,
+    `argument` the key and the value of one, which is JSON unless the tool takes a text."""
+
+    call: re.Pattern
+    argument: re.Pattern
+
+    def read(self, text: str, tools: Sequence[Tool] = ()) -> tuple[str, list[ToolCall]]:
+        """As `CallForm.read`."""
+        first, *pieces = text.split("<tool_call>")
+        kept, calls = [first], []
+        for piece in pieces:
+            body, closed, rest = piece.partition("</tool_call>")
+            kept.append(rest)
+            if not closed:
+                calls.append(broken(body, CUT_OFF))
+            elif (found := self.call.fullmatch(body.strip())) is None:
+                calls.append(broken(body, NOT_IN_FORM))
+            else:
+                texts = texts_of(found[1], tools)
+                pairs = self.argument.findall(found[2])
+                values = {
+                    key: value if key in texts else json_or_text(value) for key, value in pairs
+                }
+                calls.append(call_of(body, found[1], values))
+        return "".join(kept), calls
+
+
+def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
+    """The parameters of a tool that are texts."""
+    functions = (tool["function"] for tool in tools)
+    schema: dict[str, Any] = next((each for each in functions if each["name"] == name), {})
+    parameters = schema.get("parameters", {}).get("properties", {})
+    return {key for key, value in parameters.items() if value.get("type") == "string"}
+
+
 DECODER = json.JSONDecoder()
 HERMES = CallForm(re.compile(r"<tool_call>\s*"), re.compile(r"</tool_call>(?:\s*(?=<tool_call>))?"))
 _BARE = re.compile(r"\A\s*(?=[{\[])")
@@ -117,8 +158,33 @@ FORMS = (
     HERMES,
     CallForm(re.compile(r"\[TOOL_CALLS\]\s*")),
     CallForm(re.compile(r"\[TOOL_CALLS\](.*?)(?:\[ARGS\]|\Z)\s*", re.DOTALL)),
+    CallForm(
+        re.compile(
+            r"(?:<｜tool▁calls▁begin｜>)?<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+            r"(.*?)(?:```json|\Z)\s*",
+            re.DOTALL,
+        ),
+        re.compile(
+            r"```<｜tool▁call▁end｜>"
+            r"(?:<｜tool▁calls▁end｜>|\s*(?=<｜tool▁call▁begin｜>))?"
+        ),
+    ),
+    CallForm(
+        re.compile(
+            r"to=functions\.(.*?)(?:<\|channel\|>commentary json<\|message\|>|\Z)\s*", re.DOTALL
+        ),
+        re.compile(r"<\|call\|>"),
+    ),
     CallForm(_BARE, arguments_key="parameters", is_bare=True),
     CallForm(_BARE, is_bare=True),
+    TaggedForm(
+        re.compile(r"<function=([^<>]+)>(.*?)(?:</function>)?", re.DOTALL),
+        re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
+    ),
+    TaggedForm(
+        re.compile(r"([^<>\s]+)(.*)", re.DOTALL),
+        re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    ),
 )
 
 
@@ -152,20 +218,29 @@ Write = Callable[[list[Message], list[Tool], bool], str]
 """(messages, tools, whether the policy's turn begins behind them) -> the text, "" if refused."""
 
 
-def form_of(write: Write) -> CallForm | None:
+def form_of(write: Write) -> CallForm | TaggedForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
+    for content in ("", CONTENT):
+        text = probed(write, content)
+        for form in FORMS:
+            _, calls = form.read(text)
+            if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
+                return form
+    return None
+
+
+def probed(write: Write, content: str) -> str:
+    """What a template writes for a call, after the turn's content; "" if it refuses."""
     user: Message = {"role": "user", "content": "-"}
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
-    calling: Message = {"role": "assistant", "content": ""}
+    calling: Message = {"role": "assistant", "content": content}
     calling["tool_calls"] = [{"id": "call00000", **call}]
-    text = write([user, calling], [PROBE_TOOL], False)
     opening = write([user], [PROBE_TOOL], True)
-    text = text.removeprefix(commonprefix([text, opening]))  # noqa: RUF071  # no paths
-    for form in FORMS:
-        _, calls = form.read(text)
-        if [(each.name, each.arguments) for each in calls] == [(NAME, {KEY: VALUE})]:
-            return form
-    return None
+    text = write([user, calling], [PROBE_TOOL], False)
+    if content and content in text:
+        return text.rpartition(content)[2]
+    pairs = enumerate(zip(text, opening, strict=False))
+    return text[next((i for i, (one, other) in pairs if one != other), len(opening)) :]
 
 
 def with_tools(messages: list[Message], tools: Sequence[Tool], role: str) -> list[Message]:
@@ -191,9 +266,9 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
             else:
                 written.append({"role": "user", "content": text})
         elif has_calls(message):
-            functions = (call.get("function", call) for call in message["tool_calls"])
-            pairs = ({"name": f["name"], "arguments": f["arguments"]} for f in functions)
-            calls = (json.dumps(pair, ensure_ascii=False) for pair in pairs)
+            calls = [
+                json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
+            ]
             texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
             content = "\n".join(filter(None, (message.get("content"), *texts)))
             written.append({"role": "assistant", "content": content})
@@ -204,9 +279,16 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
 
 
 def has_tools(messages: Sequence[Message]) -> bool:
+    """Whether there are calls or results in them."""
     return any(message["role"] == "tool" or has_calls(message) for message in messages)
 
 
 def has_calls(message: Message) -> bool:
     """The policy's own turn alone: no one else can call."""
     return message["role"] == "assistant" and bool(message.get("tool_calls"))
+
+
+def function(call: dict[str, Any]) -> dict[str, Any]:
+    """Of a call in OpenAI's form, which may lack its outer object."""
+    inner = call.get("function", call)
+    return {"name": inner["name"], "arguments": inner["arguments"]}

@@ -61,14 +61,10 @@ class Conversation:
         """Takes the policy's turn, whole or cut off. -> its text, and its parts."""
         dialogue, ids = self.dialogue, tuple(token_ids)
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
-        is_open = dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
-        reasoning, rest = None, raw
-        if is_open or raw.lstrip().startswith(OPEN):  # goes on with reasoning, or begins with it
-            thought, _, rest = raw.lstrip().removeprefix(OPEN).partition(CLOSE)
-            reasoning = thought.strip("\n")
+        reasoning, rest = reasoned(raw, self._is_open())
         found: list[ToolCall] = []
         if self.tools:
-            rest, found = (dialogue.native or HERMES).read(rest)
+            rest, found = (dialogue.native or HERMES).read(rest, self.tools)
         calls = tuple(
             replace(call, id=f"call{number:05}") for number, call in enumerate(found, self.count)
         )
@@ -105,31 +101,49 @@ class Conversation:
                 "model: its chat template does not write every turn once, so that turns cannot "
                 "follow a reply: choose another model, or --environment single_turn"
             )
-        ended = bool(last) and last[0] in dialogue.ends
-        raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
-        said = {**self.raw[-1], "content": raw}
-        try:
-            rendered = self._render([*self.raw[:-1], said, *new])
-        except UserError:  # results of calls that the template does not see in a plain text
-            rendered = self._render(self.parsed + new)
-        before: tuple[int, ...] = ()
-        ids = dialogue.tokens(rendered)
-        if rendered.startswith(self.text + raw):
-            rest = dialogue.tokens(rendered[len(self.text + raw) :])
-            # nothing may stand between a reply that was cut off and what follows it
-            is_next = not dialogue.adds_space or not rest or rest[0] in dialogue.single
-            if rest[:1] == last if ended else is_next:
-                before, ids = self.prompt_ids + self.reply_ids, rest[ended:]
+        for ended in self._may_end(last):
+            raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
+            said = {**self.raw[-1], "content": raw}
+            rendered = self._rendered(said, new)
+            if rendered.startswith(self.text + raw):
+                ids = dialogue.tokens(rendered[len(self.text + raw) :])
+                if ids[:1] == last if ended else self._starts_well(ids):
+                    before, ids = self.prompt_ids + self.reply_ids, ids[ended:]
+                    break
+        else:
+            before, ids = (), dialogue.tokens(rendered)
         self.raw[-1:] = [said, *new]
         self.parsed += new
         self.text, self.prompt_ids = rendered, before + ids
         return Extension(ids, bool(before))
+
+    def _starts_well(self, ids: tuple[int, ...]) -> bool:
+        """Whether nothing stands between a reply that was cut off and what follows it."""
+        return not self.dialogue.adds_space or not ids or ids[0] in self.dialogue.single
+
+    def _may_end(self, last: tuple[int, ...]) -> list[bool]:
+        """Whether a reply's last token ends its turn. One that stands for a text of its own may do
+        so where nothing says it, as `<|user|>` in GLM, or be a part of what was written.
+        """
+        if not last or last[0] not in self.dialogue.single:
+            return [False]
+        return [True] if last[0] in self.dialogue.ends else [True, False]
 
     def _said(self, ids: tuple[int, ...]) -> str:
         """What the policy has written after the prompt, special tokens kept."""
         before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
         text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
         return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
+
+    def _is_open(self) -> bool:
+        """Whether the policy goes on in reasoning that its prompt has opened."""
+        return self.dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
+
+    def _rendered(self, said: Message, new: list[Message]) -> str:
+        try:
+            return self._render([*self.raw[:-1], said, *new])
+        except UserError:  # results of calls that the template does not see in a plain text
+            return self._render(self.parsed + new)
 
     def _render(self, messages: list[Message]) -> str:
         return self.dialogue.written(messages, self.native_tools)
@@ -169,3 +183,12 @@ def as_message(reply: Action) -> Message:
         if not call.error
     ]
     return message | ({"tool_calls": calls} if calls else {})
+
+
+def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
+    """-> (the reasoning that a reply begins with or goes on with, the rest)."""
+    text = raw.lstrip()
+    if not is_open and not text.startswith(OPEN):
+        return None, raw
+    thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
+    return thought.strip("\n"), rest

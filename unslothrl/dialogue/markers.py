@@ -27,10 +27,7 @@ class Markers:
         }
         longest_first = sorted(filter(None, texts), key=lambda text: (-len(text), text))
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
-        # What a tokenizer does to a text before it looks for special tokens.
-        normal = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-        is_used = any(getattr(token, "normalized", False) for token in added.values())
-        self._normalise = normal.normalize_str if normal is not None and is_used else None
+        self._normalise = normaliser(tokenizer, added)
 
     def broken(self, text: str) -> str:
         """The text without any special token in it."""
@@ -55,3 +52,12 @@ class Markers:
 def broken_up(match: re.Match[str]) -> str:
     marker = match[0]
     return f"{marker[0]} {marker[1:]}" if len(marker) > 1 else REPLACEMENT
+
+
+def normaliser(tokenizer, added):
+    """What a tokenizer does to a text before it looks for special tokens; None: nothing."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    normal = getattr(backend, "normalizer", None)
+    if normal is None or not any(getattr(token, "normalized", False) for token in added.values()):
+        return None
+    return normal.normalize_str

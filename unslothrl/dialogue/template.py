@@ -1,4 +1,8 @@
-"""Turns by the model's own chat template."""
+"""Turns by the model's own chat template.
+
+A template without tools, or whose calls `calls.py` cannot read, gets Hermes' form: the tools in the
+system message, calls in <tool_call>, and results as a turn of the user in <tool_response>.
+"""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -8,6 +12,7 @@ from unslothrl.dialogue.calls import (
     NAME,
     PROBE_TOOL,
     CallForm,
+    TaggedForm,
     Tool,
     as_texts,
     form_of,
@@ -27,6 +32,8 @@ RESULT = "zqresult7"
 
 
 class TemplateDialogue:
+    """Writes and reads turns by `apply_chat_template` of a tokenizer."""
+
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
 
@@ -60,7 +67,7 @@ class TemplateDialogue:
         return self.decode(self.tokens("-") + self.tokens("a")) != "-a"
 
     @cached_property
-    def native(self) -> CallForm | None:
+    def native(self) -> CallForm | TaggedForm | None:
         """The template's own form of calls; None: Hermes' form instead of it."""
         user = PROBE[0]
         result: Message = {"role": "tool", "content": RESULT, "name": NAME}
