@@ -213,10 +213,10 @@ def test_half_a_surrogate_pair_is_replaced(tmp_path):
 
 def test_a_dialogue_that_fails_on_a_text_costs_the_episode(tmp_path, monkeypatch):
     class Fails(TemplateDialogue):
-        def texts(self, messages):
+        def prepared(self, messages, tools=()):
             if messages[0]["content"] != "hello":
                 raise KeyError("no such text")
-            return super().texts(messages)
+            return super().prepared(messages, tools)
 
     monkeypatch.setattr("environment_files.TemplateDialogue", Fails)
     for first, turns in ((None, 1), ("strange", 0)):
@@ -227,7 +227,7 @@ def test_a_dialogue_that_fails_on_a_text_costs_the_episode(tmp_path, monkeypatch
 
 def test_what_a_template_refuses_of_the_task_is_the_users(tmp_path, monkeypatch):
     class Refuses(TemplateDialogue):
-        def texts(self, messages):
+        def prepared(self, messages, tools=()):
             raise UserError("model: its chat template refuses it")
 
     monkeypatch.setattr("environment_files.TemplateDialogue", Refuses)

@@ -130,7 +130,7 @@ def test_a_row_is_called_by_its_title_or_else_by_its_id(tmp_path):
     assert list(Corpus(rows_in(tmp_path, rows))) == [("Cats", CATS, "Cats"), ("2", DOGS, "")]
 
 
-def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path, monkeypatch):
+def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path):
     written(tmp_path, "", "code.py")
     written(tmp_path, "", "empty.txt")
     written(tmp_path, '{"text": "a"}\n{"text": \n', "broken.jsonl")
@@ -155,9 +155,6 @@ def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path, monkeypatch):
         assert str(error.value).isprintable()
     with pytest.raises(UserError, match="no such file"):
         environments.check_tools(("search",))
-    monkeypatch.setattr(corpus, "MOST_PASSAGES", 2)
-    with pytest.raises(UserError, match="more than 2 passages"):
-        environments.check_tools((f"search:{rows_in(tmp_path, ROWS)}",))
 
 
 @pytest.mark.real

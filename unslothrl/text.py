@@ -54,11 +54,6 @@ def aligned(rows: Sequence[Sequence[str]], are_numbers: bool = False) -> list[st
     return ["  ".join([row[0].ljust(first), *map(put, row[1:], widths)]).rstrip() for row in rows]
 
 
-def is_utf8(text: str) -> bool:
-    """Whether a text can be written as UTF-8: one from JSON may hold half a surrogate pair."""
-    return re.search("[\ud800-\udfff]", text) is None
-
-
 HIDDEN = "<hidden>"
 LEAST = 6  # characters of a variable's value: a shorter one would be found in every text
 

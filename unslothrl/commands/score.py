@@ -12,7 +12,7 @@ from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.data import sources
 from unslothrl.data.columns import UnusableRow, attempt, names_of, tagged
-from unslothrl.data.formats import Columns, Reader, columns_as_they_stand
+from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Task
@@ -87,6 +87,5 @@ def read(reader: Reader, row: Mapping, where: str) -> Scorable:
     if isinstance(record, UnusableRow):
         raise UserError(f"{where}: {record}")
     said = record.problem
-    columns = columns_as_they_stand(row, record.columns)
-    task = Task(where, said, record.answer, said, (), record.extra, record.messages, columns)
+    task = Task(where, said, record.answer, said, (), record.extra, record.messages, record.read)
     return task, Completion.of_text(completion)

@@ -103,8 +103,6 @@ class OfflineOptions:
 
 @dataclass(frozen=True)
 class SftOptions(OfflineOptions):
-    """Of `unslothrl sft`."""
-
     completion_column: str | None = task(None, "column of the reply to learn; default: detected")
     learner_shards: int = same("learner_shards", help=SHARDS)
     packing: bool = training(
@@ -115,16 +113,12 @@ class SftOptions(OfflineOptions):
 
 @dataclass(frozen=True)
 class PreferenceOptions(OfflineOptions):
-    """What pairs have."""
-
     chosen_column: str | None = task(None, "column of the better reply; default: detected")
     rejected_column: str | None = task(None, "column of the worse reply; default: detected")
 
 
 @dataclass(frozen=True)
 class DpoOptions(PreferenceOptions):
-    """Of `unslothrl dpo`."""
-
     lr: float = same("lr", 1e-5)
     learner_shards: int = same("learner_shards", help=SHARDS)
     beta: float = training(
@@ -146,8 +140,6 @@ class DpoOptions(PreferenceOptions):
 
 @dataclass(frozen=True)
 class RmOptions(PreferenceOptions):
-    """Of `unslothrl rm`."""
-
     lr: float = same("lr", 1e-4)
 
 

@@ -33,8 +33,6 @@ def part(help: str, **more: Any) -> Any:
 
 @dataclass(frozen=True)
 class TaskOptions:
-    """See `options.Config`, which has all of them."""
-
     model: str = task(
         "unsloth/Qwen2.5-7B-Instruct-bnb-4bit", "base model: hub id, folder, or embedded"
     )
@@ -129,8 +127,6 @@ class TaskOptions:
 
 @dataclass(frozen=True)
 class EnvironmentOptions:
-    """See `options.Config`, which has all of them."""
-
     environment: str = episode(
         "single_turn", "environment that the model acts in: a name, or file.py:Class"
     )
@@ -176,8 +172,6 @@ class EnvironmentOptions:
 
 @dataclass(frozen=True)
 class ObjectiveOptions:
-    """See `options.Config`, which has all of them."""
-
     advantage: str | None = part(
         "how a reward becomes an advantage",
         choices=("centred", "standardised", "batch_standardised", "leave_one_out", "gae"),

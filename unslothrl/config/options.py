@@ -281,7 +281,6 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
 
     @property
     def number_of_processes(self) -> int:
-        """Actors and learners together."""
         return self.number_of_actors + self.number_of_learners
 
     @property

@@ -26,7 +26,17 @@ NO_MORE_THAN = (  # another option
     ("min_actors", "number_of_actors"),
 )
 
-Check = tuple[bool, str]  # whether options contradict each other, and what to do about it
+OF_VLLM = "number_of_actors cluster engine"
+NOT_WITH = (  # an option, and those of which one value excludes it
+    *((name, "cluster backend offload number_of_actors learner_chunk_size") for name in SPLITS),
+    ("context_parallel", "learner_shards"),
+    ("learner_tensor_parallel", "learner_shards context_parallel pipeline_stages"),
+    ("pipeline_stages", "learner_shards context_parallel learner_tensor_parallel"),
+    ("max_staleness", "cluster number_of_actors"),
+    ("actor_tensor_parallel", OF_VLLM),
+    ("actor_pipeline_parallel", f"{OF_VLLM} actor_tensor_parallel"),
+    ("freeze_steps", "advantage"),
+)
 
 
 # What changes nothing
@@ -70,8 +80,7 @@ def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple
     yield IN_LEARNER not in places, "without a reward model", "normalize_reward_model"
     yield config.resume is not None, "with resume", "run_name output_dir"
     yield not config.track, "without track", "project_name"
-    all_are_kept = config.topk == config.num_candidates
-    yield all_are_kept, "with topk at num_candidates", "select"
+    yield config.topk == config.num_candidates, "with topk at num_candidates", "select"
     yield (
         not config.has_environment,
         "without environment or tools",
@@ -131,14 +140,9 @@ def check(config: Config) -> None:
     """Raises UserError where options contradict each other."""
     check_system_prompt(config.system_prompt)
     objective = objective_of(config)
-    for checks in (of_limits(config), of_processes(config), of_objective(config, objective)):
-        check_all(checks)
-
-
-def check_all(checks: Iterator[Check]) -> None:
-    for is_wrong, message in checks:
-        if is_wrong:
-            raise UserError(message)
+    check_limits(config)
+    check_processes(config)
+    check_objective(config, objective)
 
 
 def check_system_prompt(text: str | None) -> None:
@@ -149,113 +153,85 @@ def check_system_prompt(text: str | None) -> None:
         )
 
 
-def of_limits(config: Config) -> Iterator[Check]:
+def check_limits(config: Config) -> None:
     """Options that must be no larger than another, where they count."""
     off = unused(config, Machine(), None)
     for name, other in NO_MORE_THAN:
         value, most = getattr(config, name), getattr(config, other)
-        flag, limit = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
-        yield (
-            name not in off and None not in (value, most) and value > most,
-            f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
-            f"--{limit} {value}",
-        )
+        if name not in off and None not in (value, most) and value > most:
+            flag, limit = flag_of(name), flag_of(other)
+            raise UserError(
+                f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
+                f"--{limit} {value}"
+            )
 
 
-def of_processes(config: Config) -> Iterator[Check]:
-    """Options that need others."""
-    shared = [
-        (name, other, is_wrong)
-        for name in SPLITS
-        for other, is_wrong in (
-            ("cluster", config.cluster == "local"),
-            ("backend", config.backend == "unsloth"),
-            ("offload", config.offload == "model"),
-            ("number_of_actors", config.number_of_actors == 0),
-            ("learner_chunk_size", config.learner_chunk_size > 0),
-        )
-    ]
+def check_processes(config: Config) -> None:
+    """Options that need others. Raises UserError."""
     for name in SPLITS:
         learners, together = config.number_of_learners, getattr(config, name)
-        yield (
-            learners % together != 0,
-            f"number_of_learners {learners} is no multiple of {name} {together}: set "
-            f"--number_of_learners {max(1, learners // together) * together}",
-        )
-    for name, other, is_wrong in (
-        *shared,
-        (
-            "context_parallel",
-            "learner_shards",
-            config.context_parallel > 1 and config.context_parallel % config.learner_shards > 0,
-        ),
-        *(
-            (name, other, getattr(config, other) > 1)
-            for name in SPLITS[2:]
-            for other in SPLITS
-            if other != name
-        ),
-        ("max_staleness", "cluster", config.cluster == "local"),
-        ("max_staleness", "number_of_actors", config.number_of_actors == 0),
-        *(
-            (name, other, is_wrong)
-            for name in ("actor_tensor_parallel", "actor_pipeline_parallel")
-            for other, is_wrong in (
-                ("number_of_actors", config.number_of_actors == 0),
-                ("cluster", config.cluster == "local"),
-                ("engine", config.engine == "transformers"),
+        if learners % together != 0:
+            raise UserError(
+                f"number_of_learners {learners} is no multiple of {name} {together}: set "
+                f"--number_of_learners {max(1, learners // together) * together}"
             )
-        ),
-        (
-            "actor_pipeline_parallel",
-            "actor_tensor_parallel",
-            config.actor_tensor_parallel > 1,
-        ),
-        ("freeze_steps", "advantage", config.advantage != "gae"),
-    ):
-        value = getattr(config, name)
-        flag, change = (in_full(each, OPTIONS[each].metadata["group"]) for each in (name, other))
-        yield (
-            is_wrong and value != OPTIONS[name].default,
-            f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
-            f"--{change}, or leave --{flag} out",
-        )
+    excludes = {  # an option -> whether its value excludes those of `NOT_WITH`
+        "cluster": config.cluster == "local",
+        "backend": config.backend == "unsloth",
+        "engine": config.engine == "transformers",
+        "offload": config.offload == "model",
+        "number_of_actors": config.number_of_actors == 0,
+        "learner_chunk_size": config.learner_chunk_size > 0,
+        "advantage": config.advantage != "gae",
+        **{name: getattr(config, name) > 1 for name in (*SPLITS, "actor_tensor_parallel")},
+    }
+    for name, other in ((name, other) for name, others in NOT_WITH for other in others.split()):
+        is_wrong, value = excludes[other], getattr(config, name)
+        if (name, other) == ("context_parallel", "learner_shards"):
+            is_wrong = config.context_parallel % config.learner_shards > 0
+        if is_wrong and value != OPTIONS[name].default:
+            raise UserError(
+                f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
+                f"--{flag_of(other)}, or leave --{flag_of(name)} out"
+            )
 
 
-def of_objective(config: Config, objective: Objective) -> Iterator[Check]:
+def flag_of(name: str) -> str:
+    return in_full(name, OPTIONS[name].metadata["group"])
+
+
+def check_objective(config: Config, objective: Objective) -> None:
     """How many completions there are, what they earn, and what is made of that."""
     candidates = config.num_candidates
-    yield (
-        candidates < 2 and not objective.has_critic,
-        f"num_candidates must be at least 2 for {config.learner} (rewards are compared within a "
-        f"group), got {candidates}: set --num_candidates 8",
-    )
+    if candidates < 2 and not objective.has_critic:
+        raise UserError(
+            f"num_candidates must be at least 2 for {config.learner} (rewards are compared within "
+            f"a group), got {candidates}: set --num_candidates 8"
+        )
     learns_alone = objective.has_critic or objective.trains_without_advantage
-    yield (
-        config.select == "max_variance" and config.topk < 2 and not learns_alone,
-        "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2",
-    )
+    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
+        raise UserError(
+            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
+        )
     chosen = rewards.choose(config.reward)
-    yield (
-        config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen),
-        "reward: every weight is 0, so nothing would be learnt: set NAME=1",
-    )
+    if config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen):
+        raise UserError("reward: every weight is 0, so nothing would be learnt: set NAME=1")
     dual, kl, weight = objective.clip_dual, objective.kl, objective.kl_coefficient
-    yield (
-        bool(dual) and dual <= 1,
-        f"clip_dual must be over 1, or 0 for off, got {dual}: set --objective.clip_dual 3",
-    )
-    yield (
-        kl != "none" and not weight,
-        f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04",
-    )
-    yield (
-        config.offload == "model" and config.learner_generates,
-        "offload model: a learner that generates needs its model on the GPU: set "
-        "--learner_chunk_size 0 and --number_of_actors 1",
-    )
-    yield (
-        not config.min_actors and not config.learner_generates,
-        "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without actors "
-        "would wait forever: set --min_actors 1",
-    )
+    if dual and dual <= 1:
+        raise UserError(
+            f"clip_dual must be over 1, or 0 for off, got {dual}: set --objective.clip_dual 3"
+        )
+    if kl != "none" and not weight:
+        raise UserError(
+            f"kl {kl} has no weight (kl_coefficient 0): set --objective.kl_coefficient 0.04"
+        )
+    if config.offload == "model" and config.learner_generates:
+        raise UserError(
+            "offload model: a learner that generates needs its model on the GPU: set "
+            "--learner_chunk_size 0 and --number_of_actors 1"
+        )
+    if not config.min_actors and not config.learner_generates:
+        raise UserError(
+            "min_actors 0: learners generate nothing (learner_chunk_size 0), so a run without "
+            "actors would wait forever: set --min_actors 1"
+        )

@@ -30,8 +30,6 @@ LIMITS = {"over": operator.gt, "at_least": operator.ge, "at_most": operator.le}
 
 
 class Table:
-    """The options that a class of configs has."""
-
     def __init__(self, config: type, command: str):
         self.config, self.command = config, command
         self.options: dict[str, Field] = {entry.name: entry for entry in fields(config)}
@@ -57,7 +55,6 @@ class Table:
 
     @property
     def flags(self) -> list[str]:
-        """All spellings of all options."""
         return [spelled for name in self.options for spelled in self.spellings(name)]
 
 

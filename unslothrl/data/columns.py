@@ -1,15 +1,6 @@
-"""The columns of a row, and what the rewards of a run read from them.
+"""The columns of a row, and what the rewards of a run read from them; how a text states its answer.
 
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
-
-A text, a completion or the worked solution of a data set, states its answer
-
-tagged  between the last `<answer>` and the `</answer>` after it
-boxed   in the last `\\boxed{...}` whose braces close, by counting them; the reward `boxed` says
-        when several boxes are one answer
-
-As text, answers are compared after trimming, with the commas of thousands taken out ("1,000" is
-"1000"; "1,2" is not "12").
 """
 
 import re
@@ -44,13 +35,8 @@ class RowNeeds:
     """What the rewards of a run need of a row besides its prompt."""
 
     answer: tuple[str, ...] = ()  # rewards that need a gold answer
-    # row -> columns of the task, e.g. {"tests": ...}; raises UnusableRow
-    readers: tuple[Callable[[Mapping], dict[str, Any]], ...] = ()
-    # columns of the row that the readers have turned into others, which the task does without
-    replaced: frozenset[str] = frozenset()
+    rewards: tuple[Any, ...] = ()  # those of the package, each a `rewards.reward.Reward`
     problems: Problems = tuple
-    # (row, its problem) -> the problem as the model reads it
-    asked: tuple[Callable[[Mapping, str], str], ...] = ()
 
 
 def value_of(row: Mapping, name: str) -> Any:
@@ -90,13 +76,13 @@ _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
 def normalise(answer: str) -> str:
-    """The answer as it is compared: trimmed, "1,234" as "1234"."""
+    """The answer as it is compared: trimmed, "1,234" as "1234"; "1,2" is not "12"."""
     answer = answer.strip()
     return answer.replace(",", "") if _THOUSANDS.fullmatch(answer) else answer
 
 
 def tagged(text: str) -> str | None:
-    """None without both tags: a completion that was cut off has no answer."""
+    """Between the last `<answer>` and the `</answer>` after it; None without both, if cut off."""
     _, opening, rest = text.rpartition("<answer>")
     answer, closing, _ = rest.partition("</answer>")
     return answer.strip() if opening and closing else None

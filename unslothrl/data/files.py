@@ -63,8 +63,6 @@ class JsonLines:
 
 
 class TableRows:
-    """Rows of an Arrow table."""
-
     def __init__(self, table: Any):
         self.table = table
 
@@ -201,7 +199,13 @@ def rows_in(whole: Any) -> list[Row] | None:
         return whole
     if not isinstance(whole, dict):
         return None
-    lists = {name: value for name, value in whole.items() if is_rows(value)}
+    lists = {  # but for those that are the turns of a conversation
+        name: value
+        for name, value in whole.items()
+        if isinstance(value, list)
+        and value
+        and all(isinstance(row, dict) and not {"role", "from"} & row.keys() for row in value)
+    }
     if len(lists) > 1:
         raise Unreadable(f"it has several lists of rows ({', '.join(lists)}): write each to a file")
     if lists:
@@ -211,15 +215,6 @@ def rows_in(whole: Any) -> list[Row] | None:
     if len(columns) < 2 or len(lengths) != 1 or lengths == {0}:
         return None
     return [dict(zip(whole, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def is_rows(value: Any) -> bool:
-    """Whether this is a list of objects that are no turns of a conversation."""
-    return (
-        isinstance(value, list)
-        and value != []
-        and all(isinstance(row, dict) and not {"role", "from"} & row.keys() for row in value)
-    )
 
 
 def read_lines(path: Path) -> Rows:

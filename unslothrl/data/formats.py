@@ -1,17 +1,8 @@
 """What a row means: its conversation and its gold answers, recognised by its columns.
 
-    prompt   messages | prompt | problem | question | query  text, or a list of {"role", "content"}
-             conversations                                   ... or of {"from", "value"}: ShareGPT
-             instruction                                     with `input` and `system`: Alpaca
-    answer   answer | gt_answer | ground_truth | extra_info.answer | reward_model.ground_truth
-             as it stands; of GSM8K's the part after `####`; a list: any of them is right
-             solution | completion | output | response | the conversation's last turn, where the
-             assistant has it: what stands in the last \\boxed{}, between the last <answer> tags,
-             after `####`, or after "the answer is" at the end
-
-A name with dots goes into what a column holds; where that is text it is read as JSON. The case of
-letters does not count. Any column can be chosen instead (`Columns`). What else a reward needs of a
-row, the reward reads itself.
+docs/data.md has the columns, and where in each the answer stands. A name with dots goes into what a
+column holds; where that is text it is read as JSON. The case of letters does not count. Any column
+can be chosen instead (`Columns`). What else a reward needs of a row, the reward reads itself.
 """
 
 import math
@@ -31,7 +22,6 @@ from unslothrl.data.columns import (
     tagged,
     value_of,
 )
-from unslothrl.text import is_utf8
 
 PROMPTS = ("messages", "prompt", "problem", "question", "conversations", "instruction", "query")
 ANSWERS = ("answer", "gt_answer", "ground_truth", "extra_info.answer", "reward_model.ground_truth")
@@ -63,12 +53,11 @@ class Columns:
 
 @dataclass(frozen=True)
 class Record:
-    """A row as it was understood."""
-
     messages: Turns  # the last is not the assistant's
     answers: tuple[str, ...]  # those that are right; () where the row has none
     extra: dict[str, Any]  # its other columns
     columns: Columns  # that the two were read from
+    read: dict[str, Any]  # these columns as they stand, and those of another name
 
     @property
     def answer(self) -> str:
@@ -91,7 +80,10 @@ def missing(row: Mapping, names: Sequence[str], flag: str, why: str = "") -> Unu
 
 def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple) -> Record:
     """Raises UnusableRow."""
-    row = with_known_names(row)
+    # of columns such as "Question" or " answer" -> the name by which they are known
+    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
+    others = {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
+    as_it_stands, row = row, {others.get(name, name): value for name, value in row.items()}
     if columns.prompt is not None and columns.prompt == columns.answer:
         raise UnusableRow(f"column {columns.prompt} is the prompt: set another --answer_column")
     answer = columns.answer or next((name for name in ANSWERS if has_answer(row, name)), None)
@@ -108,18 +100,9 @@ def read(row: Mapping, columns: Columns = Columns(), problems: Problems = tuple)
         golds = (final_answer(worked),) if worked else ()
     used = {prompt, *prompt.split(" + "), answer}
     extra = {str(name): plain_value(value) for name, value in row.items() if name not in used}
-    return Record(messages, golds, extra, Columns(prompt, answer))
-
-
-def columns_as_they_stand(row: Mapping, columns: Columns) -> dict[str, Any]:
-    """The row's columns that a prompt and answer were read from, or that have another name."""
-    used = {columns.prompt, *(columns.prompt or "").split(" + "), columns.answer}
-    others = other_names(row)
-    return {
-        str(name): plain_value(value)
-        for name, value in row.items()
-        if name in others or name in used
-    }
+    used |= others.keys()
+    both = {str(name): plain_value(v) for name, v in as_it_stands.items() if name in used}
+    return Record(messages, golds, extra, Columns(prompt, answer), both)
 
 
 def read_prompt(
@@ -140,20 +123,6 @@ def read_prompt(
         if problem is not None:
             return (("user", problem),), None, columns
     raise missing(row, PROMPTS, "prompt")
-
-
-def with_known_names(row: Mapping) -> Mapping:
-    """The row with columns such as "Question" or " answer" under the names that are known."""
-    others = other_names(row)
-    if not others:
-        return row
-    return {others.get(name, name): value for name, value in row.items()}
-
-
-def other_names(row: Mapping) -> dict[Any, str]:
-    """Of columns that are known by another name than the row's -> that name."""
-    names = {name: name.strip().lower() for name in row if isinstance(name, str)}
-    return {name: plain for name, plain in names.items() if plain in KNOWN and plain not in row}
 
 
 def instructed(row: Mapping) -> tuple[Turns, None, str]:
@@ -239,13 +208,12 @@ def final_answer(worked: str) -> str:
 
 def text_of(value: Any, column: str) -> str:
     """As text, a whole number without ".0". UnusableRow unless it is that, and not empty."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    is_finite = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or not is_finite:
         raise UnusableRow(f"column {column} must be text, got {value!r:.60}")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise UnusableRow(f"column {column} must be text, got {value}")
     is_whole = isinstance(value, float) and value.is_integer()
     text = str(int(value) if is_whole else value)  # 579.0 is what pandas makes of 579
-    if not is_utf8(text):
+    if re.search("[\ud800-\udfff]", text):  # which JSON may hold, and UTF-8 lacks
         raise UnusableRow(f"column {column} has half a surrogate pair in {text!r:.60}")
     if not text.strip():
         raise UnusableRow(f"column {column} is empty")
@@ -254,8 +222,6 @@ def text_of(value: Any, column: str) -> str:
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads rows whose columns are named or recognised."""
-
     columns: Columns = field(default_factory=Columns)
     needs: RowNeeds = field(default_factory=RowNeeds)
 
@@ -266,11 +232,9 @@ class Reader:
     def read(self, row: Mapping) -> Record:
         """A row with its problem as the rewards have it asked. Raises UnusableRow."""
         record = read(row, self.columns, self.needs.problems)
-        if not self.needs.asked:
-            return record
         *turns, (role, problem) = record.messages
-        for ask in self.needs.asked:
-            problem = ask(row, problem)
+        for reward in self.needs.rewards:
+            problem = problem if reward.asked is None else reward.asked(row, problem)
         return replace(record, messages=(*turns, (role, problem)))
 
     def record(self, row: Mapping) -> Record:
@@ -283,7 +247,8 @@ class Reader:
         extra = dict(record.extra)
         if len(record.answers) > 1:
             extra["answers"] = list(record.answers)
-        extra = {name: extra[name] for name in extra if name not in self.needs.replaced}
-        for columns_of in self.needs.readers:
-            extra |= columns_of(row)
+        replaced = {name for reward in self.needs.rewards for name in reward.replaces}
+        extra = {name: extra[name] for name in extra if name not in replaced}
+        for reward in self.needs.rewards:
+            extra |= reward.read_row(row)
         return replace(record, extra=extra)

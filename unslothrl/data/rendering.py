@@ -11,7 +11,7 @@ from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.files import Rows, number_of
-from unslothrl.data.formats import Reader, Record, columns_as_they_stand
+from unslothrl.data.formats import Reader, Record
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 
@@ -125,7 +125,6 @@ class Renderer:
     reader: Reader = field(default_factory=Reader)
 
     def text(self, record: Record) -> str:
-        """The prompt as the model reads it."""
         return render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
 
     def tasks(
@@ -134,16 +133,16 @@ class Renderer:
         """Of (number, row) pairs, but for `skipped` ones. UserError: one prompt of two problems."""
         asked: dict[int, tuple[int, int]] = {}  # hash of ids -> (hash of the problem, its row)
         for batch in batches(rows, BATCH):
-            kept: list[tuple[int, Mapping, Record, str]] = []
+            kept: list[tuple[int, Record, str]] = []
             for number, row in batch:
                 skipped.rows += 1
                 record = attempt(self.reader.record, row)
                 if isinstance(record, UnusableRow):
                     skipped.add(str(record), number)
                 else:
-                    kept.append((number, row, record, self.text(record)))
+                    kept.append((number, record, self.text(record)))
             ids = tokenise(self.tokenizer, [text for *_, text in kept])
-            for (number, row, record, text), tokens in zip(kept, ids, strict=True):
+            for (number, record, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))
                 other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
                 if other != problem:
@@ -156,9 +155,8 @@ class Renderer:
                     skipped.too_long.append(len(tokens))
                 else:
                     turns = turns_of(record.messages, self.system_prompt, self.replaces)
-                    read = columns_as_they_stand(row, record.columns)
                     yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
-                               tuple(tokens), record.extra, tuple(turns), read)  # fmt: skip
+                               tuple(tokens), record.extra, tuple(turns), record.read)  # fmt: skip
 
 
 def plain(problem: str) -> str:
@@ -183,24 +181,18 @@ def check_usable(
     name: str, skipped: Skipped, kept: int, limit: int, source: str = "",
     option: str = "max_prompt_tokens", what: str = "prompts",
 ) -> None:  # fmt: skip
-    """UserError where most rows cannot be used, or none fits into `limit`, which `option` says."""
-    check_unusable(name, skipped, source)
+    """UserError where there are no rows, more than half of them cannot be used, or none fits into
+    `limit`, which `option` says. `source`: what they were read from, if `name` does not say so."""
+    if not skipped.rows:
+        raise UserError(f"{name}: it is empty: give one with rows")
+    if skipped.unusable_rows > skipped.rows / 2:
+        reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
+        where = f" of {source}" if source else ""
+        counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
+        raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not kept:
         lengths = skipped.too_long
         raise UserError(
             f"{option} {limit}: all {len(lengths)} {what} of {name} are longer, the shortest by "
             f"{min(lengths) - limit}: set --{option} {max(lengths)}"
         )
-
-
-def check_unusable(name: str, skipped: Skipped, source: str = "") -> None:
-    """UserError where there are no rows, or more than half of them cannot be used. `source`: what
-    they were read from, if their `name` does not say so."""
-    if not skipped.rows:
-        raise UserError(f"{name}: it is empty: give one with rows")
-    if skipped.unusable_rows <= skipped.rows / 2:
-        return
-    reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
-    where = f" of {source}" if source else ""
-    counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
-    raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")

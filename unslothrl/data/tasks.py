@@ -193,14 +193,22 @@ def evals_of(
         rows, columns = eval_rows(options, text, held_out)
         reader = dataclasses.replace(renderer.reader, columns=columns)
         of_set = dataclasses.replace(renderer, reader=reader)
-        source = text or options.dataset
-        evals[name], skipped = eval_tasks(name, source, rows, options.eval_problems, of_set)
-        notes += skipped.notes(f"eval set {name}", options.max_prompt_tokens)
+        most = options.eval_problems or len(rows)
+        if len(rows) > MOST_EAGER and most < len(rows):  # twice as many, as some may be skipped
+            count = min(2 * most, len(rows))
+            picked = np.random.RandomState(0).choice(len(rows), count, replace=False)
+            rows = PickedRows(rows, np.sort(picked))
+        skipped, title, limit = Skipped(source=rows), f"eval set {name}", options.max_prompt_tokens
+        found = list(of_set.tasks(f"eval/{name}", numbered(rows), skipped))
+        check_usable(title, skipped, len(found), limit, text or options.dataset)
+        if len(found) > most:
+            found = random.Random(seed_of(0, "eval")).sample(found, most)
+        evals[name] = found
+        notes += skipped.notes(title, limit)
     return evals, notes
 
 
 def renderer_of(options: DataOptions, tokenizer) -> Renderer:
-    """What renders the rows of the training set."""
     return Renderer(
         tokenizer,
         options.added_system_prompt,
@@ -261,23 +269,6 @@ def eval_rows(options: DataOptions, text: str | None, held_out: Rows) -> tuple[R
                            for name in named))  # fmt: skip
 
 
-def eval_tasks(
-    name: str, source: str, rows: Rows, limit: int, renderer: Renderer
-) -> tuple[list[Task], Skipped]:
-    """-> (at most `limit` tasks, 0: all; what is skipped). UserError where too few can be used."""
-    most = limit or len(rows)
-    if len(rows) > MOST_EAGER and most < len(rows):  # twice as many, as some may be skipped
-        picked = np.random.RandomState(0).choice(len(rows), min(2 * most, len(rows)), replace=False)
-        rows = PickedRows(rows, np.sort(picked))
-    skipped = Skipped(source=rows)
-    tasks = list(renderer.tasks(f"eval/{name}", numbered(rows), skipped))
-    limit_of_prompts = renderer.max_prompt_tokens
-    check_usable(f"eval set {name}", skipped, len(tasks), limit_of_prompts, source)
-    if len(tasks) > most:
-        tasks = random.Random(seed_of(0, "eval")).sample(tasks, most)
-    return tasks, skipped
-
-
 # What tells two data sets apart: a resumed run must train on the one that it began with
 
 PICKED = 4_096  # tasks of a set that is rendered as it is used, evenly spaced
@@ -288,19 +279,15 @@ Fingerprints = dict[str, str]
 
 
 def fingerprints_of(data: Data) -> Fingerprints:
-    of_evals = {f"eval/{name}": print_of_tasks(len(of), of) for name, of in data.evals.items()}
-    return {TRAIN: print_of(data.train), **of_evals}
-
-
-def print_of(train: FiniteTasks | EndlessTasks) -> str:
     """By all tasks, or some of each part of a set that is rendered as it is used."""
-    if isinstance(train, EndlessTasks):
-        return "problems without end"
-    count = len(train.tasks)
-    places: Iterable[int] = range(count)
-    if isinstance(train.tasks, LazyTasks):
-        places = np.unique(np.linspace(0, count - 1, PICKED, dtype=np.int64))
-    return print_of_tasks(count, (train.tasks[int(index)] for index in places))
+    evals = {f"eval/{name}": print_of_tasks(len(of), of) for name, of in data.evals.items()}
+    if isinstance(data.train, EndlessTasks):
+        return {TRAIN: "problems without end", **evals}
+    tasks = data.train.tasks
+    places: Iterable[int] = range(len(tasks))
+    if isinstance(tasks, LazyTasks):
+        places = np.unique(np.linspace(0, len(tasks) - 1, PICKED, dtype=np.int64))
+    return {TRAIN: print_of_tasks(len(tasks), (tasks[int(i)] for i in places)), **evals}
 
 
 def print_of_tasks(count: int, tasks: Iterable[Task | None]) -> str:

@@ -8,7 +8,7 @@ that drop the reasoning of earlier turns, a new sequence begins with all of it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from unslothrl.dialogue.calls import HERMES, Tool, as_texts, has_tools, with_tools
+from unslothrl.dialogue.calls import HERMES, Tool, as_texts, has_tools
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import Action, Message, ToolCall
 from unslothrl.errors import UserError
@@ -41,10 +41,7 @@ class Conversation:
         prompt_ids: Sequence[int] | None = None,
     ):
         self.dialogue, self.tools = dialogue, list(tools)
-        self.native_tools = self.tools if dialogue.native else []  # that the template writes
-        opened = dialogue.texts(list(messages))
-        if tools and dialogue.native is None:
-            opened = with_tools(opened, tools, "system" if dialogue.has_system else "user")
+        opened, self.native_tools = dialogue.prepared(messages, tools)  # that the template writes
         # The messages so far in two forms: a reply's content is all that was written, or its
         # reasoning and its calls are fields of their own.
         self.raw, self.parsed = list(opened), list(opened)
@@ -98,7 +95,7 @@ class Conversation:
     def _extended(self, new: list[Message]) -> Extension:
         """What follows the reply, the last message so far. UserError if refused."""
         dialogue, last = self.dialogue, self.reply_ids[-1:]
-        new = dialogue.texts(dialogue.markers.clean(new))
+        new, _ = dialogue.prepared(dialogue.markers.clean(new))
         if not dialogue.writes_texts:
             raise UserError(
                 "model: its chat template does not write every turn once, so that turns cannot "

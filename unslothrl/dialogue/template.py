@@ -17,6 +17,7 @@ from unslothrl.dialogue.calls import (
     as_texts,
     form_of,
     has_tools,
+    with_tools,
 )
 from unslothrl.dialogue.markers import Markers
 from unslothrl.environments.base import Message
@@ -126,8 +127,16 @@ class TemplateDialogue:
             list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
 
-    def texts(self, messages: list[Message]) -> list[Message]:
-        """Calls and results as text, where the template cannot write them."""
-        if not has_tools(messages) or self.native is not None:
-            return messages
-        return as_texts(messages)
+    def prepared(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = ()
+    ) -> tuple[list[Message], list[Tool]]:
+        """What the template is given: calls and tools as text, where it cannot write them."""
+        texts = list(messages)
+        if not tools and not has_tools(texts):
+            return texts, []
+        if self.native is not None:
+            return texts, list(tools)
+        texts = as_texts(texts)
+        if tools:
+            texts = with_tools(texts, tools, "system" if self.has_system else "user")
+        return texts, []

@@ -1,10 +1,5 @@
-"""The forms in which environments are written, each made into one: see `EnvironmentForm`.
-
-    ours          reset(task, seed) -> messages, async step(action) -> Step
-    Gymnasium's   reset(seed=...) -> observation, info; step(action) -> five values
-    TRL's         reset(**row) -> None or a text, public methods are tools, get_reward()
-    RL2's         def step(state, action, extra_info) -> {next_state, reward, ...}
-    tools         functions that the policy may call
+"""The forms in which environments are written (ours, Gymnasium's, TRL's, RL2's, and tools alone),
+each made into one: see `EnvironmentForm`, and docs/environments.md.
 
 Which form a class or a function has is seen by its names and parameters. Any method may be `async`.
 """
@@ -16,6 +11,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from unslothrl.environments.base import Action, Message, Step, Task, ToolCall
@@ -40,7 +36,6 @@ class EnvironmentForm:
         self.tools = Tools([*tools, *self.own_tools()], most_calls)
 
     def own_tools(self) -> list[Callable]:
-        """The functions in the environment's `tools`."""
         return list(getattr(self.environment, "tools", ()))
 
     @property
@@ -125,12 +120,6 @@ class TrlForm(EnvironmentForm):
         return {**OVER, **self.finish()}
 
 
-class NoEnvironment:
-    """In TRL's form, for tools alone: the rewards judge the last turn, which has no call."""
-
-    def reset(self) -> None: ...
-
-
 class Rl2Form(EnvironmentForm):
     """A function over texts: what the policy has read so far, and what it wrote."""
 
@@ -166,7 +155,8 @@ def load(setup: Mapping[str, Any]) -> Make:
     options, most = dict(setup["options"]), int(setup["max_calls"])
     Tools(tools)  # raises now what is wrong with one
     if not setup["file"]:
-        return lambda: TrlForm(NoEnvironment(), tools, most)
+        alone = SimpleNamespace(reset=lambda: None)  # the rewards judge the turn without a call
+        return lambda: TrlForm(alone, tools, most)
     found: Any = getattr(module(setup["file"]), setup["name"], None)
     if not callable(found):
         raise InvalidEnvironment(f"the file defines no class or function {setup['name']}")
@@ -206,7 +196,6 @@ def tools_of(text: str) -> list[Callable]:
 
 @functools.cache
 def module(file: str) -> Any:
-    """A file's module, once."""
     name = f"unslothrl_environment_{os.path.splitext(os.path.basename(file))[0]}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:

@@ -57,7 +57,6 @@ class Setup:
 
     @property
     def label(self) -> str:
-        """What messages call it."""
         return f"environment {self.file}:{self.name}" if self.file else f"tools {self.tools[0]}"
 
 
@@ -167,7 +166,6 @@ class Host:
         socket.send_fds(self.control, [message], [each.fileno() for each in connections])
 
     def close(self) -> None:
-        """Ends all of it."""
         control, process = self.control, self.process
         self.control = self.process = None
         if control is not None:

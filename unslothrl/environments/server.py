@@ -78,7 +78,9 @@ def play(connection: socket.socket, make: Make) -> None:
             name = call.pop("call")
             try:
                 if name == "reset":
-                    seed_all(call["seed"])
+                    random.seed(call["seed"])
+                    if (numpy := sys.modules.get("numpy")) is not None:
+                        numpy.random.seed(call["seed"] % 2**32)
                     form = make()
                 # With "?" for what UTF-8 lacks: no tokenizer reads half a surrogate pair.
                 said = packed(getattr(form, name)(**call), errors="replace")
@@ -89,12 +91,6 @@ def play(connection: socket.socket, make: Make) -> None:
     finally:
         if form is not None:
             form.close()
-
-
-def seed_all(seed: int) -> None:
-    random.seed(seed)
-    if (numpy := sys.modules.get("numpy")) is not None:
-        numpy.random.seed(seed % 2**32)
 
 
 def reason(error: BaseException) -> str:

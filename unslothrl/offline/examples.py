@@ -1,16 +1,6 @@
 """What a row means to SFT, and what to DPO or a reward model; recognised by its columns.
 
-    example  messages | conversations           all turns; those of the assistant are learnt
-             text                                a text that is learnt as it stands
-             prompt | problem | question | ...   with completion | response | output | chosen |
-                                                 solution | answer; Alpaca's instruction and input
-    pair     a prompt as above                   with chosen and rejected: texts, or messages
-             chosen and rejected                 whole conversations: what both begin with is the
-                                                 prompt; also as text, "\\n\\nHuman: ...
-                                                 \\n\\nAssistant: ...", which Anthropic writes
-
-Chosen and rejected may be called chosen_response and rejected_response, or response_j and
-response_k, as well. A column with dots, and any column that is named, as in `data.formats`.
+docs/offline.md has them. A column with dots, and any column that is named, as in `data.formats`.
 """
 
 import math
@@ -69,17 +59,14 @@ class Example:
     is_plain: bool = field(default=False, compare=False, kw_only=True)
 
     @property
-    def has_system(self) -> bool:
-        return bool(self.messages) and self.messages[0]["role"] == "system"
-
-    @property
     def system_prompt(self) -> str:
         """ "": none."""
-        return self.messages[0]["content"] if self.has_system else ""
+        first = self.messages[:1]
+        return next((each["content"] for each in first if each["role"] == "system"), "")
 
     def under(self, system_prompt: str) -> Self:
         """With this system prompt in place of its own; "": without one."""
-        rest = self.messages[1:] if self.has_system else self.messages
+        rest = tuple(each for each in self.messages if each["role"] != "system")  # the first
         if system_prompt and rest:
             rest = ({"role": "system", "content": system_prompt}, *rest)
         return replace(self, messages=rest)
@@ -238,8 +225,6 @@ def whole(value: Any, column: str) -> Messages:
 
 def apart(chosen: Messages, rejected: Messages) -> tuple[Messages, list[Messages]]:
     """-> (the turns with which both begin, what each goes on with). Raises UnusableRow."""
-    if chosen == rejected:
-        raise UnusableRow("chosen and rejected are equal")
     shorter = min(len(chosen), len(rejected))
     same = next((n for n in range(shorter) if chosen[n] != rejected[n]), shorter)
     while same and chosen[same - 1]["role"] == "assistant":  # a reply belongs to its continuation

@@ -39,7 +39,6 @@ class Shape:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What both backends are given."""
         names = ("dtype", "rank", "alpha", "dropout", "seed")
         return {name: getattr(self, name) for name in names}
 
@@ -73,7 +72,13 @@ def reward_model(base: Path, shape: Shape) -> Any:
             # trained in float32, whatever its base computes in
             module.register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
     if shape.start is not None:
-        start_from(model, shape.start)
+        with torch.no_grad():
+            for name, tensor in safetensors.torch.load_file(shape.start / WEIGHTS_FILE).items():
+                own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
+                own.copy_(tensor.to(own.device))
+            if (shape.start / HEAD_FILE).exists():  # it was a reward model already
+                weight = safetensors.torch.load_file(shape.start / HEAD_FILE)[WEIGHT]
+                model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
     model.train()
     return model
 
@@ -102,23 +107,10 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     return peft.in_training(get_peft_model(plain, config))
 
 
-@torch.no_grad()
-def start_from(model: Any, folder: Path) -> None:
-    """Puts a saved LoRA's weights in place, and those of a head if there is one."""
-    for name, tensor in safetensors.torch.load_file(folder / WEIGHTS_FILE).items():
-        own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
-        own.copy_(tensor.to(own.device))
-    if (folder / HEAD_FILE).exists():  # it was a reward model already
-        weight = safetensors.torch.load_file(folder / HEAD_FILE)[WEIGHT]
-        model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
-
-
 def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
     """The head of a reward model as a safetensors file (`rewards.model`): `weight` [1, hidden], and
-    `mean` and `std` [1] of what it gives `pairs`, all float32; None of any other model.
-
-    `pairs`: rows with chosen_ids and rejected_ids, for the two figures.
-    """
+    `mean` and `std` [1] of what it gives `pairs` (rows with chosen_ids and rejected_ids), all
+    float32; None of any other model."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
     heads = (tensor for name, tensor in state.items() if name.endswith(f".{SCORE}.weight"))
     if (weight := next(heads, None)) is None:

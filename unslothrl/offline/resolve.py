@@ -38,6 +38,7 @@ from unslothrl.runs.resolve import (
     named,
     shape_of,
 )
+from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
 
@@ -161,11 +162,9 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
 
 
 def import_first(backend: str, view: Any) -> None:
-    """Imports Unsloth where it is the backend."""
     if backend != UNSLOTH:
         return
     view.stage("importing Unsloth")
-    before = os.environ.get(OWN_TRAINERS, "")
-    os.environ[OWN_TRAINERS] = "1"
-    importlib.import_module("unslothrl.backends.unsloth")
-    os.environ[OWN_TRAINERS] = before
+    with variables.kept(OWN_TRAINERS):
+        os.environ[OWN_TRAINERS] = "1"
+        importlib.import_module("unslothrl.backends.unsloth")

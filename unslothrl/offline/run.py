@@ -140,24 +140,19 @@ class StageRun(Job):
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
         notes += self.begin(replace(use, kind=kind, base_parts=parts), prints, before)
-        view.header([*self._header(), *notes])
-
-    def _header(self) -> list[str]:
-        """A title and what it trains on."""
-        options, tables = self.options, self.tables
-        packs = isinstance(options, SftOptions) and options.packing
+        rows = "packs" if isinstance(options, SftOptions) and options.packing else "rows"
         start = f", from adapter {options.adapter}" if options.adapter else ""
-        return [
+        lines = [
             f"{self.resolved.command} on {options.dataset}, base {options.model}{start}",
-            f"{len(tables.train)} rows to train on, {len(tables.evaluation)} to evaluate on "
-            f"({tables.evaluation_name})",
-            f"{options.batch_size} {'packs' if packs else 'rows'} a step, of at most "
-            f"{options.max_length} tokens, backend {options.backend}",
+            f"{len(found.train)} rows to train on, {len(found.evaluation)} to evaluate on "
+            f"({found.evaluation_name})",
+            f"{options.batch_size} {rows} a step, of at most {options.max_length} tokens, backend "
+            f"{options.backend}",
         ]
+        view.header([*lines, *notes])
 
     @property
     def checkpoint(self) -> Path | None:
-        """To go on from."""
         found = self.earlier and self.earlier.checkpoint
         return found.folder if found else None
 
@@ -185,7 +180,6 @@ class StageRun(Job):
     # What the trainer calls
 
     def is_asked(self) -> bool:
-        """Whether the run is to stop."""
         is_asked = stopping.is_asked()
         return is_asked if self.group is None else self.group.is_anywhere(is_asked)
 
@@ -241,7 +235,6 @@ class StageRun(Job):
         return self.best(after_steps)["step"] if after_steps else None
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """The rows of metrics that have one."""
         return [row for row in self.rows() if is_number(row.get(self.loss_key))]
 
     @property
@@ -249,7 +242,6 @@ class StageRun(Job):
         return f"eval/{self.tables.evaluation_name}/loss"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Its metrics so far."""
         return self.folder.read_metrics(lambda damaged: None)
 
     def save_adapter(self, step: int) -> None:

@@ -13,9 +13,9 @@ the token that ends a text.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
-from unslothrl.dialogue import calls
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
@@ -73,12 +73,14 @@ class Writer:
     def sequences(self, example: Example) -> list[Written]:
         """An example as one sequence, or more where the template rewrites earlier turns."""
         if not example.messages:
-            return [self.of_text(example.text)]
+            (ids,) = self.tokenizer([example.text], verbose=False)["input_ids"]
+            end = self.tokenizer.eos_token_id
+            return [Written.all_of(ids if end is None or ids[-1:] == [end] else [*ids, end])]
         if not self.has_template:
             prompt, reply = self.as_texts(example.messages, example.is_plain)
             learnt = (not self.only_replies,) * len(prompt) + (True,) * len(reply)
             return [Written(prompt + reply, learnt)]
-        messages, tools = self.written_form(example.messages, example.tools)
+        messages, tools = self.template.prepared(example.messages, example.tools)
         if not self.only_replies:
             return [Written.all_of(self.tokens(self.template.written(messages, tools, False)))]
         found: list[Written] = []
@@ -94,12 +96,6 @@ class Writer:
             parts += [(before[len(written) :], False), (said, True)]
             written = before + said
         return [*found, self.joined(parts)]
-
-    def of_text(self, text: str) -> Written:
-        """A text with the tokens that the tokenizer puts around it, and an end."""
-        (ids,) = self.tokenizer([text], verbose=False)["input_ids"]
-        end = self.tokenizer.eos_token_id
-        return Written.all_of(ids if end is None or ids[-1:] == [end] else [*ids, end])
 
     def as_texts(
         self, messages: Sequence[Message], is_plain: bool
@@ -125,14 +121,14 @@ class Writer:
         prompts: list[str] = []
         answers: list[tuple[str, list[Message], list[Any], int]] = []
         for turns, said in zip(both, (pair.chosen, pair.rejected), strict=True):
-            messages, tools = self.written_form(turns, pair.tools)
+            messages, tools = self.template.prepared(turns, pair.tools)
             number = len(messages) - len(said)
             prompts.append(self.template.written(messages[:number], tools))
             last = self.template.written(messages[:-1], tools)
             text = self.up_to_end(self.template.written(messages, tools, False), last)
             answers.append((text, messages, tools, number))
         texts, prompt = [text for text, *_ in answers], prompts[0]
-        same = common_start(*prompts, *texts)
+        same = commonprefix([*prompts, *texts])  # noqa: RUF071  # of texts, which are no paths
         if same != prompt:
             same = prompt if all(text.startswith(prompt) for text in texts) else same
             if len(pair.chosen) == len(pair.rejected) == 1:
@@ -168,7 +164,7 @@ class Writer:
         text = self.up_to_end(text, prompt)
         if text.startswith(prompt):
             return prompt, text[len(prompt) :]
-        same = common_start(prompt, text)
+        same = commonprefix([prompt, text])  # noqa: RUF071
         self.note_on(prompt, same)
         return same, text[len(same) :]
 
@@ -181,7 +177,7 @@ class Writer:
 
     def up_to_end(self, text: str, prompt: str) -> str:
         """A conversation's text without what the template writes after the end of the last turn."""
-        ids, begin = self.tokens(text), len(common_start(text, prompt))
+        ids, begin = self.tokens(text), len(commonprefix([text, prompt]))  # noqa: RUF071
         for number in range(len(ids), 0, -1):
             if ids[number - 1] in self.template.ends:
                 rest = self.template.decode(ids[number:])
@@ -191,27 +187,3 @@ class Writer:
                 break  # it is the end of an earlier turn
         self.notes["the chat template ends no turn with a token: when to stop is not learnt"] = None
         return text
-
-    def written_form(
-        self, messages: Sequence[Message], tools: Sequence
-    ) -> tuple[list[Message], list]:
-        """What the template is given: calls and tools as text, where it has no form of its own."""
-        template = self.template
-        if not tools and not calls.has_tools(list(messages)):
-            return list(messages), []
-        if template.native is not None:
-            return list(messages), list(tools)
-        texts = list(calls.as_texts(list(messages)))
-        if tools:
-            role = "system" if template.has_system else "user"
-            texts = list(calls.with_tools(texts, list(tools), role))
-        return texts, []
-
-
-def common_start(*texts: str) -> str:
-    """What all begin with."""
-    first, last = min(texts), max(texts)  # in the order of their characters: the most unlike
-    for number, (one, other) in enumerate(zip(first, last, strict=False)):
-        if one != other:
-            return first[:number]
-    return first

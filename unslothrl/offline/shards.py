@@ -27,8 +27,6 @@ from unslothrl.weights import base_model
 
 @dataclass
 class Group:
-    """One process's end."""
-
     rank: int
     count: int
     address: str
@@ -77,19 +75,6 @@ class Group:
             process.kill()
 
 
-@dataclass
-class Told:
-    """What a follower is started with."""
-
-    options: OfflineOptions
-    folder: Path  # the run's, which it reads
-    base: Path
-    checkpoint: Path | None
-    step: int
-    evaluated: list[dict[str, Any]]
-    group: Group
-
-
 def begin(run: Any, cards: list[str]) -> Group | None:
     """Starts the followers of a `StageRun`, each on its own of `cards`; None: it needs none."""
     count = shards_of(run.options)
@@ -98,47 +83,51 @@ def begin(run: Any, cards: list[str]) -> Group | None:
     store, address = listen("127.0.0.1")
     group = Group(0, count, address, store, log=run.folder.path / "followers.log")
     run.at_end.callback(group.close)
-    context, before = multiprocessing.get_context("spawn"), os.environ.get(variables.VISIBLE)
-    for rank in range(1, count):
-        ours, theirs = context.Pipe(duplex=False)
-        own = Group(rank, count, address, pipe=theirs, log=group.log)
-        evaluated = run.evaluations()
-        told = Told(
-            run.options, run.folder.path, run.base, run.checkpoint, run.step, evaluated, own
-        )
-        if cards:
-            os.environ[variables.VISIBLE] = cards[rank]
-        process = context.Process(target=follow, args=(told,), daemon=True)
-        process.start()
-        theirs.close()
-        group.followers.append((process, ours))
-    if before is not None:
-        os.environ[variables.VISIBLE] = before
+    context = multiprocessing.get_context("spawn")
+    of_run = (run.options, run.folder.path, run.base, run.checkpoint, run.step, run.evaluations())
+    with variables.kept(variables.VISIBLE):
+        for rank in range(1, count):
+            ours, theirs = context.Pipe(duplex=False)
+            own = Group(rank, count, address, pipe=theirs, log=group.log)
+            if cards:
+                os.environ[variables.VISIBLE] = cards[rank]
+            process = context.Process(target=follow, args=(own, *of_run), daemon=True)
+            process.start()
+            theirs.close()
+            group.followers.append((process, ours))
     return group
 
 
-def follow(told: Told) -> None:
-    """A follower, from its start to its end."""
+def follow(
+    group: Group,
+    options: OfflineOptions,
+    folder: Path,
+    base: Path,
+    checkpoint: Path | None,
+    step: int,
+    evaluated: list[dict[str, Any]],
+) -> None:
+    """A follower, from its start to its end. `folder`: the run's, which it reads."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all
         signal.signal(number, signal.SIG_IGN)
-    assert told.group.log is not None
-    log = os.open(told.group.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    assert group.log is not None
+    log = os.open(group.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(log, stream.fileno())
     from unslothrl.offline import tables, training
 
     with TemporaryDirectory() as scratch:
-        tokenizer = base_model.load_tokenizer(told.base, needs_template=False)
-        writer, form = tables.writer_and_form(told.options, tokenizer)
+        tokenizer = base_model.load_tokenizer(base, needs_template=False)
+        writer, form = tables.writer_and_form(options, tokenizer)
         keeps_nothing = SimpleNamespace(writing=Path(scratch), seal=ignored, mark_best=ignored)
         run = SimpleNamespace(
-            options=told.options, base=told.base, tokenizer=tokenizer, group=told.group,
-            tables=tables.load(told.options, form, writer),
-            folder=SimpleNamespace(path=told.folder, checkpoints=keeps_nothing),
+            options=options, base=base, tokenizer=tokenizer, group=group,
+            tables=tables.load(options, form, writer),
+            folder=SimpleNamespace(path=folder, checkpoints=keeps_nothing),
             view=SimpleNamespace(note=ignored, progress=ignored),
-            checkpoint=told.checkpoint, step=told.step,
-            evaluations=lambda: told.evaluated, rows=list, is_best=ignored, finished=ignored,
-            is_asked=lambda: told.group.is_anywhere(False),
+            checkpoint=checkpoint, step=step,
+            evaluations=lambda: evaluated, rows=list, is_best=ignored, finished=ignored,
+            is_asked=lambda: group.is_anywhere(False),
         )  # fmt: skip
         training.train(training.trainer_of(run), run)
 

@@ -87,17 +87,17 @@ def load(options: OfflineOptions, form: Form, writer: Writer) -> Tables:
         filled.append(found)
     if options.system_prompt and not prompts[0]:
         notes.append("system_prompt has no effect on rows that are texts without turns")
-    evaluation = limited(filled[1], options.eval_problems)
-    return Tables(filled[0], evaluation, name, tuple(notes), prompts[0])
+    training, evaluation = filled
+    if 0 < options.eval_problems < len(evaluation):  # the same of the same set
+        evaluation = random.Random(seed_of(0, "eval")).sample(evaluation, options.eval_problems)
+    return Tables(training, evaluation, name, tuple(notes), prompts[0])
 
 
 def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
     """-> (training rows, evaluation rows, the name of the evaluation set)."""
-    train: Rows
-    held_out: Rows
     if options.dataset == EMBEDDED:
-        train = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
-        held_out = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
+        train: Rows = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
+        held_out: Rows = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
     else:
         columns = ExampleColumns.of(options)
         reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
@@ -165,13 +165,6 @@ def alike(rows: list[TableRow]) -> list[TableRow]:
             if learnt in columns:
                 row.setdefault(learnt, np.ones(len(row[ids]), np.int32))
     return rows
-
-
-def limited(rows: list[TableRow], most: int) -> list[TableRow]:
-    """At most `most` rows, 0: all; the same of the same set."""
-    if not most or len(rows) <= most:
-        return rows
-    return random.Random(seed_of(0, "eval")).sample(rows, most)
 
 
 # The three forms

@@ -50,6 +50,7 @@ class StageTrainer(transformers.Trainer):
     optimizer: Any
     _metrics: Any  # of TRL: mode -> name -> values
     _total_train_tokens: int
+    forwards = 1  # passes of a micro-batch
 
     def __init__(self, *given: Any, run: Any, **named: Any):
         """`run`: an `offline.run.StageRun`."""
@@ -72,7 +73,6 @@ class StageTrainer(transformers.Trainer):
         raise NotImplementedError
 
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
-        """The micro-batches of a step."""
         samples, items = super().get_batch_samples(*args, **kwargs)
         self.micro_batches, self.position = samples, 0
         self.step_rows = sum(map(self.rows_in, samples))
@@ -126,11 +126,6 @@ class StageTrainer(transformers.Trainer):
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
             self.loss_is_finite = group.sum_gradients(trained, self.loss_is_finite)
         return loss
-
-    @property
-    def forwards(self) -> int:
-        """Forward passes of a micro-batch."""
-        return 1
 
     def _add_up(self, figures: dict[str, list], loss: float) -> float:
         """Makes the figures of a step those of all processes that share the base. -> the loss"""
@@ -293,10 +288,7 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
     """Over rows with prompt_ids, chosen_ids and rejected_ids, and what of these is learnt."""
 
     pairs_referred = 0
-
-    @property
-    def forwards(self) -> int:
-        return 2  # the reference's
+    forwards = 2  # the reference's too
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None

@@ -1,7 +1,6 @@
 """TRL's config and trainer for a stage, and its loop."""
 
 import dataclasses
-import json
 import logging
 import os
 import time
@@ -31,6 +30,7 @@ from unslothrl.offline.trainers import (
 )
 from unslothrl.planning import stages
 from unslothrl.system.memory import peak_memory_mb
+from unslothrl.text import json_or_text
 from unslothrl.tracking.metrics import is_number
 from unslothrl.weights import starting_adapter
 
@@ -122,10 +122,8 @@ def given_fields(options: OfflineOptions) -> dict[str, Any]:
             is_ours = name in {entry.name for entry in dataclasses.fields(options)}
             known = f"KEY=VALUE sets {', '.join(sorted(ALLOWED[type(options)]))}"
             raise UserError(f"trl {text}: {f'use --{name}' if is_ours else known}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = {"true": True, "false": False, "none": None}.get(value.lower(), value)
+        words = {"true": True, "false": False, "none": None}
+        found[name] = words.get(value.lower(), json_or_text(value))
     if isinstance(options, DpoOptions):
         smoothing = found.get("label_smoothing", 0.0)
         if (options.loss_type == SMOOTHED) != bool(smoothing):
@@ -191,7 +189,6 @@ class Recorder(TrainerCallback):
 
 
 def is_due(step: int, last: int, eval_every: int) -> bool:
-    """Whether a step is evaluated."""
     return bool(eval_every) and (step >= last or step % eval_every == 0)
 
 
@@ -262,7 +259,6 @@ def silence() -> None:
 
 
 def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
-    """What is put on the base, in a run's folder."""
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
     dtype = options.dtype
     if dtype == "auto":

@@ -101,9 +101,9 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
         for name, value in way.items():
             changes.set(name, value, why)
         try:
-            rules.check_all(rules.of_processes(changes.config))
+            rules.check_processes(changes.config)
             divided, notes = _fit_undivided(changes.config, {*given, *way}, machine)
-            rules.check_all(rules.of_processes(divided))
+            rules.check_processes(divided)
         except UserError as error:
             reasons.append(f"it cannot be divided: {error}")
             continue

@@ -70,12 +70,9 @@ def system_prompt(chosen: Sequence[Chosen]) -> str:
 
 def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
     """What the rewards need of a row. Every reward of the package may write a missing prompt."""
-    rewards = [each.reward for each in chosen if each.reward is not None]
     return RowNeeds(
         answer=tuple(each.name for each in chosen if each.needs_answer),
-        readers=tuple(reward.read_row for reward in rewards if reward.columns),
-        replaced=frozenset(name for reward in rewards for name in reward.replaces),
-        asked=tuple(reward.asked for reward in rewards if reward.asked is not None),
+        rewards=tuple(each.reward for each in chosen if each.reward is not None),
         problems=problems,
     )
 

@@ -1,14 +1,9 @@
 """Tests that are Python: assertions about what a program's functions return.
 
-    test         functions check(candidate) (HumanEval), test_... or cases of unittest's, as text
-    test_list    a list of assertions (MBPP); also in `tests`, `test_cases` and `testcase`
-
-with `entry_point`, the function that `candidate` stands for, and code that runs before the tests
-(`SETUPS`). What the row's `prompt` defines, where it is Python, is there for the program and for
-the tests, each with its own: a program cannot replace a helper that the tests use.
-
-The tests run in one sandbox, the program in another (`sandbox.remote`). A name that neither the
-tests nor the row's code define is the program's. Names of Python's own are Python's, unless the
+docs/rewards.md has their columns. What the row's `prompt` defines, where it is Python, is there for
+the program and for the tests, each with its own: a program cannot replace a helper that the tests
+use. The tests run in one sandbox, the program in another (`sandbox.remote`). A name that neither
+the tests nor the row's code define is the program's. Names of Python's own are Python's, unless the
 tests call nothing else.
 """
 
@@ -116,7 +111,6 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
 
 
 def setup_of(row: Mapping) -> str:
-    """The code that runs before the tests."""
     values = [parsed(row.get(name)) for name in SETUPS]
     parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
     return "\n".join(part for part in parts if isinstance(part, str))
@@ -149,7 +143,6 @@ def is_test(node: ast.FunctionDef, column: str) -> bool:
 
 
 def is_case(node: ast.ClassDef) -> bool:
-    """Whether this is a class of unittest's."""
     names = (getattr(base, "attr", getattr(base, "id", "")) for base in node.bases)
     return "TestCase" in names
 
@@ -172,7 +165,6 @@ def check_that_they_test(tree: ast.Module, tests: Mapping[str, Any], column: str
 
 
 def free_names(text: str) -> set[str]:
-    """The names that code reads and does not define."""
     table = symtable.symtable(text, "tests.py", "exec")
     defined = {
         each.get_name()

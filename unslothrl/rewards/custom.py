@@ -1,9 +1,5 @@
 """A custom reward: a function in a file of the user's, read here without running it.
 
-    def reward(completion, answer): ...                  a number, or {"reward": ..., "score": ...}
-    async def reward(completion, answer, row): ...       many at the same time
-    def reward(completions, answers, **columns): ...     a list, for all completions at once
-
 What each parameter gets, and which functions are called as TRL calls them, is in docs/rewards.md.
 A function that names `answers` or `rows`, which TRL has not, gets texts always.
 """

@@ -6,9 +6,8 @@
 A process keeps what it has imported. Its memory is limited unless `memory_mb` is None, so that a
 runaway computation fails instead of filling the machine. A thread waits for each process.
 
-Every reply is sealed with the token of its call, see `functions.sealed`. A process that ends, or
-that writes anything else to its socket, is replaced, and no call pays for what another has done to
-its process: see `ProcessPool.make`.
+A process that ends, or that writes anything but a sealed reply to its socket, is replaced, and no
+call pays for what another has done to its process: see `ProcessPool.make`.
 """
 
 import collections

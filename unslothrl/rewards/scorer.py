@@ -40,8 +40,6 @@ EACH, TOGETHER = "unslothrl.rewards.functions:each", "unslothrl.rewards.function
 
 @dataclass
 class Scored:
-    """What completions have earned."""
-
     rewards: dict[str, list[float]]  # name -> [completions], weights applied
     scores: list[float]  # [completions], what is reported as correct, without its weight
     seconds: list[float]  # [completions], for all its rewards
@@ -49,10 +47,7 @@ class Scored:
 
 
 class Scorer:
-    """Scores by `chosen`, the first of which is what is reported as correct.
-
-    `close` may come from another thread.
-    """
+    """Scores by `chosen`, the first of which is what is reported as correct."""
 
     def __init__(
         self,
@@ -87,10 +82,7 @@ class Scorer:
                 if result.error is not None:
                     raise UserError(f"reward {each.function}: {result.error}: fix it")
             elif each.runs == IN_SANDBOX:
-                self.level = self.level or self._choose_level()
-
-    def _choose_level(self) -> str:
-        return self._try_sandbox("choose", self.allow_unsandboxed)
+                self.level = self.level or self._try_sandbox("choose", self.allow_unsandboxed)
 
     def use_level(self, level: str | None) -> None:
         """Runs programs at the level that the run has chosen, wherever it did so; None where it
@@ -156,7 +148,7 @@ class Scorer:
         from unslothrl.sandbox import levels
 
         assert reward.trials is not None
-        self.level = self.level or self._choose_level()
+        self.level = self.level or self._try_sandbox("choose", self.allow_unsandboxed)
         limits = (self.deadline_s, self.level)
         deadline_s = WALL_OF_CPU * self.deadline_s + levels.START_S + GRACE_S
         calls = [
@@ -218,7 +210,6 @@ def is_late(reason: str) -> bool:
 
 
 def in_place(reward: Reward, values: tuple) -> Result:
-    """The result of a reward that is computed in this process."""
     started = time.perf_counter()
     try:
         value, error = reward.grade(*values), None

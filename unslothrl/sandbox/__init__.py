@@ -5,14 +5,7 @@
 
 Each program is a fresh process without network or this process's environment, with a temporary
 folder of its own, a read-only view of Python and the system's libraries, and limits (`Limits`). It
-can start no process. When it ends, nothing of it is left. Three levels:
-
-bubblewrap   `bwrap` makes the namespaces
-namespaces   this package makes them: mount, pid, network, ipc and uts, and a user namespace where
-             this process is not root (Linux 5.12 or newer)
-none         limits and the filter of system calls only; where the user allows it
-
-The first two have the same view and limits; the filter of system calls is the same for all.
+can start no process. When it ends, nothing of it is left. docs/rewards.md has the three levels.
 """
 
 import errno
@@ -29,10 +22,7 @@ _working: set[str] = set()  # levels at which a program has run in this process
 
 def available(level: str) -> str | None:
     """None if a program runs at this level, else why it does not. UserError where the machine is
-    too busy to try.
-
-    Only a level that works is remembered.
-    """
+    too busy to try."""
     if level in _working:
         return None
     try:

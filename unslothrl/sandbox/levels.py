@@ -66,8 +66,6 @@ class ProgramResult:
 
 @dataclass(frozen=True)
 class LevelStart:
-    """How to start a program at a level."""
-
     command: list[str]  # what stands before the interpreter
     inherited: list[int]  # file descriptors
     prepare: Callable[[], None] | None  # runs in the forked child
@@ -175,7 +173,8 @@ def bubblewrap(
     else:
         words += ["--unshare-user", "--uid", str(view.USER), "--gid", str(view.USER)]
     words += ["--perms", "1777", "--size", str(folder_mb << 20), "--tmpfs", view.FOLDER]
-    for folder in parents([*paths, *view.DEVICES]):
+    folders = {str(each) for path in (*paths, *view.DEVICES) for each in Path(path).parents}
+    for folder in sorted(folders - {"/", view.FOLDER}):  # bwrap would make them for root alone
         words += ["--perms", "0755", "--dir", folder]
     for path in paths:
         words += ["--ro-bind", path, path]
@@ -189,9 +188,3 @@ def bubblewrap(
         words += ["--setenv", name, value]
     words += ["--chdir", view.FOLDER, "--info-fd", str(info_fd), "--seccomp", str(filter_fd), "--"]
     return words, [filter_fd, harness_fd, info_fd]
-
-
-def parents(paths: list[str]) -> list[str]:
-    """The folders that the paths lie in, outermost first: bwrap would make them for root alone."""
-    folders = {str(parent) for path in paths for parent in Path(path).parents}
-    return sorted(folders - {"/", view.FOLDER})

@@ -16,18 +16,16 @@ LARGE = 1 << 53  # integers from there on travel in hexadecimal, whose conversio
 CONTAINERS = {
     each.__name__: each for each in (list, dict, set, bytearray, collections.deque)
 }  # an object of a shared class is one as well
-VALUES = frozenset(  # classes whose objects are made again of what pickle would take
-    (
-        "builtins.range",
-        "datetime.date",
-        "datetime.datetime",
-        "datetime.time",
-        "datetime.timedelta",
-        "datetime.timezone",
-        "decimal.Decimal",
-        "fractions.Fraction",
-    )
-)
+VALUES = {  # classes whose objects are made again of what pickle would take
+    "builtins.range",
+    "datetime.date",
+    "datetime.datetime",
+    "datetime.time",
+    "datetime.timedelta",
+    "datetime.timezone",
+    "decimal.Decimal",
+    "fractions.Fraction",
+}
 ARRAYS = "biufcU"  # kinds of NumPy's: numbers and texts
 
 Message = dict[str, Any]
@@ -158,7 +156,6 @@ class Link:
         return [unpack(value) for value in message["values"]]
 
     def empty(self, kind: str) -> Any:
-        """A new container."""
         if kind in CONTAINERS:
             return CONTAINERS[kind]()
         of = self.classes[kind.removeprefix("object ")]

@@ -17,8 +17,6 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGPIPE: "its output was closed"}
 
 
 class Stopped(KeyboardInterrupt):
-    """Somebody asked the run to end."""
-
     def __init__(self, number: signal.Signals = signal.SIGINT):
         super().__init__(NAMES.get(number, number.name))
         self.number = number

@@ -179,7 +179,6 @@ def remove_abandoned(room: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
-    """With a lock on a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, how)

@@ -47,7 +47,6 @@ class Use:
 
 
 def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
-    """How the adapters of a run are used."""
     return replace(
         of_base(config.model, system_prompt, tokenizer),
         temperature=config.eval_temperature,

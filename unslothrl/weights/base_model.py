@@ -73,7 +73,12 @@ def find(model: str, weights: bool = True) -> Path:
             raise shapes.no_model(model)
         if weights:
             check_files(model, folder)
-        refuse_links(model, folder)
+        for path in sorted(folder.iterdir()):  # those that are copied into adapters and exports
+            if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
+                raise UserError(
+                    f"model {model}: {path.name} is a link that leads out of the folder: copy the "
+                    "file"
+                )
         return folder.resolve()
     if exists(model):
         raise UserError(
@@ -83,7 +88,17 @@ def find(model: str, weights: bool = True) -> Path:
         raise UserError(f"model {model} is an address: set --model {address[1]}")
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
         raise UserError(f"model {model}: no such folder: give a folder, owner/name or embedded")
-    return _download(model, weights)
+    from huggingface_hub import snapshot_download
+
+    patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
+    try:
+        return Path(snapshot_download(model, allow_patterns=patterns))
+    except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
+        raise UserError(
+            f"model {model}: neither a local folder nor to be had from the hub "
+            f"({one_line(error)}): check the name, the network, the space in HF_HOME, and your "
+            f"access to huggingface.co/{model} (`hf auth login`)"
+        ) from None
 
 
 def check_files(model: str, folder: Path) -> None:
@@ -102,32 +117,9 @@ def check_files(model: str, folder: Path) -> None:
             raise UserError(f"model {model}: {path.name} is no part of it: move it elsewhere")
 
 
-def refuse_links(model: str, folder: Path) -> None:
-    """UserError where a file that is copied into adapters and exports is a link that leads out."""
-    for path in sorted(folder.iterdir()):
-        if path.suffix in TOKENIZER_SUFFIXES and leads_out(path, folder):
-            raise UserError(
-                f"model {model}: {path.name} is a link that leads out of the folder: copy the file"
-            )
-
-
 def read_config(folder: Path) -> dict[str, Any]:
     """config.json. Raises UserError where it is not a JSON object."""
     return base_parts.read(folder, "config.json")
-
-
-def _download(model: str, weights: bool) -> Path:
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.jinja", "*.model", "*.txt"] + ["*.safetensors"] * weights
-    try:
-        return Path(snapshot_download(model, allow_patterns=patterns))
-    except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
-        raise UserError(
-            f"model {model}: neither a local folder nor to be had from the hub "
-            f"({one_line(error)}): check the name, the network, the space in HF_HOME, and your "
-            f"access to huggingface.co/{model} (`hf auth login`)"
-        ) from None
 
 
 def cache_folder() -> Path:

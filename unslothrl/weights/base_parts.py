@@ -54,13 +54,7 @@ def of(base: Path) -> dict[str, str]:
     stops = [each.pop("eos_token_id", None) for each in (config, generation)]
     for name in NOT_COMPARED:
         config.pop(name, None)
-    values = {CONFIG: config, TOKENIZER: [of_tokenizer, files], TEMPLATE: template, STOPS: stops}
-    return {**of_tensors(base), **{part: short(value) for part, value in values.items()}}
-
-
-def of_tensors(base: Path) -> dict[str, str]:
-    """The parts that are tensors. UserError where a file is damaged."""
-    found: dict[str, dict[str, str]] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
+    found: dict[str, Any] = {WEIGHTS: {}, **{part: {} for part in OF_TENSORS}}
     for file in weight_files(base):
         with reading_tensors(f"model {base}", file):
             status = file.stat()
@@ -68,7 +62,8 @@ def of_tensors(base: Path) -> dict[str, str]:
         for name, value in hashes.items():
             parts = (part for part, some in OF_TENSORS.items() if any(x in name for x in some))
             found[next(parts, WEIGHTS)][name] = value
-    return {part: short(tensors) for part, tensors in found.items()}
+    found |= {CONFIG: config, TOKENIZER: [of_tokenizer, files], TEMPLATE: template, STOPS: stops}
+    return {part: short(value) for part, value in found.items()}
 
 
 @contextmanager

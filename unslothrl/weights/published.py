@@ -28,9 +28,13 @@ class Published:
         header = json.loads(bytes(data[8:begin]))
         header.pop("__metadata__", None)
         self.tensors: dict[str, torch.Tensor] = {}  # by PEFT's names
-        for name, entry in header.items():
-            dtype = DTYPES[entry["dtype"]]
-            self.tensors[name] = view(data, dtype, begin + entry["data_offsets"][0], entry["shape"])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
+            for name, entry in header.items():
+                dtype, count = DTYPES[entry["dtype"]], math.prod(entry["shape"])
+                offset = begin + entry["data_offsets"][0]
+                flat = torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
+                self.tensors[name] = flat.view(entry["shape"])
 
     @property
     def scaling(self) -> float:
@@ -47,14 +51,6 @@ def scaling_of(settings: dict[str, Any]) -> float:
     return settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
-def view(data: memoryview, dtype: torch.dtype, offset: int, shape: list[int]) -> torch.Tensor:
-    """A tensor over bytes that nobody writes to."""
-    count = math.prod(shape)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
-        return torch.frombuffer(data, dtype=dtype, count=count, offset=offset).view(shape)
-
-
 def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
     """Whether two tensors of one dtype have the same values."""
     return held.shape == published.shape and torch.equal(held, published.to(held.device))
@@ -65,8 +61,6 @@ def described(name: str, held: torch.Tensor, published: torch.Tensor) -> str:
     if held.shape != published.shape:
         return f"{name} has the shape {list(held.shape)}, published as {list(published.shape)}"
     ours, theirs = held.detach().double().cpu(), published.double().cpu()
-    if not ours.isfinite().all():
-        return f"{name} holds values that are not finite"
     if not ours.any():
         return f"{name} is zero, and was not published so"
     differ = ours != theirs

@@ -182,8 +182,9 @@ def shape_or_reason(model: str) -> Shape | str:
             return read(config)
         except (TypeError, ValueError) as error:
             return f"its size is not known ({error}): give a dense decoder-only model"
-    if other := other_quantisation(model):
-        return f"named for {other} weights: give a 16-bit or a bitsandbytes 4-bit model"
+    name = model.rsplit("/", 1)[-1].lower()
+    if other := re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name):
+        return f"named for {other[1].upper()} weights: give a 16-bit or a bitsandbytes 4-bit model"
     return by_name(model) or "its sizes are not known: give a folder with its config.json"
 
 
@@ -224,13 +225,6 @@ def by_name(model: str) -> Shape | None:
                 return replace(shape, context=32_768)
             return shape
     return None
-
-
-def other_quantisation(model: str) -> str | None:
-    """The format that a name stands for where it is none that can be trained here."""
-    name = model.rsplit("/", 1)[-1].lower()
-    match = re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name)
-    return match[1].upper() if match else None
 
 
 def read(config: dict) -> Shape:

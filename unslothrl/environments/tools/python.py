@@ -1,7 +1,6 @@
 """Python in the sandbox: its limits are those of the `code` reward, and it keeps its state for the
 episode."""
 
-import functools
 import os
 
 from unslothrl.environments.base import ToolError
@@ -10,12 +9,7 @@ from unslothrl.sandbox.cells import Interpreter
 from unslothrl.system import variables
 
 LEVEL = choose(bool(os.environ.get(variables.UNSANDBOXED)))
-
-
-@functools.cache
-def _interpreter() -> Interpreter:
-    """The episode's, whose process this is."""
-    return Interpreter(LEVEL)
+INTERPRETER = Interpreter(LEVEL)  # which begins with its first cell, in the episode's process
 
 
 def python(code: str) -> str:
@@ -26,7 +20,7 @@ def python(code: str) -> str:
     Args:
         code: The code to run.
     """
-    cell = _interpreter().run(code)
+    cell = INTERPRETER.run(code)
     if cell.failed:
         raise ToolError(cell.text)
     return cell.text or "(no output)"

@@ -74,19 +74,14 @@ def tools(path: str) -> list[Callable]:
             query: The words to look for.
             k: How many passages to return, 1 to 10.
         """
-        check(query, k)
+        if not query.strip():
+            raise ToolError("error: search: the query must be a text of a few words")
+        if len(query) > MOST_QUERY:
+            raise ToolError(f"error: search: the query is longer than {MOST_QUERY:,} characters")
+        if not 1 <= k <= MOST_RESULTS:
+            raise ToolError(f"error: search: k must be a whole number from 1 to {MOST_RESULTS}")
         found = index.best(query, k)
         shown = [f"[{number}] {each.name}\n{each.text}" for number, each in enumerate(found, 1)]
         return "\n\n".join(shown) or NOTHING
 
     return [search]
-
-
-def check(query: str, k: int) -> None:
-    """Raises ToolError for what the policy must write otherwise."""
-    if not query.strip():
-        raise ToolError("error: search: the query must be a text of a few words")
-    if len(query) > MOST_QUERY:
-        raise ToolError(f"error: search: the query is longer than {MOST_QUERY:,} characters")
-    if not 1 <= k <= MOST_RESULTS:
-        raise ToolError(f"error: search: k must be a whole number from 1 to {MOST_RESULTS}")

@@ -24,6 +24,5 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Reward:
-    """The reward of one of `names`."""
     module = importlib.import_module(f"{__name__}.{TOGETHER.get(name, name)}")
     return module.REWARDS[name] if name in TOGETHER else module.REWARD

@@ -69,15 +69,11 @@ def passes(
         return outcome.stopped is None and outcome.result is True
     if name is None:
         outcome = run(Program(text, stdin=given), limits, level)
-        return outcome.stopped is None and same_output(outcome.stdout, expected)
+        return outcome.stopped is None and lines_of(outcome.stdout) == lines_of(expected)
     asked = Program(text, function=name, arguments=tuple(arguments(given)))
     outcome = run(asked, limits, level)
     has_ended_well = outcome.stopped is None and outcome.has_result
     return has_ended_well and returned(outcome.result, expected)
-
-
-def same_output(stdout: str, expected: str) -> bool:
-    return lines_of(stdout) == lines_of(expected)
 
 
 def lines_of(text: str) -> list[str]:

@@ -1,9 +1,8 @@
-"""The countdown game: an equation from given numbers that equals a target.
+"""The countdown game: an equation from given numbers that equals a target, computed exactly.
 
-The answer (between the last `<answer>` tags) may use each number exactly once, with + - * / and
-parentheses, and nothing else; an equals sign and the target may follow. A minus sign turns a number
-or a parenthesis around where it stands first, as in "-(19 - 44) + 35"; after another sign it must
-belong to a given negative number, as in "5 - -3". Computed exactly.
+The answer (between the last `<answer>` tags) uses each number exactly once. A minus sign turns a
+number or a parenthesis around where it stands first, as in "-(19 - 44) + 35"; after another sign it
+must belong to a given negative number, as in "5 - -3".
 """
 
 import ast

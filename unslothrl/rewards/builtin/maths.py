@@ -22,19 +22,13 @@ def boxed(completion: str, *golds: str) -> float:
 
 def think_answer_tags(completion: str, *golds: str) -> float:
     """1 if the completion has the think-and-answer form and its answer is right."""
-    answer = tagged(completion)
-    in_form = has_form(completion)
-    return float(in_form and answer is not None and any(same(answer, gold) for gold in golds))
-
-
-def has_form(completion: str) -> bool:
-    """Whether each of the four tags stands once, in order, and nothing follows."""
-    positions = [completion.find(tag) for tag in TAGS]
-    return (
+    answer, positions = tagged(completion), [completion.find(tag) for tag in TAGS]
+    in_form = (  # each of the four tags stands once, in order, and nothing follows
         all(completion.count(tag) == 1 for tag in TAGS)
         and positions == sorted(positions)
         and completion.rstrip().endswith(TAGS[-1])
     )
+    return float(in_form and answer is not None and any(same(answer, gold) for gold in golds))
 
 
 REWARDS = {

@@ -2,11 +2,8 @@
 
 Case, punctuation, the articles a, an, the and the width of spaces do not count; any of several gold
 answers is right. Source: the evaluation of SQuAD (Rajpurkar et al., arXiv 1606.05250). Unlike
-there, signs that make another answer stay: those of mathematics beside a number or a single letter
-("-5", "x + 1", "1e-5", "5!", "f'"), all of "<=>|", what stands between two digits ("1.5", "3-0",
-"10:30"; the commas of thousands do not count), "%" after a digit, "+" and "#" after a word
-("C++"). An answer of which nothing is left ("A", "?") is compared with its articles, or as it is,
-so that it never is equal to an empty one.
+there, signs that make another answer stay: docs/rewards.md lists them. An answer of which nothing
+is left ("A", "?") is compared with its articles, or as it is, and never equal to an empty one.
 """
 
 import re
