@@ -26,7 +26,15 @@ from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN
 from unslothrl.system.variables import python_path
 from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, REPORT, ROLLOUTS, RunFolder
+from unslothrl.tracking.run_folder import (
+    ADAPTERS,
+    CONFIG,
+    REPORT,
+    ROLLOUTS,
+    RunFolder,
+    is_held,
+    stop_holder,
+)
 from unslothrl.tracking.run_folder import newest as newest_run
 from unslothrl.weights.base_model import cache_folder
 
@@ -97,7 +105,8 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Also where another process has begun or resumed it."""
+        return self._process.poll() is None if self._process else is_held(self.folder)
 
     @property
     def status(self) -> str:
@@ -164,11 +173,17 @@ class Run:
                 self.stop()
                 raise
             _raise(code, self._said)
+        while self.is_running:  # another process's
+            time.sleep(POLL_S)
         return self
 
     def stop(self) -> "Run":
-        """Ends it: the last whole step and its adapter are saved."""
-        if self._process is not None and self.is_running:
+        """Ends it: the last whole step and its adapter are saved. UserError where another host's
+        process trains it."""
+        if self.is_running:
+            if self._process is None:
+                stop_holder(self.folder)
+                return self.wait()
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
         return self

@@ -23,7 +23,7 @@ from unslothrl.files import write_whole
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
-from unslothrl.text import redacted_values
+from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking import calling, card, origin
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
@@ -320,6 +320,7 @@ class Job(abc.ABC):
             self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
         summary = {
             "status": status,
+            "error": redacted(str(error)) if isinstance(error, UserError | RunError) else None,
             "steps": steps,
             "seconds": seconds,
             "eval_seconds": sum(one.get("timing/eval_s") or 0.0 for one in evals),
