@@ -1,16 +1,12 @@
-"""The page of `unslothrl ui`: what is refused, and in a headless Chromium what a user does with it
-(`make report-test`)."""
+"""The server of `unslothrl ui`: what it refuses. tests/test_ui_page.py has the page."""
 
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from report_runs import HOSTILE, make_run
 from starlette.testclient import TestClient
+from ui_server import Server
 
-from unslothrl.commands import cli
 from unslothrl.tracking.report.page import write_report
 from unslothrl.ui.guard import Guard, key_of
 from unslothrl.ui.processes import flags
@@ -180,6 +176,7 @@ def test_other_options_are_refused(client, site, name):
     assert answer.status_code == 400 and answer.json()["error"] and not site.started
 
 
+@pytest.mark.real
 def test_the_token_is_long_and_in_no_log(tmp_path):
     """The server itself; it listens on this host's own address alone."""
     with Server(tmp_path) as server:
@@ -193,33 +190,3 @@ def test_the_token_is_long_and_in_no_log(tmp_path):
         assert httpx.get(f"{host}/?token=x{server.token}").status_code == 403
         said = server.stop()
     assert "Traceback" in said and server.token not in said
-
-
-class Server:
-    """`unslothrl ui` in a folder. `url`: the address that it has printed."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def __enter__(self) -> "Server":
-        self.log = (self.folder / "log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "unslothrl", "ui"], cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=self.log, start_new_session=True,
-        )  # fmt: skip
-        assert self.process.stdout is not None
-        self.url = self.process.stdout.readline().strip()
-        self.token = self.url.partition("token=")[2]
-        return self
-
-    def stop(self) -> str:
-        """-> what it has written to stderr"""
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(30) == cli.INTERRUPTED
-        self.log.seek(0)
-        return self.log.read()
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.log.close()

@@ -12,6 +12,11 @@ function element(tag, properties, ...children) {
   return made;
 }
 
+function set(id, text) {
+  if (find(id).textContent !== text) find(id).textContent = text;
+  find(id).hidden = !text;
+}
+
 async function asked(path, body) {
   const headers = { "X-Token": token };
   const post = { method: "POST", headers, body: JSON.stringify(body) };
@@ -27,11 +32,11 @@ const json = async (path, body) => (await asked(path, body)).json();
 async function busy(button, problem, work) {
   if (button.disabled) return;
   button.disabled = true;
-  find(problem).textContent = "";
+  set(problem, "");
   try {
     await work();
   } catch (error) {
-    find(problem).textContent = error.message;
+    set(problem, error.message);
   }
   button.disabled = false;
 }
@@ -101,6 +106,7 @@ let latest = 0;
 let timer = 0;
 
 function plan() {
+  if (!choices) return;
   const number = ++latest;
   clearTimeout(timer);
   timer = setTimeout(async () => {
@@ -120,6 +126,7 @@ async function load() {
   for (const name of ["model", "dataset", "reward"])
     find(`of-${name}`).replaceChildren(...choices[name].map((value) => element("option", { value })));
   chooseRecipe();
+  find("start").disabled = false;
 }
 
 find("recipe").addEventListener("change", chooseRecipe);
@@ -147,15 +154,10 @@ function showList(runs) {
   const focused = document.activeElement?.closest?.("#runs a")?.hash;
   find("runs").replaceChildren(...runs.map(({ name, status }) => {
     const link = element("a", { href: `#run=${encodeURIComponent(name)}` }, name, element("small", {}, status));
-    if (name === selected()) link.setAttribute("aria-current", "page");
+    if (name === selected()) link.ariaCurrent = "page";
     return element("li", {}, link);
   }));
   if (focused) [...find("runs").querySelectorAll("a")].find((link) => link.hash === focused)?.focus();
-}
-
-function set(id, text) {
-  if (find(id).textContent !== text) find(id).textContent = text;
-  find(id).hidden = !text;
 }
 
 function showRun(run) {
@@ -182,19 +184,22 @@ function showRun(run) {
   find("chosen").hidden = !run.options;
   find("failed").hidden = !run.traceback;
   set("single", run.model === "embedded" ? "The embedded base knows single questions only: each starts anew." : "");
-  if (run.name !== shown.name) startAgain(run);
+  if (run.name !== shown.name || run.model !== shown.model) startAgain(run);
   // The report of a run that goes on loads itself again.
   const report = run.key ? `/report?name=${encodeURIComponent(run.name)}&key=${run.key}` : "";
   find("report").hidden = !report;
-  const isNew = run.name !== shown.name || run.status !== shown.status || !shown.key;
-  if (report && isNew) find("frame").src = report;
+  if (report && (run.status !== shown.status || !shown.key)) showReport(report);
   shown = run;
 }
+
+// In place of what the frame shows, so that the browser's Back button leads to the page before.
+const showReport = (address) => find("frame").contentWindow.location.replace(address);
 
 function startAgain(run) {
   turns = { base: [], adapter: [] };
   find("answers").replaceChildren();
   find("question").value = run.model === "embedded" ? "What is 928 - 467?" : "";
+  find("until").value = "";
   set("exported", (run.exports ?? []).join("\n"));
 }
 
@@ -206,23 +211,22 @@ async function refresh() {
       const run = await json(`/run?name=${encodeURIComponent(name)}`);
       if (name === selected()) showRun(run);
     }
-    find("problem").textContent = "";
+    set("problem", "");
   } catch (error) {
-    find("problem").textContent = error instanceof TypeError
-      ? "The page's server has ended; runs go on. Start `unslothrl ui` again, and open its address." : error.message;
+    set("problem", error instanceof TypeError
+      ? "The page's server has ended; runs continue. Start `unslothrl ui` again, and open its address." : error.message);
   }
 }
 
 function choose() {
   find("new").hidden = Boolean(selected());
   find("run").hidden = !selected();
-  find("to-new").toggleAttribute("aria-current", !selected());
+  find("to-new").ariaCurrent = selected() ? null : "page";
   if (!selected()) document.title = "unslothrl";
-  for (const id of ["verdict", "error", "output", "status"]) set(id, "");
+  for (const id of ["verdict", "error", "output", "status", "denied"]) set(id, "");
   set("name", selected());
-  find("frame").removeAttribute("src");
+  showReport("about:blank");
   shown = {};
-  find(selected() ? "name" : "new-title").focus();
   return refresh();
 }
 
@@ -232,8 +236,9 @@ async function watch() {
 }
 
 function act(id, path, body) {
-  return busy(find(id), "problem", async () => {
+  return busy(find(id), "denied", async () => {
     await json(path, { name: selected(), ...body });
+    find("until").value = "";
     await refresh();
   });
 }
@@ -243,7 +248,10 @@ find("actions").addEventListener("submit", (event) => {
   event.preventDefault();
   act("resume", "/resume", { max_steps: find("until").value.trim() });
 });
-addEventListener("hashchange", choose);
+addEventListener("hashchange", () => {
+  choose();
+  find(selected() ? "name" : "new-title").focus();
+});
 
 // Chat and export ---------------------------------------------------------------------------------
 
@@ -258,6 +266,7 @@ async function* lines(answer) {
 
 async function ask() {
   const question = find("question").value.trim();
+  const name = shown.name;
   if (!question) return;
   const texts = { base: element("pre", { dir: "auto" }, "..."), adapter: element("pre", { dir: "auto" }, "...") };
   const pair = Object.entries(texts).map(([policy, text]) =>
@@ -267,7 +276,7 @@ async function ask() {
   find("answers").append(turn);
   const asking = Object.fromEntries(Object.entries(turns).map(([policy, said]) => [policy, [...said, ["user", question]]]));
   try {
-    for await (const said of lines(await asked("/ask", { name: selected(), turns: asking }))) {
+    for await (const said of lines(await asked("/ask", { name, turns: asking }))) {
       if (said.error) throw new Error(said.error);
       if (said.policy) texts[said.policy].textContent = said.text;
     }
@@ -276,13 +285,14 @@ async function ask() {
     return;
   }
   for (const policy of Object.keys(texts)) asking[policy].push(["assistant", texts[policy].textContent]);
+  if (name !== shown.name) return;
   turns = asking;
   find("question").value = "";
 }
 
 find("ask").addEventListener("submit", (event) => {
   event.preventDefault();
-  busy(find("send"), "problem", ask);
+  busy(find("send"), "denied", ask);
 });
 find("question").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -292,7 +302,7 @@ find("question").addEventListener("keydown", (event) => {
 find("again").addEventListener("click", () => startAgain(shown));
 find("to").addEventListener("submit", (event) => {
   event.preventDefault();
-  busy(find("write"), "problem", async () => {
+  busy(find("write"), "denied", async () => {
     set("exported", "exporting ...");
     try {
       set("exported", (await json("/export", { name: selected(), to: find("kind").value })).said);
@@ -302,5 +312,5 @@ find("to").addEventListener("submit", (event) => {
   });
 });
 
-load().catch((error) => (find("problem").textContent = error.message));
+load().catch((error) => set("refusal", error.message));
 choose().then(() => setTimeout(watch, 2000));

@@ -5,7 +5,7 @@ import json
 import secrets
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +19,16 @@ from starlette.routing import Route
 import unslothrl
 from unslothrl.config.toml_files import command_of
 from unslothrl.config.values import RUN
-from unslothrl.errors import RunError, UserError
-from unslothrl.tracking.run_folder import CONFIG, REPORT, free_name
+from unslothrl.errors import UserError
+from unslothrl.tracking import run_folder
 from unslothrl.ui import runs
 from unslothrl.ui.choices import choices
-from unslothrl.ui.guard import OF_REPORT, PAGE, Guard, key_of, of_page
-from unslothrl.ui.guard import REPORT as REPORT_PATH
+from unslothrl.ui.guard import OF_REPORT, PAGE, REPORT, Guard, key_of, of_page
 from unslothrl.ui.processes import Answering, Training, asked, flags
 
 HOST = "127.0.0.1"
-Options = dict[str, list[str]]  # by their names, as on the command line
 SHUTDOWN_S = 1  # that answers under way have at Ctrl-C
+Options = dict[str, list[str]]  # values by name, as on the command line
 
 
 def serve(folder: Path, port: int) -> None:
@@ -46,17 +45,9 @@ def serve(folder: Path, port: int) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-def asset(name: str) -> str:
-    return Path(__file__).with_name(name).read_text("utf-8")
-
-
 def answer(value: Any, code: int = 200) -> Response:
     """JSON in ASCII: what a file holds need not be UTF-8."""
     return Response(json.dumps(value), code, media_type="application/json")
-
-
-def refused(request: Request, error: Exception) -> Response:
-    return answer({"error": str(error)}, 400)
 
 
 class Site:
@@ -67,28 +58,29 @@ class Site:
         self.started: dict[str, Training] = {}  # by the run's name
         self.answering = Answering()
         posts = (self.plan, self.start, self.stop, self.resume, self.export)
-        self.app = Starlette(
-            routes=[
-                Route(PAGE, self.page),
-                Route(REPORT_PATH, self.report),
-                Route("/choices", lambda request: answer(choices())),
-                Route("/runs", lambda request: answer(self.listed())),
-                Route("/run", lambda request: answer(self.run(request.query_params["name"]))),
-                Route("/ask", self.ask, methods=["POST"]),
-                *(Route(f"/{each.__name__}", posted(each), methods=["POST"]) for each in posts),
-            ],
-            exception_handlers={UserError: refused, RunError: refused},
-        )
+        routes = [
+            Route(PAGE, self.page),
+            Route(REPORT, self.report),
+            Route("/choices", lambda request: answer(choices())),
+            Route("/runs", lambda request: answer(self.listed())),
+            Route("/run", lambda request: answer(self.run(request.query_params["name"]))),
+            Route("/ask", self.ask, methods=["POST"]),
+            *(Route(f"/{each.__name__}", posted(each), methods=["POST"]) for each in posts),
+        ]
+        refused = {UserError: lambda request, error: answer({"error": str(error)}, 400)}
+        self.app = Starlette(routes=routes, exception_handlers=refused)
 
     def page(self, request: Request) -> Response:
-        style, script = asset("page.css"), asset("page.js")
-        text = asset("page.html").replace("STYLE", style, 1).replace("SCRIPT", script, 1)
+        html, style, script = (
+            Path(__file__).with_name(f"page.{kind}").read_text("utf-8")
+            for kind in ("html", "css", "js")
+        )
+        text = html.replace("STYLE", style, 1).replace("SCRIPT", script, 1)
         return HTMLResponse(text, headers={"Content-Security-Policy": of_page(script, style)})
 
     def report(self, request: Request) -> Response:
         run = runs.named(self.folder, request.query_params["name"])
-        path = runs.own_file(run, REPORT)
-        if path is None:
+        if (path := runs.own_file(run, run_folder.REPORT)) is None:
             raise UserError(f"{run.name} has no report yet")
         headers = {"Content-Security-Policy": OF_REPORT}
         return FileResponse(path, media_type="text/html", headers=headers)
@@ -98,13 +90,12 @@ class Site:
     def listed(self) -> list[dict[str, str]]:
         """Name and status of each, the newest first; those that have not begun before them."""
         known = runs.found(self.folder)
-        waiting = [name for name in reversed(self.started) if name not in known]
-        names = [*waiting, *known]
+        names = [*(name for name in reversed(self.started) if name not in known), *known]
         return [{"name": name, "status": self.status(name, known.get(name))} for name in names]
 
     def status(self, name: str, run: Path | None) -> str:
         training = self.started.get(name)
-        if training is not None and training.is_running:
+        if training and training.is_running:
             return "running" if run else "starting"
         if run is None:
             return "failed" if training and training.error else "stopped before it began"
@@ -112,11 +103,11 @@ class Site:
 
     def run(self, name: str) -> dict[str, Any]:
         training, run = self.started.get(name), runs.found(self.folder).get(name)
-        if training is None and run is None:
-            runs.named(self.folder, name)
-        shown = {"name": name, "status": self.status(name, run), "error": ""}
-        shown |= runs.described(run) if run else {}
-        if training is not None:
+        if training is None:
+            run = runs.named(self.folder, name)
+        shown = {"name": name, "error": "", **(runs.described(run) if run else {})}
+        shown["status"] = self.status(name, run)
+        if training:
             shown |= {"output": training.output, "error": training.error or shown["error"]}
         if shown.get("has_report"):
             shown["key"] = key_of(self.token, name)
@@ -124,17 +115,17 @@ class Site:
 
     def start(self, options: Options) -> dict[str, str]:
         """Begins a run in a process of its own. -> its name"""
-        command = command_for(options)
-        now = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        (wanted,) = options.get("run_name") or [f"{command}-{now}"]
-        name = free_name(str(self.folder), wanted)
-        own = [f"--output_dir={self.folder}"]
-        return self.train(name, [command, *flags(command, {**options, "run_name": name}), *own])
+        command, now = command_for(options), datetime.datetime.now()
+        (wanted,) = options.get("run_name") or [f"{command}-{now:%Y%m%d-%H%M%S}"]
+        name = run_folder.free_name(str(self.folder), wanted)
+        words = flags(command, {**options, "run_name": [name]})
+        return self.train(name, [command, *words, f"--output_dir={self.folder}"])
 
     def resume(self, name: str, max_steps: str = "") -> dict[str, str]:
         run = runs.named(self.folder, name)
         more = [f"--max_steps={max_steps}"] if max_steps else []
-        return self.train(name, [command_of(str(run / CONFIG)), f"--resume={run}", *more])
+        command = command_of(str(run / run_folder.CONFIG))
+        return self.train(name, [command, f"--resume={run}", *more])
 
     def train(self, name: str, words: list[str]) -> dict[str, str]:
         if name in self.started and self.started[name].is_running:
@@ -145,11 +136,11 @@ class Site:
 
     def stop(self, name: str) -> dict[str, str]:
         """Returns when it has ended."""
-        training, run = self.started.get(name), runs.found(self.folder).get(name)
-        if training is not None and training.is_running:
+        training = self.started.get(name)
+        if training and training.is_running:
             training.process.terminate()
             training.process.wait()
-        elif run is not None:
+        elif run := runs.found(self.folder).get(name):
             unslothrl.Run(run).stop()
         return {"name": name}
 
@@ -157,8 +148,8 @@ class Site:
 
     def plan(self, options: Options) -> dict[str, Any]:
         command = command_for(options)
-        words = [] if command == RUN.command else [command]
-        return json.loads(asked("plan", *words, *flags(command, options), "--json"))
+        words = ["plan", *([] if command == RUN.command else [command])]
+        return json.loads(asked(*words, *flags(command, options), "--json"))
 
     def export(self, name: str, to: str) -> dict[str, str]:
         """Into the run's folder. -> what the command has printed"""
@@ -168,17 +159,15 @@ class Site:
         return {"said": asked("export", str(adapter), f"--to={to}", f"--output={folder}")}
 
     async def ask(self, request: Request) -> Response:
-        """The answers to {"name": of a run, "turns": policy -> turns}, as they are generated."""
+        """The answers to {"name": of a run, "turns": by policy}, as they are generated."""
         body = await request.json()
-        adapter = await run_in_threadpool(
-            lambda: runs.adapter_of(runs.named(self.folder, body["name"]))
-        )
-        lines: AsyncIterator[str] = self.answering.answer(adapter, json.dumps(body["turns"]))
+        adapter = runs.adapter_of(runs.named(self.folder, body["name"]))
+        lines = self.answering.answer(adapter, json.dumps(body["turns"]))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
 def command_for(options: Options) -> str:
-    """The command that a recipe is for, or that began a run."""
+    """The command that a recipe is for."""
     return command_of(options["recipe"][-1]) if "recipe" in options else RUN.command
 
 
