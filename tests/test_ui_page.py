@@ -297,6 +297,8 @@ def test_what_is_wrong_is_said_whole(browser, server):
     wait_for(browser, "document.getElementById('error').textContent")
     said = text(browser, "error")
     assert "as <b>a reward</b> may " + "x" * 100 in said and "mine.py" in said
+    assert all("400 (Bad Request)" in problem for problem in browser.problems)
+    browser.problems.clear()
 
 
 def test_markup_of_a_run_stays_text(browser, server):

@@ -6,7 +6,6 @@ of all else that the page asks for. A cookie would be sent by itself, and to oth
 host as well. The report of a run, which a frame loads, has a key of its own: its scripts see it.
 """
 
-import base64
 import hashlib
 import hmac
 from collections.abc import Collection
@@ -16,34 +15,24 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-PAGE, REPORT = "/", "/report"
+PAGE, REPORT, POLICY = "/", "/report", "Content-Security-Policy"
 HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
+    POLICY: "default-src 'none'; frame-ancestors 'none'; sandbox",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-# A report is a file of a run's folder, which may be somebody else's: it runs its scripts in an
-# origin of its own, and loads and sends nothing.
-OF_REPORT = (
+OF_PAGE = (  # its own script and style, by what is new in each answer; no markup from text
+    "default-src 'none'; script-src 'nonce-{0}'; style-src 'nonce-{0}'; connect-src 'self'; "
+    "frame-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+OF_REPORT = (  # which may be somebody else's file: an origin of its own, nothing loaded or sent
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; "
     "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
-
-
-def of_page(script: str, style: str) -> str:
-    """The policy of the page: its own script and style, no markup made from text."""
-    script, style = (
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in (script, style)
-    )
-    return (
-        f"default-src 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'; "
-        "connect-src 'self'; frame-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
-    )
 
 
 def key_of(token: str, name: str) -> str:

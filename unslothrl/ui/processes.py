@@ -1,15 +1,10 @@
-"""The command line in processes of its own: asked, started for a run, or kept to answer questions.
-
-A run's process writes into a file without a name and is in a session of its own, so it goes on when
-this one ends, however it ends.
-"""
+"""The command line in processes of its own: asked, started for a run, or kept for questions."""
 
 import asyncio
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -19,11 +14,10 @@ from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN
 from unslothrl.errors import UserError
-from unslothrl.system.variables import python_path
+from unslothrl.system.program import error_in, process
 
 COMMANDS = {RUN.command: RUN, **TABLES}
 OWN = ("output_dir", "resume")  # options that the page sets itself
-SAID = "unslothrl: "  # begins the line of an error
 SHOWN = 20_000  # bytes of an output
 IDLE_S = 600.0  # after which the process that answers is ended: it holds memory
 LONGEST = 1 << 24  # bytes of a line
@@ -47,33 +41,17 @@ def flags(command: str, options: Mapping[str, Sequence[str]]) -> list[str]:
     return words
 
 
-def process(words: Sequence[str]) -> dict[str, Any]:
-    """The arguments of `subprocess` for the command line."""
-    own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
-    return {
-        "args": [sys.executable, "-m", "unslothrl", *words],
-        "env": {**os.environ, **own},
-        "stdin": subprocess.DEVNULL,
-    }
-
-
-def error_in(output: str) -> str:
-    """The line in which the command line says what is wrong."""
-    lines = [line for line in output.splitlines() if line.startswith(SAID)]
-    return lines[-1].removeprefix(SAID) if lines else ""
-
-
 def asked(*words: str) -> str:
     """What a command prints. UserError where it refuses or fails."""
     done = subprocess.run(**process(words), capture_output=True)
     if done.returncode:
-        said = done.stderr.decode(errors="replace")
-        raise UserError(error_in(said) or f"{words[0]}: exit code {done.returncode}")
-    return done.stdout.decode(errors="replace")
+        raise UserError(error_in(done.stderr.splitlines()) or f"exit code {done.returncode}")
+    return str(done.stdout)
 
 
 class Training:
-    """The process of a run that was started or resumed here."""
+    """The process of a run that was started or resumed here. In a session of its own, and writing
+    into a file without a name, it continues when this one ends."""
 
     def __init__(self, words: Sequence[str]):
         self.file = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this is kept
@@ -96,7 +74,7 @@ class Training:
         code = self.process.poll()
         if code in (None, 0, -signal.SIGTERM) or code > 128:
             return ""
-        return error_in(self.output) or f"the process ended with exit code {code}"
+        return error_in(self.output.splitlines()) or f"the process ended with exit code {code}"
 
 
 class Answering:
@@ -114,20 +92,19 @@ class Answering:
         async with self.turn:
             if self.idle is not None:
                 self.idle.cancel()
-            has_ended = self.process is None or self.process.returncode is not None
-            if has_ended or adapter != self.adapter:
+            if adapter != self.adapter or not self.process or self.process.returncode is not None:
                 self.end()
                 await self._start(adapter)
-            process = self.process
-            assert process and process.stdin and process.stdout and process.stderr
+            talking = self.process
+            assert talking and talking.stdin and talking.stdout and talking.stderr
             is_done = False
             try:
-                process.stdin.write(conversation.encode() + b"\n")
-                while not is_done and (line := await process.stdout.readline()):
+                talking.stdin.write(conversation.encode() + b"\n")
+                while not is_done and (line := await talking.stdout.readline()):
                     is_done = "done" in json.loads(line)
                     yield line.decode()
                 if not is_done:
-                    said = (await process.stderr.read()).decode(errors="replace")
+                    said = (await talking.stderr.read()).decode(errors="replace").splitlines()
                     error = error_in(said) or "the process that answers has ended"
                     yield json.dumps({"done": True, "error": error}) + "\n"
             finally:

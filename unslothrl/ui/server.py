@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import secrets
 import socket
 import sys
@@ -17,17 +18,19 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Route
 
 import unslothrl
-from unslothrl.config.toml_files import command_of
+from unslothrl.config.toml_files import EMBEDDED_RECIPE, command_of, entries, path_of
 from unslothrl.config.values import RUN
+from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
+from unslothrl.rewards import builtin
+from unslothrl.system.machine import Machine
 from unslothrl.tracking import run_folder
 from unslothrl.ui import runs
-from unslothrl.ui.choices import choices
-from unslothrl.ui.guard import OF_REPORT, PAGE, REPORT, Guard, key_of, of_page
-from unslothrl.ui.processes import Answering, Training, asked, flags
+from unslothrl.ui.guard import OF_PAGE, OF_REPORT, PAGE, POLICY, REPORT, Guard, key_of
+from unslothrl.ui.processes import COMMANDS, OWN, Answering, Training, asked, flags
 
 HOST = "127.0.0.1"
-SHUTDOWN_S = 1  # that answers under way have at Ctrl-C
+ONE_PROCESS = {"cluster": ["local"], "engine": ["transformers"], "number_of_actors": ["0"]}
 Options = dict[str, list[str]]  # values by name, as on the command line
 
 
@@ -38,7 +41,7 @@ def serve(folder: Path, port: int) -> None:
     app = Guard(Site(folder, token).app, token, (f"{HOST}:{port}", f"localhost:{port}"))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
-        timeout_graceful_shutdown=SHUTDOWN_S,
+        timeout_graceful_shutdown=1,
     )  # fmt: skip
     print(f"http://{HOST}:{port}{PAGE}?token={token}", flush=True)
     print("open it in a browser on this machine; Ctrl-C ends the page, not runs", file=sys.stderr)
@@ -71,18 +74,16 @@ class Site:
         self.app = Starlette(routes=routes, exception_handlers=refused)
 
     def page(self, request: Request) -> Response:
-        html, style, script = (
-            Path(__file__).with_name(f"page.{kind}").read_text("utf-8")
-            for kind in ("html", "css", "js")
-        )
-        text = html.replace("STYLE", style, 1).replace("SCRIPT", script, 1)
-        return HTMLResponse(text, headers={"Content-Security-Policy": of_page(script, style)})
+        folder, nonce = Path(__file__).parent, secrets.token_urlsafe(16)
+        text = (folder / "page.html").read_text("utf-8").replace("NONCE", nonce)
+        for name, kind in (("STYLE", "css"), ("SCRIPT", "js")):
+            text = text.replace(name, (folder / f"page.{kind}").read_text("utf-8"), 1)
+        return HTMLResponse(text, headers={POLICY: OF_PAGE.format(nonce)})
 
     def report(self, request: Request) -> Response:
-        run = runs.named(self.folder, request.query_params["name"])
+        run, headers = runs.named(self.folder, request.query_params["name"]), {POLICY: OF_REPORT}
         if (path := runs.own_file(run, run_folder.REPORT)) is None:
             raise UserError(f"{run.name} has no report yet")
-        headers = {"Content-Security-Policy": OF_REPORT}
         return FileResponse(path, media_type="text/html", headers=headers)
 
     # Runs
@@ -122,8 +123,7 @@ class Site:
         return self.train(name, [command, *words, f"--output_dir={self.folder}"])
 
     def resume(self, name: str, max_steps: str = "") -> dict[str, str]:
-        run = runs.named(self.folder, name)
-        more = [f"--max_steps={max_steps}"] if max_steps else []
+        run, more = runs.named(self.folder, name), [f"--max_steps={max_steps}"] * bool(max_steps)
         command = command_of(str(run / run_folder.CONFIG))
         return self.train(name, [command, f"--resume={run}", *more])
 
@@ -178,3 +178,34 @@ def posted(function: Callable[..., Any]) -> Callable[..., Any]:
         return answer(await run_in_threadpool(function, **await request.json()))
 
     return called
+
+
+def choices() -> dict[str, Any]:
+    """Recipes, those that fit first, with their options; files of the current folder; all options
+    by command, with their help; and what is best without a GPU: one process, the embedded task."""
+    machine, usual = Machine.detect(), {"model": {EMBEDDED}, "dataset": {EMBEDDED}}
+    recipes = json.loads(asked("recipes", "--json"))
+    for each in recipes:
+        each["options"] = entries(path_of(each["name"]))
+        for name, known in usual.items():
+            known.add(str(each["options"].get(name, EMBEDDED)))
+    gpus = ", ".join(f"{gpu.name} ({gpu.memory_mb / 1024:.0f} GB)" for gpu in machine.gpus)
+    data = (".jsonl", ".json", ".csv", ".parquet")
+    files = sorted(each.name for each in os.scandir() if each.name.endswith(data))
+    return {
+        "machine": f"{machine.cpus} CPU cores, {gpus or 'no GPU'}",
+        "recipes": recipes,
+        "recipe": recipes[0]["name"] if gpus else EMBEDDED_RECIPE,
+        "one_process": {} if gpus else ONE_PROCESS,
+        "model": sorted(usual["model"]),
+        "dataset": files + sorted(usual["dataset"]),
+        "reward": builtin.names(),
+        "options": {
+            command: {
+                table.spellings(name)[0]: entry.metadata["help"]
+                for name, entry in table.options.items()
+                if name not in OWN
+            }
+            for command, table in COMMANDS.items()
+        },
+    }
