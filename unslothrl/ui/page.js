@@ -61,9 +61,7 @@ function options() {
 
 function chooseRecipe() {
   const chosen = recipe();
-  find("about").textContent = chosen
-    ? [chosen.task, chosen.time, chosen.needs && `needs ${chosen.needs}`].filter(Boolean).join("; ")
-    : "The options below, and the defaults of the command line.";
+  find("about").textContent = chosen ? chosen.header.join("\n") : "The defaults of the command line.";
   for (const name of FIELDS) find(name).parentNode.hidden = !(name in known());
   for (const name of FIELDS.slice(0, -1))
     find(name).placeholder = String(chosen?.options[name] ?? (name === "max_steps" ? "all" : "default"));
@@ -93,8 +91,8 @@ function planned(found) {
   lines.push(...found.stores.map((each) =>
     `${each.name}: ${gb(each.needed_mb)}${each.has_mb === null ? "" : ` of ${gb(each.has_mb)}`}`));
   if (found.download_mb) lines.push(`download: ${gb(found.download_mb)}, if it is not there yet`);
-  const wide = found.step_seconds && `${span(found.step_seconds, found.steps)} h${found.steps ? "" : " a step"}`;
-  if (wide || recipe()?.time) lines.push(`time: ${wide || recipe().time}`);
+  const { steps, step_seconds: seconds } = found;
+  if (seconds) lines.push(`time: ${span(seconds, steps)} h${steps ? `, ${steps} steps` : " a step"}`);
   lines.push(...found.changed_to_fit);
   const lower = Object.entries(found.would_fit_with ?? {}).map((each) => each.join(" "));
   if (lower.length) lines.push(`would fit with ${lower.join(", ")}`);
