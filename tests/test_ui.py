@@ -124,7 +124,18 @@ def test_a_name_that_is_no_run_in_the_folder_is_refused(client, folder, name, tm
 def test_an_export_is_written_into_the_runs_folder(client, folder, to):
     (folder / "mine" / "adapters" / "v000002").mkdir(parents=True)
     answer = client.post("/export", json={"name": "mine", "to": to}, headers=OWN)
-    assert answer.status_code == 400 and "--to" in answer.json()["error"]
+    said = answer.json()["error"]
+    assert answer.status_code == 400 and ("--to" in said or "leads out of mine" in said)
+
+
+@pytest.mark.parametrize("name", ["adapters", "exports"])
+def test_folders_of_a_run_that_are_links_are_not_used(client, folder, name, tmp_path):
+    for each in ("adapters/v000002", "exports"):
+        (folder / "mine" / each).mkdir(parents=True)
+    (folder / "mine" / name).rename(tmp_path / "away")
+    (folder / "mine" / name).symlink_to(tmp_path / "away")
+    answer = client.post("/export", json={"name": "mine", "to": "adapter"}, headers=OWN)
+    assert "leads out of mine" in answer.json()["error"]
 
 
 def test_files_that_lead_out_of_a_run_are_not_shown(client, folder, tmp_path):

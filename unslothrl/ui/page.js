@@ -107,10 +107,13 @@ function plan() {
   if (!choices) return;
   const number = ++latest;
   clearTimeout(timer);
+  find("plan").ariaBusy = "true";
   timer = setTimeout(async () => {
     const found = await json("/plan", { options: options() }).then(planned, (error) =>
       [element("b", { className: "no" }, "It would be refused"), element("div", {}, error.message)]);
-    if (number === latest) find("plan").replaceChildren(...found);
+    if (number !== latest) return;
+    find("plan").replaceChildren(...found);
+    find("plan").ariaBusy = "false";
   }, 300);
 }
 
@@ -169,6 +172,7 @@ function showRun(run) {
   set("verdict", [run.verdict, isLive ? "" : run.advice].filter(Boolean).join(". "));
   set("error", run.error);
   set("output", isLive || run.error ? (run.output ?? "").trimEnd() : "");
+  set("code", run.code?.length ? `This runs the code of ${run.code.join(", ")}.` : "");
   set("config", run.options ?? "");
   set("traceback", run.traceback ?? "");
   if (run.output !== shown.output) find("output").scrollTop = find("output").scrollHeight;

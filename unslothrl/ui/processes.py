@@ -94,7 +94,12 @@ class Answering:
                 self.idle.cancel()
             if adapter != self.adapter or not self.process or self.process.returncode is not None:
                 self.end()
-                await self._start(adapter)
+                given = process(["chat", str(adapter), "--json"])
+                piped: Any = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
+                self.process = await asyncio.create_subprocess_exec(
+                    *given["args"], env=given["env"], **piped, limit=LONGEST, start_new_session=True
+                )
+                self.adapter = adapter
             talking = self.process
             assert talking and talking.stdin and talking.stdout and talking.stderr
             is_done = False
@@ -111,14 +116,6 @@ class Answering:
                 if not is_done:
                     self.end()
             self.idle = asyncio.get_running_loop().call_later(IDLE_S, self.end)
-
-    async def _start(self, adapter: Path) -> None:
-        given = process(["chat", str(adapter), "--json"])
-        piped: Any = dict.fromkeys(("stdin", "stdout", "stderr"), asyncio.subprocess.PIPE)
-        self.process = await asyncio.create_subprocess_exec(
-            *given["args"], env=given["env"], **piped, limit=LONGEST, start_new_session=True
-        )
-        self.adapter = adapter
 
     def end(self) -> None:
         """A run needs the memory, or nobody asks."""

@@ -13,6 +13,7 @@ from unslothrl.tracking.report.verdict import cells, verdict
 from unslothrl.tracking.run_folder import CONFIG, ERROR, REPORT, RunFolder, runs_in
 
 EXPORTS = "exports"  # in a run's folder
+CODE = ("reward", "learner", "environment", "tools")  # options that may name the user's code
 SHOWN = 20_000  # letters of a file
 WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -39,7 +40,14 @@ def adapter_of(run: Path) -> Path:
     adapter = unslothrl.Run(run).adapter
     if adapter is None:
         raise UserError(f"{run.name} has saved no adapter yet: wait for it, or stop the run")
-    return adapter
+    return inside(run, adapter)
+
+
+def inside(run: Path, path: Path) -> Path:
+    """A path in a run's folder. UserError for one that a link leads out of it."""
+    if not path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{path} leads out of {run.name}")
+    return path
 
 
 def status(run: Path) -> str:
@@ -63,12 +71,13 @@ def described(run: Path) -> dict[str, Any]:
         history = RunHistory.read(RunFolder(run))
         judged = verdict(history)
         shown |= {"facts": cells(history), "verdict": judged.said, "advice": judged.advice}
+        options, shown["most"] = history.options, history.options.get("max_steps")
+        shown["model"] = options.get("model")
+        shown["code"] = [f"{x} {options[x]}" for x in CODE if ".py" in str(options.get(x))]
         if history.status == "failed":
             shown["traceback"] = own_text(run, ERROR)
             last = shown["traceback"].strip().rpartition("\n")[2]
             shown["error"] = str(history.summary.get("error") or last)
-        shown["most"] = history.options.get("max_steps")
-        shown["model"] = history.options.get("model")
     except WRONG as error:
         shown["error"] = f"a file of the run is damaged: {one_line(error)}"
     return shown

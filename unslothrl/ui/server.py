@@ -27,11 +27,10 @@ from unslothrl.system.machine import Machine
 from unslothrl.tracking import run_folder
 from unslothrl.ui import runs
 from unslothrl.ui.guard import OF_PAGE, OF_REPORT, PAGE, POLICY, REPORT, Guard, key_of
-from unslothrl.ui.processes import COMMANDS, OWN, Answering, Training, asked, flags
+from unslothrl.ui.processes import COMMANDS, Answering, Training, asked, flags
 
 HOST = "127.0.0.1"
 ONE_PROCESS = {"cluster": ["local"], "engine": ["transformers"], "number_of_actors": ["0"]}
-Options = dict[str, list[str]]  # values by name, as on the command line
 
 
 def serve(folder: Path, port: int) -> None:
@@ -86,8 +85,6 @@ class Site:
             raise UserError(f"{run.name} has no report yet")
         return FileResponse(path, media_type="text/html", headers=headers)
 
-    # Runs
-
     def listed(self) -> list[dict[str, str]]:
         """Name and status of each, the newest first; those that have not begun before them."""
         known = runs.found(self.folder)
@@ -114,7 +111,7 @@ class Site:
             shown["key"] = key_of(self.token, name)
         return shown
 
-    def start(self, options: Options) -> dict[str, str]:
+    def start(self, options: dict[str, list[str]]) -> dict[str, str]:
         """Begins a run in a process of its own. -> its name"""
         command, now = command_for(options), datetime.datetime.now()
         (wanted,) = options.get("run_name") or [f"{command}-{now:%Y%m%d-%H%M%S}"]
@@ -135,7 +132,6 @@ class Site:
         return {"name": name}
 
     def stop(self, name: str) -> dict[str, str]:
-        """Returns when it has ended."""
         training = self.started.get(name)
         if training and training.is_running:
             training.process.terminate()
@@ -144,9 +140,7 @@ class Site:
             unslothrl.Run(run).stop()
         return {"name": name}
 
-    # The command line
-
-    def plan(self, options: Options) -> dict[str, Any]:
+    def plan(self, options: dict[str, list[str]]) -> dict[str, Any]:
         command = command_for(options)
         words = ["plan", *([] if command == RUN.command else [command])]
         return json.loads(asked(*words, *flags(command, options), "--json"))
@@ -155,7 +149,7 @@ class Site:
         """Into the run's folder. -> what the command has printed"""
         run = runs.named(self.folder, name)
         adapter = runs.adapter_of(run)
-        folder = run / runs.EXPORTS / f"{name}-{adapter.name}-{to}"
+        folder = runs.inside(run, run / runs.EXPORTS / f"{name}-{adapter.name}-{to}")
         return {"said": asked("export", str(adapter), f"--to={to}", f"--output={folder}")}
 
     async def ask(self, request: Request) -> Response:
@@ -166,7 +160,7 @@ class Site:
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
 
-def command_for(options: Options) -> str:
+def command_for(options: dict[str, list[str]]) -> str:
     """The command that a recipe is for."""
     return command_of(options["recipe"][-1]) if "recipe" in options else RUN.command
 
@@ -201,11 +195,7 @@ def choices() -> dict[str, Any]:
         "dataset": files + sorted(usual["dataset"]),
         "reward": builtin.names(),
         "options": {
-            command: {
-                table.spellings(name)[0]: entry.metadata["help"]
-                for name, entry in table.options.items()
-                if name not in OWN
-            }
-            for command, table in COMMANDS.items()
+            command: {of.spellings(x)[0]: of.options[x].metadata["help"] for x in of.options}
+            for command, of in COMMANDS.items()
         },
     }
