@@ -1,5 +1,6 @@
 """The server of `unslothrl ui`: what it refuses. tests/test_ui_page.py has the page."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,45 @@ def test_options_are_those_of_the_command_and_never_other_flags():
 def test_other_options_are_refused(client, site, name):
     answer = client.post("/start", json={"options": {name: ["x"]}}, headers=OWN)
     assert answer.status_code == 400 and answer.json()["error"] and not site.started
+
+
+def shown(client: TestClient, name: str) -> dict:
+    """A run, when its process has ended."""
+    while (found := client.get(f"/run?name={name}", headers=OWN).json())["status"] == "starting":
+        pass
+    return found
+
+
+@pytest.mark.real
+def test_a_run_that_is_refused_says_why(client, site, folder):
+    options = {"lr": ["-1"], "run_name": ["new"]}
+    assert client.post("/start", json={"options": options}, headers=OWN).json() == {"name": "new"}
+    found = shown(client, "new")
+    assert found["status"] == "failed" and found["error"].startswith("lr must be ")
+    assert client.get("/runs", headers=OWN).json()[0] == {"name": "new", "status": "failed"}
+    client.post("/resume", json={"name": "mine", "max_steps": "x"}, headers=OWN)
+    site.started["mine"].process.wait()
+    found = shown(client, "mine")
+    assert found["status"] == "finished" and "max_steps must be" in found["error"]
+    assert sorted(path.name for path in folder.iterdir()) == ["mine"]
+
+
+@pytest.mark.real
+def test_a_run_that_is_stopped_before_it_begins_is_no_failure(client, site):
+    client.post("/start", json={"options": {"run_name": ["new"]}}, headers=OWN)
+    client.post("/stop", json={"name": "new"}, headers=OWN)
+    found = shown(client, "new")
+    assert (found["status"], found["error"]) == ("stopped before it began", "")
+
+
+@pytest.mark.real
+def test_a_question_that_cannot_be_answered_says_why(client, folder):
+    (folder / "mine" / "adapters" / "v000002").mkdir(parents=True)
+    asked = {"name": "mine", "turns": {"adapter": [["user", "x"]]}}
+    for _ in range(2):
+        answer = client.post("/ask", json=asked, headers=OWN)
+        (line,) = map(json.loads, answer.text.splitlines())
+        assert line["done"] and "v000002" in line["error"] and "adapter_config" in line["error"]
 
 
 @pytest.mark.real
