@@ -172,7 +172,7 @@ function showRun(run) {
   set("verdict", [run.verdict, isLive ? "" : run.advice].filter(Boolean).join(". "));
   set("error", run.error);
   set("output", isLive || run.error ? (run.output ?? "").trimEnd() : "");
-  set("code", run.code?.length ? `This runs the code of ${run.code.join(", ")}.` : "");
+  set("code", run.code?.length ? `It runs code that its options name: ${run.code.join(", ")}.` : "");
   set("config", run.options ?? "");
   set("traceback", run.traceback ?? "");
   if (run.output !== shown.output) find("output").scrollTop = find("output").scrollHeight;
@@ -224,11 +224,10 @@ function choose() {
   find("new").hidden = Boolean(selected());
   find("run").hidden = !selected();
   find("to-new").ariaCurrent = selected() ? null : "page";
-  if (!selected()) document.title = "unslothrl";
-  for (const id of ["verdict", "error", "output", "status", "denied"]) set(id, "");
-  set("name", selected());
+  showRun({ name: selected(), status: "" });
+  set("denied", "");
   showReport("about:blank");
-  shown = {};
+  document.title = selected() || "unslothrl";
   return refresh();
 }
 
