@@ -62,7 +62,7 @@ def opened(browser, server: Server, run: str = "") -> None:
     browser.open("about:blank")
     browser.open(server.url + (f"#run={run}" if run else ""))
     if not run:
-        browser.wait_for("document.querySelector('#plan b')")
+        browser.wait_for("document.querySelector('#plan b') !== null")
 
 
 def text(browser, name: str) -> str:
@@ -150,9 +150,10 @@ def chats(server: Server) -> list[int]:
 
 def question(browser, asked: str) -> dict[str, str]:
     """-> the answers to it on the page, by policy"""
+    count = len(texts(browser, "#answers > .turn"))
     tell(browser, "question", asked)
     press(browser, "Enter")
-    wait_for(browser, "document.getElementById('send').disabled")
+    wait_for(browser, f"document.querySelectorAll('#answers > .turn').length > {count}")
     wait_for(browser, "!document.getElementById('send').disabled")
     base, adapter = texts(browser, "#answers > .turn:last-child pre")
     return {"base": base, "adapter": adapter}
@@ -160,7 +161,7 @@ def question(browser, asked: str) -> dict[str, str]:
 
 def test_from_the_first_visit_to_an_adapter_with_the_keyboard_alone(browser, server, capsys):
     browser.open(server.url)
-    browser.wait_for("document.querySelector('#plan b')")
+    browser.wait_for("document.querySelector('#plan b') !== null")
     paints = "performance.getEntriesByType('paint').map((e) => e.startTime)"
     assert 0 < max(browser.evaluate(paints)) < 1000
     assert text(browser, "plan").startswith("It fits")
@@ -315,7 +316,7 @@ def test_markup_of_a_run_stays_text(browser, server):
     report = run.path / "report.html"
     report.write_text(script + report.read_text(errors="replace"))
     opened(browser, server)
-    browser.wait_for("document.querySelector('#runs a')")
+    browser.wait_for("document.querySelector('#runs a') !== null")
     browser.evaluate("document.querySelector('#runs a').click()")
     wait_for_status(browser, "failed")
     wait_for(browser, REPORT)

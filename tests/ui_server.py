@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from unslothrl.commands import cli
+from unslothrl.tracking.run_folder import is_held, stop_holder
 
 
 class Server:
@@ -33,6 +34,9 @@ class Server:
         return self.log.read()
 
     def __exit__(self, *_: object) -> None:
+        for run in (self.folder / "runs").glob("*"):  # of a test that has failed
+            if is_held(run):
+                stop_holder(run)
         self.process.kill()
         self.process.wait()
         self.log.close()
