@@ -61,7 +61,8 @@ function options() {
 
 function chooseRecipe() {
   const chosen = recipe();
-  find("about").textContent = chosen ? chosen.header.join("\n") : "The defaults of the command line.";
+  const header = chosen?.header.join("\n") ?? "The defaults of the command line.";
+  find("about").textContent = header.replace(/\n {2,}/g, " ").replace(/^(\w+) {2,}/gm, "$1: ");
   for (const name of FIELDS) find(name).parentNode.hidden = !(name in known());
   for (const name of FIELDS.slice(0, -1))
     find(name).placeholder = String(chosen?.options[name] ?? (name === "max_steps" ? "all" : "default"));
