@@ -138,9 +138,9 @@ notebook-test: setup ## the notebooks from a clean kernel (ARGS="--write" keeps 
 	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(bin)/python tools/notebooks.py $(ARGS)
 	PYTHONPATH=$(CURDIR)/.venv/peers/notebooks:$(PYTHONPATH) $(PYTEST) -n 0 -m slow tests/test_api.py -k notebook
 
-report-test: setup ## the report's page in a headless Chromium, which must be installed
+report-test: setup ## the report's page and that of `unslothrl ui` in a headless Chromium, which must be installed
 	$(bin)/python tools/peers.py axe
-	$(PYTEST) -m slow tests/test_report_page.py $(ARGS)
+	$(PYTEST) -m slow tests/test_report_page.py tests/test_ui_page.py $(ARGS)
 
 llama-test: setup ## GGUF files against llama.cpp's own logits and tokens
 	$(bin)/python tools/peers.py llama-cpp

@@ -39,6 +39,31 @@ FLAGS = (
     "--hide-scrollbars",
 )
 
+WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+AXE = Path(os.environ.get("UNSLOTHRL_AXE", Path(sys.prefix) / "peers" / "axe"))
+SERIOUS = (
+    "axe.run().then((found) => found.violations.filter(({impact}) => /serious|critical/"
+    ".test(impact)).map(({id, nodes}) => `${id}: ${nodes[0].html}`))"
+)
+
+
+def each(browser: "Chromium", selector: str, figure: str) -> Any:
+    """A figure of every element `e` that is selected."""
+    return browser.evaluate(
+        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => {figure})"
+    )
+
+
+def texts(browser: "Chromium", selector: str) -> list[str]:
+    return each(browser, selector, "e.textContent")
+
+
+def violations(browser: "Chromium") -> list[str]:
+    """What axe-core finds of the page that is serious: `make report-test` has it."""
+    browser.call("Page.setBypassCSP", enabled=True)
+    browser.evaluate((AXE / "axe_playwright_python" / "axe.min.js").read_text() + "; 0")
+    return browser.evaluate(SERIOUS)
+
 
 def find() -> str | None:
     """The program, None if it is not installed."""

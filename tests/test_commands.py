@@ -52,6 +52,7 @@ NOT_RUN = {
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",
     "--resume runs/<run> --learner_shards": "several learners: tests/test_divided_runs.py",
     "--suite": "an environment of its own: tests/test_benchmarks.py",
+    "unslothrl ui": "a server, until Ctrl-C: tests/test_ui.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
 WITH_A_MODEL = ("train", "eval", "ask", "chat", "export", "--resume")

@@ -35,6 +35,7 @@ LAYERS = (
     ("training",),
     ("runs",),
     ("offline",),
+    ("ui",),
     ("commands",),
     ("__main__",),
 )

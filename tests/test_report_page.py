@@ -6,11 +6,11 @@ written there.
 
 import json
 import os
-import sys
 from pathlib import Path
 
 import chromium
 import pytest
+from chromium import WIDER, each, texts, violations
 from report_runs import HOSTILE, make_run
 
 from unslothrl.tracking import origin
@@ -21,11 +21,6 @@ from unslothrl.tracking.run_folder import RunFolder
 pytestmark = pytest.mark.slow
 
 MOST_PICTURE = 300_000  # bytes
-AXE = Path(os.environ.get("UNSLOTHRL_AXE", Path(sys.prefix) / "peers" / "axe"))
-SERIOUS = (
-    "axe.run().then((found) => found.violations.filter(({impact}) => /serious|critical/"
-    ".test(impact)).map(({id, nodes}) => `${id}: ${nodes[0].html}`))"
-)
 
 
 @pytest.fixture(scope="module")
@@ -64,17 +59,6 @@ def run(tmp_path_factory):
 
 def report(folder) -> Path:
     return folder.path / "report.html"
-
-
-def each(browser, selector: str, figure: str):
-    """A figure of every element `e` that is selected."""
-    return browser.evaluate(
-        f"[...document.querySelectorAll({json.dumps(selector)})].map((e) => {figure})"
-    )
-
-
-def texts(browser, selector: str) -> list[str]:
-    return each(browser, selector, "e.textContent")
 
 
 def first_task(browser) -> str:
@@ -291,7 +275,6 @@ LOOKS = {
     "report-dark": {"width": 1280, "height": 1000, "dark": True},
     "report-phone": {"width": 390, "height": 844, "phone": True},
 }
-WIDER = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 
 
 @pytest.mark.parametrize("name", LOOKS)
@@ -316,9 +299,7 @@ def test_pictures(page, run, episodes, tmp_path, name):
         picture = (folder if is_shown else tmp_path) / f"{name}{kind}.png"
         browser.screenshot(picture)
         assert 10_000 < picture.stat().st_size < MOST_PICTURE
-        browser.call("Page.setBypassCSP", enabled=True)
-        browser.evaluate((AXE / "axe_playwright_python" / "axe.min.js").read_text() + "; 0")
-        assert browser.evaluate(SERIOUS) == []
+        assert violations(browser) == []
 
 
 def test_the_page_of_a_running_run_loads_itself_again_where_it_is_read(page, tmp_path):

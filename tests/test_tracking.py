@@ -27,7 +27,17 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
 from unslothrl.tracking import metrics
 from unslothrl.tracking.rows import read_jsonl, rollout_rows
-from unslothrl.tracking.run_folder import LOCK, RunFolder, free_name, is_free, json_line, locked
+from unslothrl.tracking.run_folder import (
+    HOLDER,
+    LOCK,
+    RunFolder,
+    free_name,
+    is_free,
+    is_held,
+    json_line,
+    locked,
+    stop_holder,
+)
 from unslothrl.tracking.terminal import Terminal
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
@@ -289,13 +299,40 @@ def test_another_process_is_named_until_it_is_killed_though_its_child_lives(tmp_
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert holder.stdout.readline() == "held\n"
-    assert not is_free(tmp_path)
+    assert not is_free(tmp_path) and is_held(tmp_path)
     with pytest.raises(UserError, match=rf"process {holder.pid} on host {platform.node()}:"):
         locked(tmp_path)
     holder.kill()
     holder.wait()
     locked(tmp_path).release()
     holder.stdin.close()  # its child ends
+
+
+def test_only_the_process_that_holds_a_folder_is_stopped(tmp_path):
+    """Whatever its file says, which may be somebody else's."""
+    assert not is_held(tmp_path)
+    holder, other = (
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for code in (HOLDS, "input()")
+    )  # fmt: skip
+    assert holder.stdout.readline() == "held\n"
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / LOCK).symlink_to(tmp_path / LOCK)
+    assert is_held(tmp_path) and not is_held(tmp_path / "linked")
+    said = (tmp_path / LOCK).read_text()
+    for process, host in ((other.pid, platform.node()), (holder.pid, "elsewhere"), (2**30, "x")):
+        (tmp_path / LOCK).write_text(HOLDER.format(process, host))
+        with pytest.raises(UserError, match=rf"in use by process {process} on host"):
+            stop_holder(tmp_path)
+    (tmp_path / LOCK).write_text(said)
+    stop_holder(tmp_path)
+    assert holder.wait() == -signal.SIGTERM and other.poll() is None
+    for process in (holder, other):
+        process.stdin.close()
+    other.wait()
 
 
 def test_a_run_folder_is_locked_from_its_creation_on(tmp_path):

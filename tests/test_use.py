@@ -17,6 +17,7 @@ from python_process import python
 from unslothrl import embedded
 from unslothrl.commands import chat, cli
 from unslothrl.data import rendering
+from unslothrl.errors import UserError
 from unslothrl.export import serving
 from unslothrl.weights import adapter_use, base_model
 from unslothrl.weights.adapter import Adapter, Beside, write_adapter
@@ -142,6 +143,24 @@ def test_a_conversation_is_remembered_until_new(base, answers, end, monkeypatch,
     assert out.split() == answers.split()
     assert said.count(chat.COMMANDS) == 1 and said.count("a new conversation") == 1
     assert said.count(chat.SINGLE_TURNS) == (base == embedded.EMBEDDED)
+
+
+@pytest.mark.parametrize(("base", "known"), [("other", 3), (embedded.EMBEDDED, 1)])
+def test_programs_converse_in_lines_of_json(base, known, capsys):
+    def generate(policy, turns):
+        if policy == "base":
+            raise UserError("question: too long")
+        yield from ("a", f"a {len(turns)}")
+
+    answers = SimpleNamespace(use=adapter_use.Use(base, ""), generate=generate)
+    turns = [["user", "a"], ["assistant", "b"], ["user", "c"]]
+    chat.answer_lines(answers, [json.dumps({policy: turns}) for policy in ("adapter", "base")])
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
+        {"policy": "adapter", "text": "a"},
+        {"policy": "adapter", "text": f"a {known}"},
+        {"done": True},
+        {"done": True, "error": "question: too long"},
+    ]
 
 
 @pytest.mark.parametrize(

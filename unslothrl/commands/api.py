@@ -8,7 +8,6 @@ Interrupting it (Ctrl-C, or a notebook's stop button) saves the last whole step.
 import hashlib
 import inspect
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -24,14 +23,21 @@ from unslothrl.config.names import off
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN
-from unslothrl.system.variables import python_path
+from unslothrl.system.program import error_in, process
 from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, REPORT, ROLLOUTS, RunFolder
+from unslothrl.tracking.run_folder import (
+    ADAPTERS,
+    CONFIG,
+    REPORT,
+    ROLLOUTS,
+    RunFolder,
+    is_held,
+    stop_holder,
+)
 from unslothrl.tracking.run_folder import newest as newest_run
 from unslothrl.weights.base_model import cache_folder
 
 POLL_S = 0.2
-SAID = "unslothrl: "  # begins the line of an error
 OBJECTS = ("reward", "learner", "environment")  # options that may be objects
 
 Row = dict[str, Any]
@@ -69,7 +75,7 @@ def evaluate(run: "Run | str | Path | None" = None, **options: Any) -> Row:
     with their intervals. `run`: a run or an adapter's folder, by default the newest run's."""
     folder = run.folder if isinstance(run, Run) else run
     words = ["eval", *([str(folder)] if folder else []), "--json", *_flags(options)]
-    done = subprocess.run(**_process(words), stderr=subprocess.PIPE)
+    done = subprocess.run(**process(words), capture_output=True)
     _raise(done.returncode, done.stderr.splitlines())
     return json.loads(done.stdout)
 
@@ -97,7 +103,8 @@ class Run:
 
     @property
     def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+        """Also where another process has begun or resumed it."""
+        return self._process.poll() is None if self._process else is_held(self.folder)
 
     @property
     def status(self) -> str:
@@ -164,11 +171,17 @@ class Run:
                 self.stop()
                 raise
             _raise(code, self._said)
+        while self.is_running:  # another process's
+            time.sleep(POLL_S)
         return self
 
     def stop(self) -> "Run":
-        """Ends it: the last whole step and its adapter are saved."""
-        if self._process is not None and self.is_running:
+        """Ends it: the last whole step and its adapter are saved. UserError where another host's
+        process trains it."""
+        if self.is_running:
+            if self._process is None:
+                stop_holder(self.folder)
+                return self.wait()
             self._process.send_signal(signal.SIGINT)
             self._process.wait()
         return self
@@ -186,8 +199,9 @@ def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
         begun = Path(scratch, "begun")
         words = [command, *_flags(options)]
         # in a session of its own: Ctrl-C reaches it once, from here
-        more: Any = {"stderr": subprocess.STDOUT, "start_new_session": True}
-        run = Run("", subprocess.Popen(**_process(words, {BEGUN: str(begun)}), **more))
+        more: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        given = process(words, {BEGUN: str(begun)})
+        run = Run("", subprocess.Popen(**given, **more, start_new_session=True))
         follower = threading.Thread(target=run._follow, daemon=True)
         follower.start()
         try:
@@ -204,24 +218,11 @@ def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
     return run
 
 
-def _process(words: list[str], variables: Mapping[str, str] = {}) -> dict[str, Any]:
-    """The arguments of `subprocess` for the command line."""
-    own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1"}
-    return {
-        "args": [sys.executable, "-m", "unslothrl", *words],
-        "env": {**os.environ, **own, **variables},
-        "encoding": "utf-8",
-        "stdin": subprocess.DEVNULL,
-        "stdout": subprocess.PIPE,
-    }
-
-
 def _raise(code: int, said: list[str]) -> None:
     """What the command line has said of a mistake or a failure; nothing where it was stopped."""
-    if code in (0, 128 + signal.SIGINT):
+    if code in (0, 128 + signal.SIGINT, 128 + signal.SIGTERM):
         return
-    line = next((line for line in reversed(said) if line.startswith(SAID)), f"exit code {code}")
-    raise (UserError if code == 2 else RunError)(line.removeprefix(SAID))
+    raise (UserError if code == 2 else RunError)(error_in(said) or f"exit code {code}")
 
 
 # Options as flags

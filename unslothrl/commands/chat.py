@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import importlib.util
+import json
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
@@ -43,14 +44,37 @@ def ask(
     conversation.say(question.removesuffix("\n"))
 
 
-def chat(adapter: str, with_base: bool, temperature: float | None, **options: Any) -> None:
+def chat(
+    adapter: str, with_base: bool, temperature: float | None, as_json: bool = False, **options: Any
+) -> None:
     """Answers what is typed, a conversation whose turns are remembered until /new; or what comes
-    through a pipe, where every line is a question of its own. UserError.
+    through a pipe, where every line is a question of its own; with `as_json` see `answer_lines`.
+    UserError.
 
     Ctrl-C while an answer is generated ends the answer, in a pipe the program."""
-    conversation = Conversation(load(adapter, temperature, **options), with_base)
+    answers = load(adapter, temperature, **options)
+    if as_json:
+        return answer_lines(answers, sys.stdin)
+    conversation = Conversation(answers, with_base)
     is_typed = sys.stdin.isatty()
     conversation.answer_all(typed() if is_typed else sys.stdin, is_typed)
+
+
+def answer_lines(answers: "Answering", lines: Iterable[str]) -> None:
+    """Continues conversations, for programs. Each line is an object, policy -> its turns so far,
+    [[role, text], ...], the last the user's. For each there are lines {"policy": ..., "text": ...}
+    with an answer as far as it is there, then {"done": true}, with "error" where one cannot be
+    answered."""
+    for line in lines:
+        said: dict[str, Any] = {"done": True}
+        try:
+            for policy, turns in json.loads(line).items():
+                known = turns[-1:] if answers.use.base == EMBEDDED else turns
+                for text in answers.generate(policy, known):
+                    print(json.dumps({"policy": policy, "text": text}), flush=True)
+        except UserError as error:
+            said["error"] = str(error)
+        print(json.dumps(said), flush=True)
 
 
 class Conversation:

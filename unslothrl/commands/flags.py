@@ -33,7 +33,7 @@ COMMANDS = {  # in the order in which they are needed
     "Before a run": ("demo", "doctor", "recipes", "plan", "data", "score"),
     "Train": ("train", "sft", "dpo", "rm"),
     "Use what was trained": ("chat", "ask", "eval", "export"),
-    "Look into runs": ("report",),
+    "Look into runs": ("report", "ui"),
 }
 PROGRAM = "Reinforcement learning on your own GPU that tells you whether it worked."
 EPILOG = (
@@ -86,6 +86,9 @@ export --to gguf --gguf-type q8_0 --output my-gguf
 report
 report runs
 report runs/<run> runs/<another> --output both.html
+ui
+ui --port 8642
+ui --output_dir my-runs
 """  # three of each command; an objective's name trains with it
 
 

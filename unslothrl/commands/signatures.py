@@ -223,15 +223,17 @@ def ask(
     *ADAPTER,
     option("--base/--no-base", "Do not ask the base beside it.", default=True),
     TEMPERATURE,
+    option("--json", "Read conversations, print answers: JSON lines for programs.", is_flag=True),
     options=("model", "max_new_tokens"),
 )
 def chat(
-    run: str | None, adapter: str | None, base: bool, temperature: float | None, **flags: Any
-) -> None:
+    run: str | None, adapter: str | None, base: bool, temperature: float | None, json: bool,
+    **flags: Any,
+) -> None:  # fmt: skip
     """Chat with an adapter, its base beside it; lines of a pipe are questions of their own."""
     from unslothrl.commands.chat import chat as talk
 
-    talk(named_adapter(run, adapter), base, temperature, **flags)
+    talk(named_adapter(run, adapter), base, temperature, json, **flags)
 
 
 @takes(
@@ -312,6 +314,22 @@ def report(runs: Sequence[str], output: str | None, proof: bool) -> int:
         return prove(names)
     write(names, output)
     return 0
+
+
+@takes(
+    option("--port", "Port on 127.0.0.1; default: any that is free.", "PORT", default=0,
+           type=click.IntRange(0, 65535)),
+    options=("output_dir",),
+)  # fmt: skip
+def ui(port: int, output_dir: str = str(RUN.options["output_dir"].default)) -> None:
+    """Train, watch and try runs on a page in the browser.
+
+    Prints an address on this machine. Whoever has it can do what you can do in a terminal: keep it
+    to yourself. Closing the page, or ending this command, stops no run.
+    """
+    from unslothrl.ui.server import serve
+
+    serve(Path(output_dir), port)
 
 
 @takes(

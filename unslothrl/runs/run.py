@@ -25,7 +25,7 @@ from unslothrl.mirror.mirror import Mirror, Target
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
-from unslothrl.text import redacted_values
+from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking import calling, card, origin, trackers
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
@@ -310,6 +310,7 @@ class Job(abc.ABC):
             self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
         summary = {
             "status": status,
+            "error": redacted(str(error)) if isinstance(error, UserError | RunError) else None,
             "steps": steps,
             "seconds": seconds,
             "eval_seconds": sum(one.get("timing/eval_s") or 0.0 for one in evals),

@@ -12,19 +12,23 @@ and renamed. metrics.jsonl is appended to instead; a last line without its line 
 import json
 import os
 import platform
+import re
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 from filelock import FileLock, Timeout
 
 from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import exists, read_object, remove, write_whole
+from unslothrl.files import exists, read_object, read_text, remove, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import one_line, redacted
+from unslothrl.text import plain as plain_text
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.rows import encoded, json_line, plain, read_jsonl
 from unslothrl.weights.adapter import Adapter, Beside, write_adapter
@@ -37,6 +41,8 @@ EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # the fingerprints of what is trained and evaluated on
 BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
+HOLDER = "process {} on host {}"  # what the lock's file says
+PROBE_S = 0.5  # longer than `is_free` holds it
 OF_A_SAMPLE = (
     "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
 )  # fmt: skip
@@ -55,13 +61,13 @@ def locked(folder: Path) -> FileLock:
     """UserError where another run trains into the folder; OSError where it cannot be written."""
     lock = lock_of(folder)
     try:
-        lock.acquire()
+        lock.acquire(timeout=PROBE_S, blocking=True)
     except Timeout:
         raise UserError(
             f"{folder} is in use by {(folder / LOCK).read_text()}: wait until that run has ended, "
             "or end it"
         ) from None
-    (folder / LOCK).write_text(f"process {os.getpid()} on host {platform.node()}")
+    (folder / LOCK).write_text(HOLDER.format(os.getpid(), platform.node()))
     return lock
 
 
@@ -71,6 +77,30 @@ def is_free(folder: Path) -> bool:
         with lock_of(folder):
             return True
     except (Timeout, OSError):
+        return False
+
+
+def is_held(folder: Path) -> bool:
+    """Whether a process trains into a folder."""
+    lock = folder / LOCK
+    return lock.is_file() and not lock.is_symlink() and not is_free(folder)
+
+
+def stop_holder(folder: Path) -> None:
+    """Asks the process that trains into a folder to end after its step, as SIGTERM does. UserError
+    where it is none of this user's on this host that has the lock's file open: the file alone may
+    say anything."""
+    said = read_text(folder / LOCK)
+    named = re.match(HOLDER.format(r"(\d+)", re.escape(platform.node())) + r"\Z", said)
+    if named is None or not has_open(int(named[1]), folder / LOCK):
+        raise UserError(f"{folder} is in use by {plain_text(said)}: end it there")
+    os.kill(int(named[1]), signal.SIGTERM)
+
+
+def has_open(process: int, file: Path) -> bool:
+    try:
+        return str(file.resolve()) in [each.path for each in psutil.Process(process).open_files()]
+    except psutil.Error:  # it has ended, or is another user's
         return False
 
 

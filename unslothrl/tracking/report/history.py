@@ -13,7 +13,7 @@ from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean, 
 from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
 from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, LOCK, RunFolder, is_free
+from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, RunFolder, is_held
 
 LEAST = 3  # steps at either end of a curve
 TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
@@ -55,8 +55,7 @@ class RunHistory:
         """What the summary says; of a run without one whether a process holds its folder."""
         if said := self.summary.get("status"):
             return str(said)
-        is_held = (self.folder.path / LOCK).is_file() and not is_free(self.folder.path)
-        return "running" if is_held else "killed"
+        return "running" if is_held(self.folder.path) else "killed"
 
     def points(self, name: str) -> Points:
         return series(self.rows, name)
