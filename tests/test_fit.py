@@ -103,7 +103,7 @@ def test_what_is_missing_is_one_line_each_with_the_command():
     config = resolved.config
     assert (config.engine, config.backend, config.cluster) == ("transformers", "peft", "local")
     engine, cluster = resolved.notes
-    assert engine.endswith("pip install --no-deps -r requirements-cpu.txt")
+    assert engine.endswith("is missing: unslothrl setup")
     assert cluster.startswith("cluster ray -> local: ") and "pip install ray==" in cluster
     notes = resolve({}, gpus(81_559, packages=frozenset({"ray", "vllm"}))).notes
     assert any(note.startswith("backend auto -> peft: Unsloth is not") for note in notes)

@@ -30,7 +30,7 @@ KNOWN = {  # what is completed besides choices
     "dataset": (EMBEDDED,),
 }
 COMMANDS = {  # in the order in which they are needed
-    "Before a run": ("doctor", "recipes", "plan", "data", "score"),
+    "Before a run": ("setup", "doctor", "recipes", "plan", "data", "score"),
     "Train": ("train", "sft", "dpo", "rm"),
     "Use what was trained": ("chat", "ask", "eval", "export"),
     "Look into runs": ("report",),
@@ -53,6 +53,9 @@ dpo --recipe dpo-cpu --lr 1e-5
 rm --dataset embedded --max_steps 50
 rm --recipe rm-cpu
 rm --recipe rm-cpu --lr 1e-4
+setup
+setup --set cpu
+setup --check
 doctor
 doctor --no-self-test
 doctor --json

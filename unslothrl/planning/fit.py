@@ -196,8 +196,7 @@ def install_command(machine: Machine) -> str:
     """The command that brings the whole stack to this machine."""
     if machine.system != "Linux":
         return f"it has no build for {machine.system}, use Linux (or WSL)"
-    lock = "requirements.txt" if machine.gpus else "requirements-cpu.txt"
-    return f"pip install --no-deps -r {lock}"
+    return "unslothrl setup"
 
 
 def _fit_actors(changes: Fitting, machine: Machine) -> None:
