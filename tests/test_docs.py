@@ -82,7 +82,7 @@ OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
     r"|vllm |llama-server |ollama |docker )"
     r"[^`]*`"
-    r"|^.*(?:bench/|tools/|lm_eval |pip |ray (?:start|status|get-auth-token) |ufw |srun |#SBATCH "
+    r"|^.*(?:bench/|tools/|lm_eval |pip |podman |ray (?:start|status|get-auth-token) |ufw |srun |#SBATCH "
     r"|\(hostname ).*$",
     re.MULTILINE,
 )

@@ -119,10 +119,9 @@ def pip(program, *arguments, total=0):
         raise Failed("".join(tail))
 
 
-def install_lock(program, lock):
+def install_builds(program, lock):
     """torch +cpu as pip is configured, from PyTorch's own index if that knows no such thing."""
-    pins = read_pins(lock.read_text())
-    for pin in (pin for pin in pins if "+" in pin):
+    for pin in (pin for pin in read_pins(lock.read_text()) if "+" in pin):
         try:
             pip(program, *FROM_LOCK, pin)
         except Failed as failure:
@@ -130,7 +129,11 @@ def install_lock(program, lock):
                 raise
             say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
             pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
-    pip(program, *FROM_LOCK, "-r", str(lock), total=len(pins))
+
+
+def install_lock(program, lock):
+    install_builds(program, lock)
+    pip(program, *FROM_LOCK, "-r", str(lock), total=len(read_pins(lock.read_text())))
 
 
 READ_DEV = """

@@ -36,8 +36,10 @@ def installed():
 
 
 def install(kind, cards, others):
+    """What may not be found comes before anything is removed."""
     if importlib.util.find_spec("pip") is None:  # in an environment that uv made
         setup.run_quietly(sys.executable, "-m", "ensurepip")
+    setup.install_builds(sys.executable, setup.LOCKS[kind])
     if others:
         setup.run_quietly(sys.executable, "-m", "pip", "uninstall", "-y", *others)
     setup.install_lock(sys.executable, setup.LOCKS[kind])
