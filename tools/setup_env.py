@@ -34,6 +34,10 @@ LOCKS = {"gpu": ROOT / "requirements.txt", "cpu": ROOT / "requirements-cpu.txt"}
 PROJECT_FILES = (ROOT / "pyproject.toml", ROOT / "setup.py")
 STAMP = "unslothrl-setup.json"
 TORCH_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, tried last
+NOT_FOUND = (
+    "No matching distribution",
+    "ResolutionImpossible",
+)  # pip's, the second with constraints
 FROM_LOCK = ("--no-deps", "--no-compile", "--only-binary", ":all:")
 
 
@@ -125,7 +129,7 @@ def install_builds(program, lock):
         try:
             pip(program, *FROM_LOCK, pin)
         except Failed as failure:
-            if "No matching distribution" not in str(failure):
+            if not any(said in str(failure) for said in NOT_FOUND):
                 raise
             say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
             pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
