@@ -96,6 +96,14 @@ def test_the_older_driver_of_a_data_centre_gpu_takes_cuda_compat(monkeypatch, tm
         assert "nvidia-driver-580" in fault.mend and machine.library_path([card], {}) == {}
 
 
+def test_the_cpu_set_needs_a_library_that_small_images_lack():
+    (fault,) = machine.library_faults("cpu", "libabsent.so.1")
+    assert machine.fault_line(fault) == (
+        "library: found no libabsent.so.1, needs it for vLLM: sudo apt install libnuma1"
+    )
+    assert machine.library_faults("gpu", "libabsent.so.1") == []
+
+
 # What was done before
 
 

@@ -7,6 +7,7 @@ here. The standard library only, and nothing newer than Python 3.8.
 from __future__ import annotations
 
 import collections
+import ctypes
 import os
 import pathlib
 import platform
@@ -183,6 +184,16 @@ def compiler_faults(python, environ):
         return []
     said = [line for line in tried.stderr.splitlines() if "error: " in line] or ["it fails"]
     return [Fault("compiler", f"{compiler}: {said[0].split('error: ')[-1]}", needed, mend)]
+
+
+def library_faults(kind, name="libnuma.so.1"):
+    """vLLM's build for CPUs goes on without it until a run asks for its operations."""
+    try:
+        if kind == "cpu":
+            ctypes.CDLL(name)
+    except OSError:
+        return [Fault("library", f"no {name}", "it for vLLM", "sudo apt install libnuma1")]
+    return []
 
 
 def libc_faults(libc, version, needed):

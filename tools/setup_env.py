@@ -232,6 +232,7 @@ def machine_faults(kind, cards, folder, python):
         header = read_header(LOCKS[kind].read_text())
         faults += machine.libc_faults(*platform.libc_ver(), header["glibc"])
         faults += machine.disk_faults(machine.disk_needs(header, folder, os.environ))
+        faults += machine.library_faults(kind)
     if kind == "gpu":
         faults += machine.card_faults(cards)
         faults += machine.cache_faults(os.environ)
