@@ -20,6 +20,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -29,12 +30,7 @@ PLACES = {  # where the version is written
     "CITATION.cff": r"^version: (.+)$",
 }
 UNRELEASED = "## Unreleased\n"
-BUILD = """
-import sys
-from setuptools import build_meta
-build_meta.build_sdist(sys.argv[1])
-build_meta.build_wheel(sys.argv[1])
-"""
+BUILD = "from setuptools import build_meta; build_meta.build_{}({!r})"
 WITHOUT_A_RUN = ("--version", "--help", "recipes", "plan --model embedded", "setup --check")
 TRAIN = "train --model embedded --dataset embedded --learner grpo"
 ONE_PROCESS = "--cluster local --engine transformers --number_of_actors 0 --max_steps 3"
@@ -74,11 +70,19 @@ def edit(root: pathlib.Path, version: str, day: datetime.date) -> None:
 
 
 def build(root: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
-    """sdist and wheel into a folder. -> the wheel"""
-    command = [sys.executable, "-c", BUILD, str(folder)]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
-    if done.returncode:
-        sys.exit(done.stdout + done.stderr)
+    """sdist into a folder, and the wheel from that sdist. -> the wheel"""
+
+    def call(what: str, source: pathlib.Path) -> None:
+        command = [sys.executable, "-c", BUILD.format(what, str(folder))]
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+
+    call("sdist", root)
+    (sdist,) = folder.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory() as source, tarfile.open(sdist) as archive:
+        archive.extractall(source, filter="data")
+        call("wheel", pathlib.Path(source, sdist.name.removesuffix(".tar.gz")))
     (wheel,) = folder.glob("*.whl")
     return wheel
 
