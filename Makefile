@@ -22,7 +22,7 @@ GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary 
 
 .PHONY: help setup gpu-set check train demo quick test slow document-test learn-test chain-test run-test offline-test \
 	engine-test cluster-test host-test split-test suite-test hostile-test package-test unsloth-test trl-test card-test \
-	gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test site interfaces lint lock clean
+	gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test site interfaces lint lock release clean
 
 help:           ## show this list
 	@sed -n 's/^\([a-z-]*:\).*## /  make \1 /p' Makefile
@@ -158,6 +158,9 @@ lint: setup     ## ruff, mypy, and the locks against pyproject.toml
 
 lock: setup     ## write the requirements files from pyproject.toml (needs uv and a network)
 	$(bin)/python tools/lock.py $(ARGS)
+
+release: setup  ## sdist and wheel in dist/, tried in an empty environment (VERSION=0.2.0; ARGS="--python python3.12")
+	$(bin)/python tools/release.py $(if $(VERSION),--version $(VERSION)) $(ARGS)
 
 clean:          ## remove .venv and caches; runs/ is kept
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

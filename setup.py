@@ -1,22 +1,32 @@
-"""What pyproject.toml cannot say: the repository's recipes/ is installed as unslothrl/recipes/, the
-pages of docs/ that the program reads beside the package's modules, and the checker of answers,
-which is a distribution of its own as well, comes with them."""
+"""What pyproject.toml cannot say. The repository's recipes/ is installed as unslothrl/recipes/. The
+checker of answers, which is a distribution of its own as well, comes with the package, and so do
+files of the repository that the program reads: two pages, and the locks with what installs them."""
 
 from pathlib import Path
 
 from setuptools import find_namespace_packages, setup
 from setuptools.command.build_py import build_py
 
-PAGES = ("coming-from.md", "metrics.md")  # of hints in error messages, and of a report's charts
+FILES = {
+    "docs/coming-from.md": "coming-from.md",  # hints in error messages
+    "docs/metrics.md": "metrics.md",  # charts of a report
+    **{name: name for name in ("requirements.txt", "requirements-cpu.txt")},
+    **{f"tools/{name}.py": f"tools/{name}.py" for name in ("setup_here", "setup_env", "machine")},
+}  # source -> where it is in unslothrl/; of `unslothrl setup` each lies as it does at the root
 
 
-class BuildWithPages(build_py):
-    """Installs them."""
+class BuildWithFiles(build_py):
+    """Installs them, and puts them into an archive of the source."""
 
     def run(self):
         super().run()
-        for page in () if self.editable_mode else PAGES:
-            self.copy_file(f"docs/{page}", str(Path(self.build_lib) / "unslothrl" / page))
+        for source, name in () if self.editable_mode else FILES.items():
+            target = Path(self.build_lib) / "unslothrl" / name
+            self.mkpath(str(target.parent))
+            self.copy_file(source, str(target))
+
+    def get_source_files(self):
+        return [*super().get_source_files(), *FILES]
 
 
 setup(
@@ -29,5 +39,5 @@ setup(
         "unslothrl.recipes": "recipes",
         "answercheck": "packages/answercheck/answercheck",
     },
-    cmdclass={"build_py": BuildWithPages},
+    cmdclass={"build_py": BuildWithFiles},
 )

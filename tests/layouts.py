@@ -60,7 +60,7 @@ add("1x24, peft", card(24), **QUIET, backend="peft")
 
 
 def machine_of(found: tuple[Gpu, ...]) -> Machine:
-    packages = frozenset({"vllm", "unsloth"})
+    packages = frozenset({"vllm", "unsloth", "ray"})
     return Machine(16, 256_000, 64_000, 500_000, found, packages, online=True)
 
 

@@ -21,7 +21,7 @@ VALID = {  # flags of a small run
     "engine": "transformers", "number_of_actors": 0, "batch_size": 4, "num_candidates": 4,
     "topk": 4, "max_new_tokens": 16, "max_steps": 2, "eval_problems": 4,
 }  # fmt: skip
-MACHINE = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm"}), online=False)
+MACHINE = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 SHAPES = {"a": (4, 8), "b": (8, 4)}  # of the parameters that `learner` trains
 
 

@@ -18,7 +18,7 @@ from unslothrl.config.values import RUN
 from unslothrl.system.machine import Machine
 
 ROOT = Path(__file__).parents[1]
-CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm"}), online=False)
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 
 
 @pytest.fixture(autouse=True)

@@ -47,6 +47,7 @@ NOT_RUN = {
     "$head": "a cluster of SLURM's",
     "--ray_address": "a cluster: tests/test_joining.py",
     "--reward length": "the example of CONTRIBUTING.md: tests/test_newcomer_reward.py",
+    "unslothrl setup": "installs packages: tests/test_wheel.py",
     "--push": "a hub: tests/test_export.py",
     "export --to adapter": "no command: it names an option",
     "--actor_tensor_parallel": "three cards: tests/test_cards.py",

@@ -82,8 +82,8 @@ OTHER_PROGRAMS = re.compile(
     r"`(?:python (?:bench|tools)/|bash |pip |ray |make |tensorboard |trackio |wandb |#SBATCH "
     r"|vllm |llama-server |ollama |docker )"
     r"[^`]*`"
-    r"|^.*(?:bench/|tools/|lm_eval |pip |ray (?:start|status|get-auth-token) |ufw |srun |#SBATCH "
-    r"|\(hostname ).*$",
+    r"|^.*(?:bench/|tools/|lm_eval |pip |podman |ray (?:start|status|get-auth-token) |ufw |srun "
+    r"|#SBATCH |\(hostname ).*$",
     re.MULTILINE,
 )
 OTHERS = {"no-deps", "no-build-isolation", "also", "only", "plain"}  # of pip, measure.py, make_base

@@ -12,7 +12,7 @@ from unslothrl.system import machine
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import shapes
 
-ALL = frozenset({"vllm", "unsloth"})
+ALL = frozenset({"vllm", "unsloth", "ray"})
 NAME = "unsloth/Qwen2.5-{}-Instruct-bnb-4bit"
 
 
@@ -21,7 +21,7 @@ def gpus(*sizes_mb, capability=(8, 6), **more):
     return Machine(cpus=8, ram_mb=32_000, gpus=cards, **({"packages": ALL, "online": True} | more))
 
 
-def cpu(packages=("vllm",), **more):
+def cpu(packages=("vllm", "ray"), **more):
     return Machine(cpus=2, ram_mb=12_000, packages=frozenset(packages), **more)
 
 
@@ -101,16 +101,24 @@ def test_a_gpu_without_the_hub_trains_the_embedded_base():
 def test_what_is_missing_is_one_line_each_with_the_command():
     resolved = resolve({}, cpu(packages=()))
     config = resolved.config
-    assert (config.engine, config.backend) == ("transformers", "peft")
-    (engine,) = resolved.notes
-    assert engine.endswith("pip install --no-deps -r requirements-cpu.txt")
-    notes = resolve({}, gpus(81_559, packages=frozenset({"vllm"}))).notes
+    assert (config.engine, config.backend, config.cluster) == ("transformers", "peft", "local")
+    engine, cluster = resolved.notes
+    assert engine.endswith("is missing: unslothrl setup")
+    assert cluster.endswith("Ray is not installed: unslothrl setup")
+    notes = resolve({}, gpus(81_559, packages=frozenset({"ray", "vllm"}))).notes
     assert any(note.startswith("backend auto -> peft: Unsloth is not") for note in notes)
 
 
-def test_what_was_asked_for_and_is_missing_is_refused():
-    with pytest.raises(UserError, match=r"engine vllm.*--engine transformers"):
-        resolve({"engine": "vllm"}, cpu([]))
+@pytest.mark.parametrize(
+    ("flags", "machine", "words"),
+    [
+        ({"engine": "vllm"}, cpu(["ray"]), "engine vllm.*--engine transformers"),
+        ({"cluster": "ray"}, cpu([]), "cluster ray.*unslothrl setup, or set --cluster local"),
+    ],
+)
+def test_what_was_asked_for_and_is_missing_is_refused(flags, machine, words):
+    with pytest.raises(UserError, match=words):
+        resolve(flags, machine)
 
 
 def test_one_process_holds_one_vllm(tmp_path):

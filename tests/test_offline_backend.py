@@ -4,11 +4,13 @@ import json
 
 import pytest
 import torch
+import trl.trainer.utils as trl_utils
 from layouts import GB
 
 from unslothrl.backends import packing
 from unslothrl.config.toml_files import to_toml
 from unslothrl.errors import UserError
+from unslothrl.offline import models
 from unslothrl.offline import resolve as backend
 from unslothrl.offline.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
@@ -35,6 +37,16 @@ def test_auto_is_unsloth_where_it_can_train(command):
     assert chosen(Machine(), command).options.backend == "peft"
     stage = chosen(WITH, command, backend="peft")
     assert (stage.options.backend, stage.notes) == ("peft", ())
+
+
+@pytest.mark.parametrize(("has_gpu", "is_replaced"), [(False, True), (True, False)])
+def test_trls_kernel_is_replaced_where_triton_has_no_gpu(has_gpu, is_replaced, monkeypatch):
+    """PyPI's torch brings Triton to every machine with Linux."""
+    kernel = object()
+    monkeypatch.setattr(trl_utils, "_ChunkedLogProbFunction", kernel)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_gpu)
+    models.install_plain_head()
+    assert (trl_utils._ChunkedLogProbFunction is not kernel) is is_replaced
 
 
 MISTRAL = {"model_type": "mistral", "sliding_window": 4096}
@@ -69,7 +81,7 @@ def test_unsloth_that_is_not_installed(monkeypatch):
     monkeypatch.setattr(backend.importlib.util, "find_spec", lambda name: None)
     stage = chosen(Machine(gpus=(CARD,)))
     assert stage.options.backend == "peft" and "Unsloth is not installed" in stage.notes[0]
-    with pytest.raises(UserError, match=r"requirements\.txt; or set --backend peft"):
+    with pytest.raises(UserError, match="unslothrl setup; or set --backend peft"):
         chosen(Machine(gpus=(CARD,)), backend="unsloth")
 
 

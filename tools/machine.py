@@ -7,6 +7,7 @@ here. The standard library only, and nothing newer than Python 3.8.
 from __future__ import annotations
 
 import collections
+import ctypes
 import os
 import pathlib
 import platform
@@ -26,6 +27,7 @@ COMPAT_DRIVERS = (535, 550, 565, 570, 575)
 DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
 MIN_CAPABILITY = 7.5  # CUDA 13 compiles for Turing and later
 BF16_CAPABILITY = 8.0
+WITHOUT = "--set cpu (SET=cpu of make)"
 
 Card = collections.namedtuple("Card", "name driver capability memory_mb")
 Fault = collections.namedtuple("Fault", "what found needed mend")
@@ -86,7 +88,7 @@ def card_faults(cards):
     if card.capability is not None and card.capability < MIN_CAPABILITY:
         needed = f"{MIN_CAPABILITY} or more for CUDA 13 wheels"
         what = f"{card.name}, compute capability {card.capability}"
-        found.append(Fault("card", what, needed, "continue without it: SET=cpu"))
+        found.append(Fault("card", what, needed, f"continue without it: {WITHOUT}"))
     return found
 
 
@@ -112,8 +114,8 @@ def driver_mend(card):
     if may_use_compat(card):
         return "sudo apt install cuda-compat-13-0, from NVIDIA's repository (docs/install.md)"
     if "microsoft" in platform.release().lower():  # WSL
-        return f"install NVIDIA's driver {MIN_DRIVER} or newer in Windows and restart, or SET=cpu"
-    return f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or SET=cpu"
+        return f"install NVIDIA's driver {MIN_DRIVER} or newer in Windows and restart, or {WITHOUT}"
+    return f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or {WITHOUT}"
 
 
 def library_path(cards, environ):
@@ -182,6 +184,16 @@ def compiler_faults(python, environ):
         return []
     said = [line for line in tried.stderr.splitlines() if "error: " in line] or ["it fails"]
     return [Fault("compiler", f"{compiler}: {said[0].split('error: ')[-1]}", needed, mend)]
+
+
+def library_faults(kind, name="libnuma.so.1"):
+    """vLLM's build for CPUs goes on without it until a run asks for its operations."""
+    try:
+        if kind == "cpu":
+            ctypes.CDLL(name)
+    except OSError:
+        return [Fault("library", f"no {name}", "it for vLLM", "sudo apt install libnuma1")]
+    return []
 
 
 def libc_faults(libc, version, needed):

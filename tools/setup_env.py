@@ -8,6 +8,7 @@ An NVIDIA card gets the GPU set (requirements.txt), other Linux x86-64 machines 
 (requirements-cpu.txt), everything else the base dependencies of pyproject.toml. Every check that
 fails is one line with what was found, what is needed and the mend; exit code 2. The standard
 library is enough, and Python 3.8 can read this, so that an old Python can be told what is wrong.
+The wheel holds this file and the locks, for setup_here.py.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ LOCKS = {"gpu": ROOT / "requirements.txt", "cpu": ROOT / "requirements-cpu.txt"}
 PROJECT_FILES = (ROOT / "pyproject.toml", ROOT / "setup.py")
 STAMP = "unslothrl-setup.json"
 TORCH_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, tried last
+NOT_FOUND = (
+    "No matching distribution",
+    "ResolutionImpossible",
+)  # pip's, the second with constraints
 FROM_LOCK = ("--no-deps", "--no-compile", "--only-binary", ":all:")
 
 
@@ -107,7 +112,7 @@ def pip(program, *arguments, total=0):
     tail, count = collections.deque(maxlen=25), 0  # type: tuple[collections.deque, int]
     with subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        errors="replace", cwd=ROOT, env=dict(os.environ, PIP_USER="0"),
+        errors="replace", env=dict(os.environ, PIP_USER="0"),
     ) as process:  # fmt: skip
         for line in process.stdout or ():
             tail.append(line)
@@ -118,18 +123,21 @@ def pip(program, *arguments, total=0):
         raise Failed("".join(tail))
 
 
-def install_lock(program, lock):
+def install_builds(program, lock):
     """torch +cpu as pip is configured, from PyTorch's own index if that knows no such thing."""
-    pins = read_pins(lock.read_text())
-    for pin in (pin for pin in pins if "+" in pin):
+    for pin in (pin for pin in read_pins(lock.read_text()) if "+" in pin):
         try:
             pip(program, *FROM_LOCK, pin)
         except Failed as failure:
-            if "No matching distribution" not in str(failure):
+            if not any(said in str(failure) for said in NOT_FOUND):
                 raise
             say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
             pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
-    pip(program, *FROM_LOCK, "-r", str(lock), total=len(pins))
+
+
+def install_lock(program, lock):
+    install_builds(program, lock)
+    pip(program, *FROM_LOCK, "-r", str(lock), total=len(read_pins(lock.read_text())))
 
 
 READ_DEV = """
@@ -142,11 +150,11 @@ def install_base(program):
     """pyproject.toml's own dependencies, resolved by pip, and the tools that the tests need."""
     command = [program, "-c", READ_DEV]
     tools = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    pip(program, "setuptools>=77", *tools.split(), "-e", ".")
+    pip(program, "setuptools>=77", *tools.split(), "-e", str(ROOT))
 
 
 def install_project(program):
-    pip(program, "--no-deps", "--no-build-isolation", "-e", ".")
+    pip(program, "--no-deps", "--no-build-isolation", "-e", str(ROOT))
 
 
 def imports_of(kind, cards):
@@ -165,7 +173,7 @@ def import_fault(program, names):
     """Import `names` in one process, which also compiles them -> what is wrong, "": nothing."""
     environ = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
     command = [program, "-W", "ignore", "-c", "import " + ", ".join(names)]
-    answer = subprocess.run(command, env=environ, capture_output=True, cwd=ROOT)
+    answer = subprocess.run(command, env=environ, capture_output=True)
     if not answer.returncode:
         return ""
     said = answer.stderr.decode(errors="replace").strip().splitlines()
@@ -217,20 +225,26 @@ def is_within(path, folder):
     return path == folder or path.startswith(folder + os.sep)
 
 
-def check(kind, cards, now):
-    """(python, faults): everything that can be known before the first download."""
-    on_gpu = kind == "gpu"
-    folders, first = pythons(os.environ.get("PATH", ""))
-    python, fault = machine.find_python(folders, first, on_gpu)
-    faults = [fault] if fault else []
+def machine_faults(kind, cards, folder, python):
+    """Of what an installation into `folder` needs; `python`: the Python there, if it is known."""
+    faults = []
     if kind != "base":
         header = read_header(LOCKS[kind].read_text())
         faults += machine.libc_faults(*platform.libc_ver(), header["glibc"])
-        faults += machine.disk_faults(machine.disk_needs(header, VENV, os.environ))
-    if on_gpu:
+        faults += machine.disk_faults(machine.disk_needs(header, folder, os.environ))
+        faults += machine.library_faults(kind)
+    if kind == "gpu":
         faults += machine.card_faults(cards)
         faults += machine.cache_faults(os.environ)
         faults += machine.compiler_faults(python, os.environ) if python else []
+    return faults
+
+
+def check(kind, cards, now):
+    """(python, faults): everything that can be known before the first download."""
+    folders, first = pythons(os.environ.get("PATH", ""))
+    python, fault = machine.find_python(folders, first, kind == "gpu")
+    faults = ([fault] if fault else []) + machine_faults(kind, cards, VENV, python)
     if not os.access(str(ROOT), os.W_OK | os.X_OK):
         faults.append(Fault("folder", f"{ROOT}, which cannot be written", "room for .venv", MOVE))
     if now == "foreign":
@@ -266,6 +280,23 @@ WHY_ANEW = {
 }
 
 
+def refuse(faults):
+    """Print them, a line each, or that there are none -> the exit code."""
+    for fault in faults:
+        print(machine.fault_line(fault), file=sys.stderr)
+    if not faults:
+        say("nothing prevents the installation")
+    return 2 if faults else 0
+
+
+def first_import(program, kind, cards):
+    say("  first import")
+    for names in imports_of(kind, cards):
+        fault = import_fault(program, names)
+        if fault:
+            say(f"warning: {fault}")
+
+
 def run(options):
     cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
     os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
@@ -280,31 +311,23 @@ def run(options):
     else:
         describe(kind, cards, trouble)
         python, faults = check(kind, cards, now)
-        for fault in faults:
-            print(machine.fault_line(fault), file=sys.stderr)
-        if options.check and not faults:
-            say("nothing prevents the installation")
         if faults or options.check:
-            return 2 if faults else 0
+            return refuse(faults)
         if now in WHY_ANEW:
             say(f"{WHY_ANEW[now]}: creating {VENV.name} again")
         started = time.time()
         create(VENV, python, kind)
         if kind != "base":
             install_project(program_of(VENV))
-        say("  first import")
-        for names in imports_of(kind, cards):
-            fault = import_fault(program_of(VENV), names)
-            if fault:
-                say(f"warning: {fault}")
+        first_import(program_of(VENV), kind, cards)
         finish(VENV, kind)
         say(f"done in {time.time() - started:.0f} s")
     return 0
 
 
-def main():
+def main(run, about):
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=about, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--set", choices=sorted(LOCKS), help="instead of what suits the machine")
     parser.add_argument("--check", action="store_true", help="download and write nothing")
@@ -320,4 +343,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(run, __doc__))

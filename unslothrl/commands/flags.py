@@ -30,7 +30,7 @@ KNOWN = {  # what is completed besides choices
     "dataset": (EMBEDDED,),
 }
 COMMANDS = {  # in the order in which they are needed
-    "Before a run": ("demo", "doctor", "recipes", "plan", "data", "score"),
+    "Before a run": ("demo", "setup", "doctor", "recipes", "plan", "data", "score"),
     "Train": ("train", "sft", "dpo", "rm"),
     "Use what was trained": ("chat", "ask", "eval", "export"),
     "Look into runs": ("report", "ui"),
@@ -56,6 +56,9 @@ rm --recipe rm-cpu --lr 1e-4
 demo
 demo --seed 1
 demo --output_dir /tmp/runs
+setup
+setup --set cpu
+setup --check
 doctor
 doctor --no-self-test
 doctor --json

@@ -50,7 +50,7 @@ def machine_with(cards: str | None) -> Machine:
     machine = Machine.detect()
     if cards is None:
         return machine
-    packages = machine.packages | {"vllm", "unsloth"}
+    packages = machine.packages | {"vllm", "unsloth", "ray"}
     gpus = tuple(gpus_of(cards))
     return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
 

@@ -1,5 +1,6 @@
 """The commands with their own flags. What a command does is imported when it is called."""
 
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -330,6 +331,25 @@ def ui(port: int, output_dir: str = str(RUN.options["output_dir"].default)) -> N
     from unslothrl.ui.server import serve
 
     serve(Path(output_dir), port)
+
+
+@takes(
+    option(
+        "--set kind", "The set of packages; default: what suits the machine.",
+        type=click.Choice(["gpu", "cpu"]),
+    ),
+    option("--check", "Only show what is missing and what prevents it.", is_flag=True),
+)  # fmt: skip
+def setup(kind: str | None, check: bool) -> int:
+    """Install Ray, vLLM and all else of the lock into this environment.
+
+    It replaces what is there in another version. In a clone, `make setup` makes an environment.
+    """
+    package = Path(__file__).parents[1]
+    scripts = [folder / "tools" / "setup_here.py" for folder in (package.parent, package)]
+    command = [sys.executable, next(str(each) for each in scripts if each.is_file())]
+    command += ["--set", kind] if kind else []
+    return subprocess.call([*command, *(["--check"] if check else [])])
 
 
 @takes(

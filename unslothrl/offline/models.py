@@ -1,5 +1,6 @@
 """What a stage trains: a LoRA over the 4-bit base, and of a reward model a head on top of it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,10 +144,11 @@ def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 def install_plain_head() -> None:
-    """Has TRL use PyTorch's own operations where it has no kernel for log-probabilities: where
-    Triton is not installed, which is every machine without a card, TRL 1.15 has nothing in its
-    place (`trl.trainer.utils._ChunkedLogProbFunction` is None)."""
-    if trl_utils._ChunkedLogProbFunction is None:
+    """Has TRL use PyTorch's own operations where its kernel for log-probabilities cannot run:
+    without Triton TRL 1.15 has nothing in its place (`trl.trainer.utils._ChunkedLogProbFunction` is
+    None), and with it, which comes with PyPI's torch, it wants a GPU."""
+    can_run = torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1"
+    if trl_utils._ChunkedLogProbFunction is None or not can_run:
         setattr(trl_utils, "_ChunkedLogProbFunction", SimpleNamespace(apply=log_probs_of))  # noqa: B010
 
 

@@ -157,8 +157,8 @@ def _say_why_this_task(changes: Fitting, machine: Machine) -> None:
 
 
 def _fit_stack(changes: Fitting, machine: Machine) -> None:
-    """Engine, backend and dtype: the best that is installed and that the GPU can do."""
-    config, packages = changes.config, machine.packages
+    """Engine, backend, dtype and cluster: the best that is installed and that the GPU can do."""
+    config, packages, given = changes.config, machine.packages, changes.given
     install = install_command(machine)
     old = next((gpu.name for gpu in machine.gpus if gpu.capability < FIRST_WITH_BFLOAT16), None)
     if config.dtype == "auto":
@@ -184,13 +184,16 @@ def _fit_stack(changes: Fitting, machine: Machine) -> None:
         changes.notes.append("backend unsloth: without a GPU it is for tests only, and very slow")
     elif config.backend == "unsloth" and not has_unsloth:
         raise UserError(f"backend unsloth is not installed: {install}; or --backend peft")
+    if config.cluster == "ray" and "ray" not in packages:
+        if given & {"cluster", "ray_address"}:
+            raise UserError(f"cluster ray is not installed: {install}, or set --cluster local")
+        changes.set("cluster", "local", f"Ray is not installed: {install}")
 
 
 def install_command(machine: Machine) -> str:
     if machine.system != "Linux":
         return f"it has no build for {machine.system}, use Linux (or WSL)"
-    lock = "requirements.txt" if machine.gpus else "requirements-cpu.txt"
-    return f"pip install --no-deps -r {lock}"
+    return "unslothrl setup"
 
 
 def _fit_actors(changes: Fitting, machine: Machine) -> None:

