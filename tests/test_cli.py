@@ -91,7 +91,7 @@ def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_pat
 def test_flags_recipe_and_command_reach_the_trainer(runs, tmp_path):
     file = tmp_path / "r.toml"
     file.write_text('learner = "grpo"\nlr = 1e-4\n')
-    others = "--num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3"
+    others = "--num-candidates=4 --shuffle-rewards --system_prompt x --lr 1e-3 --run_name a"
     flags = ["--recipe", str(file), *others.split()]
     assert cli.main(flags) == cli.main(["train", *flags]) == 0
     assert cli.main(["dr-grpo", "--lr", "1e-3"]) == 0
