@@ -56,7 +56,7 @@ NOT_RUN = {
     "unslothrl ui": "a server, until Ctrl-C: tests/test_ui.py",
     "s3://": "a bucket: tests/test_mirrored_runs.py",
 }
-WITH_A_MODEL = ("train", "eval", "ask", "chat", "export", "--resume")
+WITH_A_MODEL = ("train", "demo", "eval", "ask", "chat", "export", "--resume")
 STAGES = ("sft", "dpo", "rm")  # which tests/test_offline_*.py run
 
 
@@ -65,7 +65,7 @@ def documented() -> list[str]:
     found: list[str] = []
     for text in (path.read_text() for path in TEXTS):
         inline = [line for line in INLINE.findall(text) if len(line.split()) > 2]  # not just a name
-        found += [*COMMAND.findall(text), *inline]
+        found += [*(each.removesuffix(" &") for each in COMMAND.findall(text)), *inline]
     found += [f"unslothrl {example}" for example in EXAMPLES.splitlines()]
     return list(dict.fromkeys(re.sub(r"\s+# .*$", "", line).strip() for line in found))
 
