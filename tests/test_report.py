@@ -289,7 +289,7 @@ def test_a_short_run_without_evaluation_says_what_the_reward_did():
     assert "from 0.750 to 0.750 in 1 step" in verdict.verdict(RunHistory(rows[:1])).said
 
 
-def judged(before: int, after: int, curves: dict, status="finished") -> verdict.Verdict:
+def judged(before: int, after: int, curves: dict, status="finished", **options) -> verdict.Verdict:
     """A run of 30 steps, of whose 100 held-out problems so many are solved before and after."""
     steps = {"reward/mean": 0.5, "timing/step_s": 10.0} | curves
     rows = [
@@ -297,7 +297,7 @@ def judged(before: int, after: int, curves: dict, status="finished") -> verdict.
         for i in range(30)
     ]
     rows[0]["eval/s/pass@1"], rows[-1]["eval/s/pass@1"] = before / 100, after / 100
-    run = RunHistory(rows, summary={"status": status})
+    run = RunHistory(rows, options, {"status": status})
     run.__dict__["evaluations"] = {
         step: {"s": {str(i): [float(i < solved)] for i in range(100)}}
         for step, solved in ((0, before), (29, after))
@@ -311,6 +311,11 @@ JUDGED = {
         verdict.BETTER, "up", judged(52, 97, {"reward/mean": RISING})),
     "No clear change: solved 54% of held-out problems after 30 steps, 52% before: +2 points, "
     "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
+    "No clear change: solved 55% of held-out problems after 30 steps, 52% before: +3 points, "
+    "p = 0.250, 5 min": (
+        verdict.FLAT, "same", judged(52, 55, {"train/entropy": [1.0] * 15 + [0.01] * 15})),
+    "No clear change: solved 53% of held-out problems after 30 steps, 52% before: +1 points, "
+    "p = 1.000, 5 min": (verdict.CONTROL, "same", judged(52, 53, {}, shuffle_rewards=True)),
     "Collapsed: solved 12% of held-out problems after 30 steps, 52% before: -40 points, p < 0.001, "
     "5 min": (verdict.COLLAPSED, "down", judged(52, 12, {"reward/mean": RISING[::-1]})),
     "Collapsed: solved 50% of held-out problems after 30 steps, 52% before: -2 points, p = 0.500, "
@@ -335,6 +340,23 @@ def test_the_first_line_says_whether_it_worked(said):
     kind, tone, found = JUDGED[said]
     assert (found.kind, found.tone, found.said) == (kind, tone, said)
     assert bool(found.advice) == (kind != verdict.BETTER)  # the adapter is not recommended
+
+
+def test_a_reward_that_is_only_measured_is_not_said_to_be_never_earned():
+    rows = [
+        {
+            "step": i,
+            "reward/mean": 0.5,
+            "reward/accuracy": 0.0,
+            "reward/mine": 0.5,
+            "rollout/score": 0.5,
+        }
+        for i in range(30)
+    ]
+    for weight, wanted in (("accuracy=0", False), ("accuracy=0.0", False), ("accuracy", True)):
+        run = RunHistory(rows, {"reward": [weight, "mine.py:mine"]})
+        titles = [each.rule.title for each in signs.found(run)]
+        assert ("A reward was never earned" in titles) == wanted, weight
 
 
 # The rollouts in the page

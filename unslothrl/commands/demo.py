@@ -32,7 +32,10 @@ answer becomes likelier. It can add three-digit numbers, and guesses when it sub
 Below, held-out questions, which are never trained on."""
 NEXT = (
     ("your GPU", calling.command("plan", "--gpu", "4090")),
-    ("your task", calling.command("grpo", "--dataset", "problems.jsonl", "--reward", "boxed")),
+    (
+        "your task",
+        calling.command("grpo", "--dataset", "problems.jsonl", "--reward", "mine.py:reward"),
+    ),
 )
 
 

@@ -41,7 +41,7 @@ EPILOG = (
     "options may have hyphens. `unslothrl COMMAND --help` has examples."
 )
 EXAMPLES = """\
-grpo --dataset problems.jsonl --reward boxed
+grpo --dataset problems.jsonl --reward mine.py:reward
 train --recipe tiny-cpu --max_steps 30
 train --resume auto
 sft --dataset embedded --max_steps 50

@@ -24,6 +24,7 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.records import Task, seed_of
 
+FEW = 20  # problems: of 5 no difference can have p < 0.05
 MOST_EAGER = 50_000  # rows
 PROBED = 1_000  # rows of a larger set that are rendered before the run, to see whether they can be
 MOST_SKIPPED = 1_000  # embedded problems in a row that may be too long
@@ -204,6 +205,11 @@ def evals_of(
         if len(found) > most:
             found = random.Random(seed_of(0, "eval")).sample(found, most)
         evals[name] = found
+        if len(found) < min(FEW, most):
+            notes.append(
+                f"eval set {name}: {len(found)} problems are too few to tell a change from chance: "
+                "set a larger --holdout, or --eval_dataset"
+            )
         notes += skipped.notes(title, limit)
     return evals, notes
 

@@ -8,7 +8,10 @@ EMBEDDED = "embedded"
 BASE = Path(__file__).parent / "base"
 """The model folder, made by `tools/make_embedded_base.py`."""
 
-KNOWS = "the embedded base knows sums and differences of two numbers from 100 to 999, nothing else"
+KNOWS = (
+    "the embedded base knows sums and differences of two numbers from 100 to 999, answered between "
+    "<answer> and </answer>, and nothing else"
+)
 
 EMBEDDED_TURNS = "embedded-turns"
 """What `--adapter` calls it."""

@@ -14,6 +14,7 @@ from unslothrl.system.machine import card_limit_mb
 
 OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception of their own
     "can't allocate memory",  # PyTorch, of the host's
+    "could not create a primitive",  # oneDNN, where it finds no memory for a workspace
     "CUDA error: out of memory",  # torch.AcceleratorError: outside of the caching allocator
     "CUBLAS_STATUS_ALLOC_FAILED",  # a cuBLAS handle or workspace, made on a full GPU
     "Triton Error [CUDA]: out of memory",  # the module of a kernel

@@ -210,8 +210,9 @@ class Terminal:
             if self.wrong in PATIENCE:
                 self.note(
                     f"no completion was ever right, in {self.wrong} steps: read some in the run's "
-                    "rollouts/, try the reward with `unslothrl score FILE --reward NAME`, or take "
-                    "problems that the model solves sometimes: it learns from right ones alone"
+                    "rollouts/, and score them with another reward (`unslothrl score RUN/rollouts/"
+                    "step_000001.jsonl --reward accuracy`); if they are wrong, take problems that "
+                    "the model solves sometimes: it learns from right ones alone"
                 )
 
     def sample(self, groups: Sequence[records.Group]) -> None:

@@ -118,7 +118,9 @@ def collapse(reward: Trend) -> Mapping[str, Any] | None:
 
 
 def silent_reward(reward: Trend) -> Mapping[str, Any] | None:
-    names = components(reward.run.rows)
+    weights = (text.rpartition("=") for text in reward.run.options.get("reward", ()))
+    measured = {f"reward/{name}" for name, _, weight in weights if name and not weight.strip("0.")}
+    names = [name for name in components(reward.run.rows) if name not in measured]
     silent = [name for name in names if not any(reward.run.values(name))]
     if not 0 < len(silent) < len(names):
         return None
@@ -160,10 +162,11 @@ RULES = (
     Rule(NEVER, "rollout/score", lambda c: min(c.values) >= 0 and mean(c.values) < 0.01,
          "At most {best} of a step's completions were right, in {steps} steps: what is never "
          "sampled cannot be learnt.",
-         "Read some completions below. If answers are right and counted as wrong, check the reward "
-         "with `unslothrl score FILE --reward NAME`, which also reads rollouts/. If they are cut "
-         "off, raise --max_new_tokens. Otherwise take problems that the model solves sometimes, "
-         "a larger --model or more --num_candidates.", least=2),
+         "Read some completions in the report. Score them with another reward, `unslothrl score "
+         "RUN/rollouts/step_000001.jsonl --reward accuracy`: if that finds right ones, yours does "
+         "not read what the model writes. If they are cut off, raise --max_new_tokens. Otherwise "
+         "take problems that the model solves sometimes, a larger --model or more "
+         "--num_candidates.", least=2),
     Rule("The reward collapsed", "reward/mean", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "

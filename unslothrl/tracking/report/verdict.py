@@ -19,6 +19,7 @@ from unslothrl.tracking.run_folder import RunFolder, noting_errors
 
 BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
 HACKED, COLLAPSED = "reward up alone", "worse"
+CONTROL = "control"
 BROKEN, STOPPED = "broken", "stopped"
 SURE = 3.0  # standard errors by which a training curve has risen
 BEGINNING = {"running": "So far", "failed": "Failed", "killed": "Killed", "interrupted": "Stopped"}
@@ -29,8 +30,11 @@ ADVICE = {
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
-    BROKEN: "Read some completions in the report, and try the reward on right answers with "
-    "`unslothrl score`.",
+    BROKEN: "Read some completions in the report, and score them with another reward: `unslothrl "
+    "score RUN/rollouts/step_000001.jsonl --reward accuracy`. If that is not 0, they are right in "
+    "a form that yours does not read.",
+    CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
+    "it belongs to, `unslothrl report RUN CONTROL`.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
 }
 
@@ -69,6 +73,8 @@ def verdict(run: RunHistory) -> Verdict:
         found = judge(run, f"{steps} step{'s' * (steps > 1)}")
         seconds = sum(run.values("timing/step_s") + run.values("timing/eval_s"))
         found = found._replace(said=f"{found.said}, {spoken(seconds)}")
+    if run.options.get("shuffle_rewards") and found.kind == FLAT:
+        found = found._replace(kind=CONTROL)
     if begin := BEGINNING.get(run.status):
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
@@ -120,7 +126,7 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         rose = f"The reward rose from {short(first)} to {short(last)} alone"
         return Verdict(HACKED, f"{rose}: {said}", number, tone)
     entropy = run.ends("train/entropy", 2 * LEAST) or (0.0, math.inf)
-    has_frozen = entropy[1] <= min(0.2 * entropy[0], 0.1) and after < 0.9
+    has_frozen = entropy[1] <= min(0.2 * entropy[0], 0.1) and after < 0.9 and changed.mean <= 0
     has_collapsed = any(sign.rule.test is signs.collapse for sign in signs.found(run))
     if is_down or has_frozen or has_collapsed:
         why = "" if is_down else f", and {'entropy is gone' if has_frozen else 'the reward fell'}"
