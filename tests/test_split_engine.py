@@ -124,7 +124,7 @@ def test_it_draws_what_the_learner_would(engine, alone, backend):
 def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
     """In the files, in one worker's slots, or not loaded at all; neighbours in training."""
     engine.load(backend.publish(10))
-    before = Path(engine.loaded[engine.newest].request.lora_path)
+    before = Path(engine.loaded[engine.newest].lora_path)
     older = shutil.copytree(before, tmp_path / "older")
     step(backend)
     adapter = backend.publish(11)
