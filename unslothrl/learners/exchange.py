@@ -20,10 +20,11 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import AllgatherOptions, BroadcastOptions
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import (
     AllreduceOptions,
     AllToAllOptions,
+    BroadcastOptions,
     PrefixStore,
     ProcessGroupGloo,
     ReduceOp,
