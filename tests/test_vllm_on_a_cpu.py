@@ -36,7 +36,7 @@ def test_rows_are_multiplied_by_the_matrix_of_their_slot(slots, dtype):
 def test_vllm_has_what_is_replaced():
     from vllm.lora.punica_wrapper import punica_cpu
 
-    vllm_internals.multiply_rows_together()
+    vllm_internals.multiply_on_cpu()
     assert punica_cpu.bgmv_shrink is vllm_internals.shrink
     wrapper = punica_cpu.PunicaWrapperCPU
     assert {"bgmv_shrink", "sgmv_shrink"} & {*wrapper._shrink_decode.__code__.co_names}

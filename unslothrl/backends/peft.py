@@ -13,6 +13,7 @@ from unslothrl.backends.lora import REFERENCE, LoraBackend, fingerprint_of
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.sharding.split import Rank, Split
+from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import coverage
 from unslothrl.weights.base_model import read_config
@@ -83,6 +84,8 @@ def load_base(
     limit_card_memory()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     more |= {name: 0.0 for name in DROPOUTS if read_config(base).get(name)}
+    if torch.device(device).type == "cpu":
+        multiply_in_float32()
     model = kind.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False, **more
     )

@@ -44,7 +44,7 @@ def start(
     if on_gpu:
         vllm_internals.leave_out_router_kernels()
     else:
-        vllm_internals.multiply_rows_together()
+        vllm_internals.multiply_on_cpu()
     keywords = options(
         base,
         **chosen,

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from unslothrl.config.parts import vllm_rank
 from unslothrl.planning.footprint import EngineMemory
+from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.variables import VISIBLE
 from unslothrl.weights.published import PackedWeights
 
@@ -77,12 +78,13 @@ def leave_out_router_kernels() -> None:
     ll_bf16._cutedsl_available = False
 
 
-def multiply_rows_together() -> None:
+def multiply_on_cpu() -> None:
     """Before vLLM starts on a CPU, where its LoRA layers copy an adapter's matrix for each token
     (lora/ops/torch_ops/lora_ops.py), which is half the time of a small model."""
     from vllm.lora.ops.torch_ops import lora_ops
     from vllm.lora.punica_wrapper import punica_cpu
 
+    multiply_in_float32()
     lora_ops.bgmv_shrink = punica_cpu.bgmv_shrink = shrink
     lora_ops.bgmv_expand_slice = punica_cpu.bgmv_expand_slice = expand_slice
 

@@ -199,7 +199,7 @@ class EndsWithItsActor:
         vllm_internals.hide_flashinfer()
         vllm_internals.leave_out_router_kernels()
         if not torch.cuda.is_available():
-            vllm_internals.multiply_rows_together()
+            vllm_internals.multiply_on_cpu()
         return super().__new__(cls)
 
     def make_room(self) -> None:

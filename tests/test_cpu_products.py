@@ -1,0 +1,56 @@
+"""Products of bfloat16 that are computed in float32: the same values; other types are torch's."""
+
+import subprocess
+import sys
+
+import pytest
+
+# In a process of its own, as torch's kernels are replaced for good.
+REPLACED = """
+import warnings
+
+import torch
+from torch.nn.functional import linear
+
+warnings.simplefilter("error")
+torch.manual_seed(0)
+x, weight, bias = torch.randn(3, 5, 64), torch.randn(16, 64), torch.randn(16)
+left, right = torch.randn(4, 5, 6), torch.randn(4, 6, 7)
+double = torch.randn(5, 5, dtype=torch.float64)
+before = linear(x, weight, bias), linear(x, weight), left @ right, double @ double
+
+from unslothrl.system import cpu_products
+
+torch.backends.cpu.get_cpu_capability = lambda: "AVX2"
+assert cpu_products.multiply_in_float32() is cpu_products.multiply_in_float32() is not None
+after = linear(x, weight, bias), linear(x, weight), left @ right, double @ double
+assert all(map(torch.equal, before, after))
+
+half, weight = x.bfloat16().requires_grad_(), weight.bfloat16().requires_grad_()
+found = linear(half, weight, bias.bfloat16())
+exact = linear(half.float(), weight.float(), bias.bfloat16().float())
+assert found.dtype == torch.bfloat16 and torch.equal(found, exact.bfloat16())
+pair = left.bfloat16(), right.bfloat16()
+assert torch.equal(pair[0] @ pair[1], (pair[0].float() @ pair[1].float()).bfloat16())
+found.sum().backward()
+ones = torch.ones(15, 16)
+assert torch.equal(half.grad.view(15, 64), (ones @ weight.float()).bfloat16())
+assert torch.equal(weight.grad, (ones.T @ half.view(15, 64).float()).bfloat16())
+
+for wrong in ((half.view(15, 64), x.view(15, 64)), (half.view(15, 64), weight)):
+    try:
+        torch.mm(*wrong)
+    except RuntimeError:
+        continue
+    raise AssertionError("types or sizes that do not fit were multiplied")
+
+torch.backends.cpu.get_cpu_capability = lambda: "AVX512"
+cpu_products.multiply_in_float32.cache_clear()
+assert cpu_products.multiply_in_float32() is None
+"""
+
+
+@pytest.mark.real
+def test_the_values_are_those_of_float32_rounded():
+    done = subprocess.run([sys.executable, "-c", REPLACED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
