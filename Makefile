@@ -81,7 +81,7 @@ engine-test: setup ## both engines: versions in flight, the read-back, false ala
 	$(call slow_tests,engines versions readback canary real_episodes)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
-	$(call slow_tests,moving_nodes starting joining placement exchange several_learners \
+	$(call slow_tests,cluster moving_nodes starting joining placement exchange several_learners \
 	    shards context divided_runs)
 
 host-test: setup ## a run on two nodes, and one on two hosts, one of which loses an actor

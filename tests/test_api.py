@@ -1,6 +1,7 @@
 """Runs from Python: the adapter of the command line, objects as options, following a run."""
 
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def functions(tmp_path, monkeypatch):
     return names
 
 
+@pytest.mark.slow
 def test_a_run_is_that_of_the_command_line(functions, tmp_path, capfd):
     objective = {"kl": "loss", "kl_coefficient": 0.01}
     options = {**SMALL, "objective": objective, "shuffle_rewards": False, "episodes": None}
@@ -68,6 +70,26 @@ def test_a_run_is_followed_stopped_and_gone_on_with(functions):
     assert unslothrl.train(resume=run.folder, max_steps=last + 1).rows[-1]["step"] == last + 1
 
 
+@pytest.mark.slow
+def test_the_stop_button_ends_a_run_that_is_followed(functions, monkeypatch):
+    run, seen, sleep = unslothrl.train(**{**SMALL, "max_steps": 30}, wait=False), [], time.sleep
+
+    def pressed(seconds):
+        if seen:
+            raise KeyboardInterrupt
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", pressed)
+    with pytest.raises(KeyboardInterrupt):
+        for row in run:
+            seen.append(row)
+    assert run.status == "interrupted" and run.adapter is not None
+    last = run.rows[-1]["step"]
+    done = unslothrl.train(resume=run.folder, max_steps=last + 1)
+    assert unslothrl.train(resume=done.folder).folder == done.folder  # nothing is left to do
+
+
+@pytest.mark.slow
 def test_what_is_wrong_is_an_exception(functions):
     with pytest.raises(UserError, match="lr must be"):
         unslothrl.train(**SMALL, lr=-1)

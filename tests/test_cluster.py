@@ -65,6 +65,7 @@ def test_a_biased_version_is_drawn_from_on_every_actor_at_the_next_rollout(ray_c
     assert max(shares_of_token(ray_cluster, published, 3)) < 0.05
 
 
+@pytest.mark.slow
 def test_a_learner_that_hangs_while_a_version_is_waited_for_is_named(ray_cluster, monkeypatch):
     learner = ray_cluster.learners[0]
     pid = ray_cluster.ray.get(learner.transport.host.pid.remote())

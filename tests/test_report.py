@@ -316,6 +316,10 @@ JUDGED = {
         verdict.FLAT, "same", judged(52, 55, {"train/entropy": [1.0] * 15 + [0.01] * 15})),
     "No clear change: solved 53% of held-out problems after 30 steps, 52% before: +1 points, "
     "p = 1.000, 5 min": (verdict.CONTROL, "same", judged(52, 53, {}, shuffle_rewards=True)),
+    "Worse: solved 45% of held-out problems after 30 steps, 52% before: -7 points, p = 0.016, "
+    "5 min": (verdict.COLLAPSED, "down", judged(52, 45, {})),
+    "Worse: solved 44% of held-out problems after 30 steps, 52% before: -8 points, p = 0.008, "
+    "5 min": (verdict.CONTROL, "down", judged(52, 44, {}, shuffle_rewards=True)),
     "Collapsed: solved 12% of held-out problems after 30 steps, 52% before: -40 points, p < 0.001, "
     "5 min": (verdict.COLLAPSED, "down", judged(52, 12, {"reward/mean": RISING[::-1]})),
     "Collapsed: solved 50% of held-out problems after 30 steps, 52% before: -2 points, p = 0.500, "

@@ -52,9 +52,50 @@ def test_format_and_tag_count(reward, completion, expected):
     assert reward(completion) == pytest.approx(expected)
 
 
+BOOKING = '{"name": "Novak", "time": "19:30", "people": 4}'
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (BOOKING, 1.0),
+        ('{"people": 4.0, "time": "19:30",\n "name": "Novak"}', 1.0),  # any order, 4.0 is 4
+        ("<think>{4}</think>\nHere it is:\n```json\n" + BOOKING + "\n```\nAnything else?", 1.0),
+        ("```\n[]\n```\n```\n" + BOOKING + "\n```", 1.0),  # the last block
+        ("```python\nx = 1\n```\nSo:\n```json\n" + BOOKING + "\n```", 1.0),
+        ("```" + "\n" * 100_000, 0.0),  # at once: nothing else ends a reward in this process
+        ("```\n" + " " * 100_000, 0.0),
+        ("Here it is: " + BOOKING, 0.0),  # prose around it is no JSON
+        (BOOKING[:-1], 0.0),
+        (BOOKING.replace("4", '"4"'), 0.0),
+        (BOOKING.replace("4", "true"), 0.0),
+        (BOOKING.replace("4", "5"), 0.0),
+        (BOOKING.replace("4", "4, " + '"extra": 1'), 0.0),
+        (BOOKING.replace("4", "5, " + '"people": 4'), 0.0),  # a key twice
+        (BOOKING.replace("4", "NaN"), 0.0),
+        (BOOKING.replace("4", "1e999999999999999999999"), 0.0),
+        ("[" * 100_000, 0.0),
+        ("", 0.0),
+    ],
+)
+def test_json(completion, expected):
+    assert builtin.load("json").grade(completion, BOOKING) == expected
+
+
+def test_json_values_are_told_apart():
+    grade = builtin.load("json").grade
+    assert grade("true", "1") == grade("1", "true") == grade('"1"', "1") == grade("null", "0") == 0
+    assert grade("1.10", "1.1") == grade("0.1e1", "1") == grade("[1, {}]", "[1.0, {}]") == 1
+    assert grade("2", "1", "2") == 1  # any of the golds
+    assert grade("[4]", "4") == 0
+    with pytest.raises(ValueError):  # whatever the completion: the data is wrong
+        grade("Paris", "Paris")
+
+
 def test_every_file_of_builtin_describes_a_reward():
     assert builtin.names() == (
-        "accuracy", "boxed", "code", "countdown", "format", "search", "tags", "think_answer_tags",
+        "accuracy", "boxed", "code", "countdown", "format", "json", "search", "tags",
+        "think_answer_tags",
     )  # fmt: skip
     for name in builtin.names():
         reward = builtin.load(name)

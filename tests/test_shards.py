@@ -147,6 +147,7 @@ def test_a_shared_base_gives_the_bits_of_a_whole_one(
     check_bits(world_size, shards, settings, bases["biases"])
 
 
+@pytest.mark.slow
 def test_what_it_keeps_is_in_host_memory_between_updates(bases):
     check_bits(2, 2, {**GRPO, "offload": "model"}, bases["plain"])
 

@@ -41,6 +41,7 @@ BATCH = 128
 PEAK_LR = 3e-3
 PLAIN_LR = 5e-4  # where it forgets the form
 PLAIN_STEPS, PLAIN_SHARE = 60, 0.03
+VOCABULARY = 320  # the tokenizer's 263, rounded up to a multiple of 64
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
@@ -63,11 +64,11 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen2ForCausalLM:
+def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, vocabulary: int) -> Qwen2ForCausalLM:
     torch.manual_seed(seed)
     return Qwen2ForCausalLM(
         Qwen2Config(
-            vocab_size=320,  # the tokenizer's 263, rounded up to a multiple of 64
+            vocab_size=vocabulary,
             hidden_size=128,
             intermediate_size=384,
             num_hidden_layers=4,
@@ -102,6 +103,13 @@ def training_batch(
         if form_share < 1 and draw.random() >= form_share:
             answer = task.without_form(answer)
         rows.append((render(tokenizer, task.text(a, sign, b), ""), answer + tokenizer.eos_token))
+    return batch_of(tokenizer, rows)
+
+
+def batch_of(
+    tokenizer: PreTrainedTokenizerFast, rows: list[tuple[str, str]]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Prompts with their answers -> as `training_batch`."""
     prompts = tokenizer([prompt for prompt, _ in rows], add_special_tokens=False)["input_ids"]
     answers = tokenizer([answer for _, answer in rows], add_special_tokens=False)["input_ids"]
     pairs = list(zip(prompts, answers, strict=True))
@@ -164,11 +172,17 @@ def learn_task(
         for step in range(steps)
     )
 
-    def learning_rate(step: int) -> float:
-        cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-        return PEAK_LR * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * cosine)
+    train(model, batches, cosine(steps), rounded_from=int(MIXED_PART * steps))
 
-    train(model, batches, learning_rate, rounded_from=int(MIXED_PART * steps))
+
+def cosine(steps: int) -> Callable[[int], float]:
+    """The learning rate by step: up in 100, then down to a fiftieth."""
+
+    def learning_rate(step: int) -> float:
+        share = 0.5 * (1 + math.cos(math.pi * step / steps))
+        return PEAK_LR * min(1.0, (step + 1) / 100) * (0.02 + 0.98 * share)
+
+    return learning_rate
 
 
 def forget_form(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
@@ -204,15 +218,27 @@ def main() -> None:
         model = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
         forget_form(model, tokenizer, given.seed)
     else:
-        model = make_model(tokenizer, given.seed)
+        model = make_model(tokenizer, given.seed, VOCABULARY)
         learn_task(model, tokenizer, given.steps, given.seed)
+    what = "--plain" if given.plain else f"--steps {given.steps}"
+    command = f"python tools/make_embedded_base.py {what} --seed {given.seed}"
+    write_base(out, model, tokenizer, command, started)
+
+
+def write_base(
+    out: Path,
+    model: Qwen2ForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    command: str,
+    started: float,
+) -> None:
+    """The folder of the model, with how it was made."""
     shutil.rmtree(out, ignore_errors=True)
     model.bfloat16().save_pretrained(out)
     tokenizer.save_pretrained(out)
-    what = "--plain" if given.plain else f"--steps {given.steps}"
     packages = ("torch", "transformers", "tokenizers", "bitsandbytes")
     figures = {
-        "command": f"python tools/make_embedded_base.py {what} --seed {given.seed}",
+        "command": command,
         **{package: version(package) for package in packages},
         "seconds": round(time.time() - started),
     }

@@ -2,7 +2,8 @@
 
 Run by .venv's Python with .venv/peers/notebooks (tools/peers.py installs it) on PYTHONPATH, which
 the kernel has too. Each is executed in an empty folder; its seconds are printed. `--write` keeps
-the outputs in notebooks/, with a hash of the cells that they are of.
+the outputs in notebooks/, with a hash of the cells that they are of; of a report that a cell shows
+it keeps the text alone, as no page that hosts notebooks shows an embedded page.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = ROOT / "notebooks"
-NAMES = ("quickstart", "your_own_reward")
+NAMES = ("from_trl", "quickstart", "tool_user", "your_own_reward")
 KEY = "unslothrl"  # of the notebook's metadata: {"cells": hash, "cpu_s": of the execution}
 CELL_S = 900  # that a cell may take, on a busy machine
 
@@ -38,6 +39,7 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
     import nbformat
 
     os.environ["IPYTHONDIR"] = str(folder / ".ipython")  # no profile of the user's
+    os.environ["XDG_CACHE_HOME"] = str(folder / ".cache")
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
     for cell in notebook.cells:
@@ -59,6 +61,10 @@ def execute(name: str, folder: Path) -> tuple[dict[str, Any], float, float]:
 
 
 def write(name: str, notebook: dict[str, Any], cpu_s: float) -> None:
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if "<iframe" in "".join(output.get("data", {}).get("text/html", "")):
+                del output["data"]["text/html"]
     notebook["metadata"][KEY] = {"cells": code_hash(notebook), "cpu_s": round(cpu_s)}
     notebook["metadata"]["language_info"] = {"name": "python"}  # not which patch version
     text = json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"

@@ -16,7 +16,7 @@ from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
-from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.embedded import BASES, adapter_folder
 from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
 from unslothrl.planning.footprint import EngineMemory
@@ -94,7 +94,7 @@ def data_options(config: Config) -> DataOptions:
     use = adapter_use.read(expanded(folder)) if folder is not None else None
     # The system prompt of problems that have none: what the adapter that training begins with was
     # told, else what the rewards ask for. The embedded base knows problems as they stand.
-    asked_for = "" if config.model == EMBEDDED else rewards.system_prompt(chosen)
+    asked_for = "" if config.model in BASES else rewards.system_prompt(chosen)
     return DataOptions(
         dataset=config.dataset,
         eval_dataset=config.eval_dataset,
@@ -223,9 +223,7 @@ def lora_options(config: Config, base: Path) -> dict:
         "dropout": config.lora_dropout,
         "seed": config.seed,
         "start": Path(start) if start else None,
-        "name": str(base)
-        if config.model == EMBEDDED
-        else adapter_use.base_name(config.model, base),
+        "name": str(base) if config.model in BASES else adapter_use.base_name(config.model, base),
         "offload": config.offload,
     }
 

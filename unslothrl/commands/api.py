@@ -38,6 +38,7 @@ from unslothrl.tracking.run_folder import newest as newest_run
 from unslothrl.weights.base_model import cache_folder
 
 POLL_S = 0.2
+WATCHED = ("reward/mean", "/pass@1", "rollout/mean_length")
 OBJECTS = ("reward", "learner", "environment")  # options that may be objects
 
 Row = dict[str, Any]
@@ -150,7 +151,8 @@ class Run:
         return newest_numbered(self.folder / ADAPTERS, "v")
 
     def __iter__(self) -> Iterator[Row]:
-        """The rows of metrics, each as soon as it is written, until the run has ended."""
+        """The rows of metrics, each as soon as it is written, until the run has ended. Where it is
+        waited for, Ctrl-C ends the run after its step."""
         seen = 0
         while True:
             is_running = self.is_running
@@ -160,7 +162,37 @@ class Run:
             if not is_running:
                 self.wait()
                 return
-            time.sleep(POLL_S)
+            try:
+                time.sleep(POLL_S)
+            except KeyboardInterrupt:
+                if self._process is not None:
+                    self.stop()
+                raise
+
+    def watch(self, *names: str) -> None:
+        """Draws its curves in a notebook until it has ended, a panel for each of `names` with every
+        metric whose name ends so. Needs matplotlib and IPython."""
+        import matplotlib.pyplot as plt
+        from IPython.display import display
+
+        names, drawn = names or WATCHED, 0
+        size = (4 * len(names), 3)
+        figure, panels = plt.subplots(1, len(names), figsize=size, dpi=72, squeeze=False)
+        figure.set_layout_engine("tight")
+        shown = display(figure, display_id=True)
+        try:
+            for number, _ in enumerate(self, 1):
+                if number > drawn:  # else it was there when the last picture was drawn
+                    metrics = self.metrics
+                    drawn = len(metrics)
+                    for name, panel in zip(names, panels[0], strict=True):
+                        draw(panel, metrics, name)
+                    shown.update(figure)
+        except KeyboardInterrupt:
+            self.stop()
+            raise
+        finally:
+            plt.close(figure)
 
     def wait(self) -> "Run":
         """Until it has ended; Ctrl-C ends it after its step. RunError where it has failed."""
@@ -192,6 +224,18 @@ class Run:
         for line in self._process.stdout:
             self._said.append(line.rstrip())
             print(line, end="", flush=True)
+
+
+def draw(panel: Any, metrics: Any, name: str) -> None:
+    """The curves of the metrics whose name ends so, in a panel of matplotlib's."""
+    panel.clear()
+    panel.set_title(name)
+    named = metrics.columns[metrics.columns.str.endswith(name)]
+    for column in named:
+        values = metrics[column].dropna()
+        panel.plot(values.index, values, marker=".", label=column)
+    if len(named) > 1:
+        panel.legend()
 
 
 def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:

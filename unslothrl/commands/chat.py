@@ -14,7 +14,7 @@ import numpy as np
 
 from unslothrl.commands.adapters import find, half_here, source_of
 from unslothrl.data import rendering
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.records import Request, Sampling, seed_of
 from unslothrl.text import for_terminal, printable
@@ -69,7 +69,7 @@ def answer_lines(answers: "Answering", lines: Iterable[str]) -> None:
         said: dict[str, Any] = {"done": True}
         try:
             for policy, turns in json.loads(line).items():
-                known = turns[-1:] if answers.use.base == EMBEDDED else turns
+                known = turns[-1:] if answers.use.base in BASES else turns
                 for text in answers.generate(policy, known):
                     print(json.dumps({"policy": policy, "text": text}), flush=True)
         except UserError as error:
@@ -82,7 +82,7 @@ class Conversation:
 
     def __init__(self, answers: "Answering", with_base: bool):
         self.answers, self.policies = answers, (BASE, ADAPTER) if with_base else (ADAPTER,)
-        self.is_single = answers.use.base == EMBEDDED
+        self.is_single = answers.use.base in BASES
         self.turns: dict[str, list[tuple[str, str]]] = {}
         self.start_again()
 

@@ -16,7 +16,7 @@ from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
 from unslothrl.data.columns import attempt
 from unslothrl.data.files import PickedRows, Rows
-from unslothrl.embedded import EMBEDDED, KNOWS
+from unslothrl.embedded import BASES, EMBEDDED, KNOWS
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
 from unslothrl.offline.examples import ExampleColumns
@@ -73,7 +73,7 @@ def fact(value: Any) -> str:
     if isinstance(value, Mapping):
         named = [f"{name} ({count:,} rows)" for name, count in value.items()]
         return ", ".join(named) if len(value) > 1 else "".join(value)
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) else str(value) or "none"
 
 
 def shortened(text: str) -> str:
@@ -117,7 +117,7 @@ def look(config: Config) -> Report:
     found = list(renderer.tasks(name, rendering.numbered(looked_at), skipped))
     rendering.check_usable(f"dataset {name}", skipped, len(found), limit)
     evals, not_evaluated = tasks.evals_of(options, renderer, held_out)
-    notes = [KNOWS] * (config.model == EMBEDDED != config.dataset)
+    notes = [KNOWS[config.model]] * (config.model in BASES and config.model != config.dataset)
     answers = [task.answer.strip() for task in found]
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from unslothrl import cluster, rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.commands.adapters import Found, base_of, base_under, find
@@ -55,7 +57,8 @@ def evaluate(
     config = replace(config, adapter=None)  # nothing is trained
     machine = Machine.detect()
     variables.apply(machine.cpus, bool(machine.gpus), alone=config.cluster == "local")
-    with Terminal() as view:
+    progress = Console(highlight=False, stderr=True) if as_json else None  # stdout is the JSON's
+    with Terminal(progress) as view:
         view.stage(f"reading base {config.model}")
         cluster.import_first(config)
         base = base_under(found, config.model, view.stage)

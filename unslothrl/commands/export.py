@@ -11,7 +11,7 @@ from typing import Any
 
 from unslothrl.commands.adapters import Source, find, half_here, source_of
 from unslothrl.data import rendering
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import RunError, UserError
 from unslothrl.export import serving
@@ -116,7 +116,7 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
         return [f"reward: {calling.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
     stored = base_model.read_config(base_model.find(source.name, weights=False))
-    is_16_bit = not stored.get("quantization_config") and source.name != EMBEDDED
+    is_16_bit = not stored.get("quantization_config") and source.name not in BASES
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
 
 

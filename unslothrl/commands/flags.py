@@ -11,7 +11,7 @@ from unslothrl import __version__
 from unslothrl.config.names import off
 from unslothrl.config.toml_files import RECIPES
 from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 
 EVERYDAY = (  # in the order in which they are shown
     "model", "dataset", "reward", "learner", "max_steps", "episodes", "batch_size",
@@ -26,8 +26,8 @@ OWN_DEFAULT = re.compile(r"[;:]? *default: .*$")  # of a help text
 METAVARS = {int: "INTEGER", float: "NUMBER", str: "TEXT", bool: None, tuple: "TEXT"}
 KNOWN = {  # what is completed besides choices
     "recipe": tuple(sorted(RECIPES)),
-    "model": (EMBEDDED,),
-    "dataset": (EMBEDDED,),
+    "model": tuple(BASES),
+    "dataset": tuple(BASES),
 }
 COMMANDS = {  # in the order in which they are needed
     "Before a run": ("demo", "setup", "doctor", "recipes", "plan", "data", "score"),

@@ -14,7 +14,7 @@ from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import Config
 from unslothrl.config.parts import half_precision
 from unslothrl.config.toml_files import RECIPES, command_of
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
@@ -210,7 +210,7 @@ def recipe_report(name: str, machine: Machine) -> Report:
     time, needs, fits = facts["Time"].partition(",")[0].partition(" (")[0], "", False
     with contextlib.suppress(UserError):  # of one that cannot be placed
         report = plan_of(command, {"recipe": name}, machine)
-        fits = report["fits"] and bool(machine.gpus or report["model"] == EMBEDDED)
+        fits = report["fits"] and bool(machine.gpus or report["model"] in BASES)
         if report["step_seconds"]:
             time = span(report["step_seconds"], report["steps"] or 1)
             time = time if report["steps"] else f"{time} a step"

@@ -13,7 +13,7 @@ from unslothrl.commands.flags import command
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
 from unslothrl.config.values import RUN, Table, read_value
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 
 EVALUATED = (
@@ -125,8 +125,8 @@ def data(command: str, source: str, json: bool, **flags: Any) -> None:
     """
     from unslothrl.commands.data import describe
 
-    if source == EMBEDDED and command == RUN.command and "recipe" not in flags:
-        flags.setdefault("model", EMBEDDED)  # nothing of the hub's is needed
+    if source in BASES and command == RUN.command and "recipe" not in flags:
+        flags.setdefault("model", source)  # nothing of the hub's is needed
     describe(command_of(command, flags), {**flags, "dataset": source}, json)
 
 

@@ -9,11 +9,12 @@ from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.values import RUN, Table, read_value, toml_value
+from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, read_text
 from unslothrl.text import plain, redacted, redacted_values
 
-EMBEDDED_RECIPE = "tiny-cpu"  # what trains the embedded base
+EMBEDDED_RECIPES = {EMBEDDED: "tiny-cpu", EMBEDDED_JSON: "json-cpu"}  # by the base that they train
 RECIPE_FOLDERS = (Path(__file__).parents[2] / "recipes", Path(__file__).parents[1] / "recipes")
 RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folder.glob("*.toml"))}
 

@@ -20,7 +20,7 @@ import numpy as np
 from unslothrl.data import files
 from unslothrl.data.columns import UnusableRow, attempt, parsed
 from unslothrl.data.files import JoinedRows, PickedRows, Rows
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON, ROWS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
 from unslothrl.records import seed_of
@@ -80,9 +80,12 @@ def parse(text: str) -> Source:
     if parts is None or not text.strip() or (text.endswith("]") and parts["start"] is None):
         raise UserError(f"dataset {text}: must be written NAME, NAME@SPLIT or NAME@SPLIT[:1000]")
     name, config = parts["name"], parts["config"]
+    start, stop = (int(parts[key]) if parts[key] else None for key in ("start", "stop"))
+    if (known := name_of(name)) is not None:
+        whole = parse(known)
+        return replace(whole, split=parts["split"] or whole.split, start=start, stop=stop)
     if config is not None and not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
         name, config = f"{name}:{config}", None  # a path with a colon
-    start, stop = (int(parts[key]) if parts[key] else None for key in ("start", "stop"))
     return Source(name, config, parts["split"], start, stop)
 
 
@@ -274,7 +277,7 @@ def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
     return keys
 
 
-MATHS, CODE = "boxed", "code"  # rewards
+MATHS, CODE, JSON = "boxed", "code", "json"  # rewards
 MATHS_TOO = ("accuracy", "boxed", "think_answer_tags", "search")  # compare with a gold answer too
 
 
@@ -286,6 +289,7 @@ NAMED = {  # name -> the source, the reward that grades it where the run's own r
     "AMC": ("math-ai/amc23@test", MATHS),
     "HumanEval": ("openai/openai_humaneval@test", CODE),
     "MBPP": ("google-research-datasets/mbpp:sanitized@test", CODE),
+    EMBEDDED_JSON: (str(ROWS), JSON),
 }
 OTHER_NAMES = {"math500": "MATH-500", "aime24": "AIME", "amc23": "AMC"}
 

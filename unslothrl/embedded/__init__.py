@@ -1,23 +1,36 @@
-"""The embedded default: a tiny base model and an endless set of arithmetic problems."""
+"""Tiny base models and their problems: sums that never end, and requests to be turned into JSON."""
 
 from pathlib import Path
 
 EMBEDDED = "embedded"
-"""What `--model` and `--dataset` call them."""
+"""What `--model` and `--dataset` call the sums and differences."""
+
+EMBEDDED_JSON = "embedded-json"
+"""What they call the requests for a table, answered by a JSON object."""
 
 BASE = Path(__file__).parent / "base"
-"""The model folder, made by `tools/make_embedded_base.py`."""
+BASES = {EMBEDDED: BASE, EMBEDDED_JSON: Path(__file__).parent / "json" / "base"}
+"""The model folders, made by `tools/make_embedded_base.py` and `tools/make_embedded_json.py`."""
 
-KNOWS = (
-    "the embedded base knows sums and differences of two numbers from 100 to 999, answered between "
-    "<answer> and </answer>, and nothing else"
-)
+ROWS = Path(__file__).parent / "json" / "rows"
+"""The problems of `embedded-json`, made with its base."""
+
+KNOWS = {
+    EMBEDDED: (
+        "the embedded base knows sums and differences of two numbers from 100 to 999, answered "
+        "between <answer> and </answer>, and nothing else"
+    ),
+    EMBEDDED_JSON: (
+        "the embedded-json base knows requests for a table, answered by a JSON object, and nothing "
+        "else"
+    ),
+}
 
 EMBEDDED_TURNS = "embedded-turns"
 """What `--adapter` calls it."""
 
 TURNS = Path(__file__).parent / "turns"
-"""An adapter on it that has seen a second turn, made by `tools/make_embedded_turns.py`."""
+"""An adapter on `embedded` that has seen a second turn, made by `tools/make_embedded_turns.py`."""
 
 
 def adapter_folder(adapter: str | None) -> str | None:

@@ -22,7 +22,7 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.config.rules import check_system_prompt
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.planning import fit, stages
@@ -56,8 +56,8 @@ def resolve(
     table = TABLES[command]
     layers = layers_of(table, flags, fetches)
     user, notes = layers.user, layers.notes
-    if user.get("dataset", EMBEDDED) == EMBEDDED:  # whose rows are its own base's
-        user.setdefault("model", EMBEDDED)
+    if (dataset := user.get("dataset", EMBEDDED)) in BASES:  # whose rows are its own base's
+        user.setdefault("model", dataset)
     options = table.config(**user)
     if "model" not in user:
         options = with_model(options, machine or Machine.detect(), notes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from unslothrl.config.options import Config
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, shape_of
 
@@ -44,7 +44,7 @@ def check_format(config: Config) -> None:
     by_name = QUANTISED_NAME.search(config.model) is not None
     if by_name if settings is None else settings.get("quantization_config"):
         source = QUANTISED_NAME.sub("", config.model)
-        such_as = "" if source in (config.model, EMBEDDED) else f", such as {source}"
+        such_as = "" if source in (config.model, *BASES) else f", such as {source}"
         raise UserError(
             f"actor_tensor_parallel {gpus}: vLLM does not split a model that is quantised already, "
             f"as {config.model} is: set --model to its 16-bit source{such_as}, which every GPU "

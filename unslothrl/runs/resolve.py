@@ -26,10 +26,10 @@ from unslothrl.config import rules
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
 from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import with_objective, without_parts_of
-from unslothrl.config.toml_files import EMBEDDED_RECIPE, RECIPES, read_recipe, read_toml
+from unslothrl.config.toml_files import EMBEDDED_RECIPES, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.data import sources
-from unslothrl.embedded import EMBEDDED, EMBEDDED_TURNS
+from unslothrl.embedded import BASES, EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
 from unslothrl.planning import fit
@@ -247,12 +247,13 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
     """The user's layers over this machine's task, and over the recipe of the embedded base."""
     usual = fit.default_task(machine)
     if "dataset" in user:
-        usual = {"model": usual["model"]}
+        own = usual["model"] in BASES and user["dataset"] in BASES
+        usual = {"model": user["dataset"] if own else usual["model"]}
     layers = {**usual, **user}
-    if layers["model"] != EMBEDDED:
+    if layers["model"] not in BASES:
         return layers
-    tiny = read_recipe(EMBEDDED_RECIPE)
-    if "episodes" in user and user.get("dataset", EMBEDDED) != EMBEDDED:
+    tiny = read_recipe(EMBEDDED_RECIPES[layers["model"]])
+    if "episodes" in user and {**tiny, **user}["dataset"] != EMBEDDED:
         del tiny["max_steps"]  # the user counts in episodes
     return {**tiny, **user}
 

@@ -237,6 +237,7 @@ class Job(abc.ABC):
         if not earlier.has_finished():
             self.earlier = earlier
             return False
+        tell_folder(earlier.folder.path)
         earlier.show(self.view)
         if self.target is not None:
             Mirror(self.target, earlier.folder.path, self.view.note).close()
@@ -262,8 +263,7 @@ class Job(abc.ABC):
             changed_data = check_fingerprints(before, prints, self.options.dataset)
             folder, notes = self.earlier.folder, [*self.earlier.notes, *changed_data]
         self.folder, self.has_begun = folder, True
-        if path := os.environ.get(BEGUN):  # of Python's interface, which waits for it
-            write_whole(Path(path), str(folder.path).encode())
+        tell_folder(folder.path)
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
         options = redacted_values(plain(asdict(self.options)))
@@ -327,6 +327,8 @@ class Job(abc.ABC):
         }
         try:
             self.folder.write_summary(summary)
+            verdict, warnings = ending(self.folder, self.view.note)
+            self.folder.write_summary(summary | {"verdict": verdict.said or None})
             with noting_errors(self.view.note):
                 write_report(self.folder)
         except OSError:
@@ -336,7 +338,7 @@ class Job(abc.ABC):
             self.view.stage("copying to the mirror")
             self.mirror.close(*([] if status == "finished" else [INTERRUPTED_S]))
         if error is None:
-            self.view.finish(summary, *ending(self.folder, self.view.note))
+            self.view.finish(summary, verdict, warnings)
             return
         known = isinstance(error, UserError | RunError)  # the message is the command's last line
         may_pass = not isinstance(error, UserError | WillRepeat)
@@ -356,6 +358,12 @@ class Job(abc.ABC):
             "resume": calling.command(*words, "--resume", self.folder.path),
             "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
         }
+
+
+def tell_folder(folder: Path) -> None:
+    """For Python's interface, which waits for it."""
+    if path := os.environ.get(BEGUN):
+        write_whole(Path(path), str(folder).encode())
 
 
 def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:

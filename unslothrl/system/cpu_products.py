@@ -1,7 +1,8 @@
 """Products of bfloat16 matrices on a CPU that has no instructions for them.
 
 Without AVX-512 torch multiplies them fifteen times slower than float32. Computed in float32 and
-rounded, each is the same but for the order of its sums, and a step takes a third of the time.
+rounded, each is the same but for the order of its sums, and a step of the embedded base takes a
+third of the time. Of a few rows the conversion would cost more than it gains.
 """
 
 import functools
@@ -13,6 +14,7 @@ import torch
 
 OPERATORS = ("mm", "addmm", "bmm")
 WITH_INSTRUCTIONS = "AVX512"  # as torch calls it
+FEW = 16  # rows; by matrices of 2048 x 8192, 8 take twice as long, 32 less
 
 
 @functools.cache
@@ -33,11 +35,13 @@ def rounded(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]
     torch's with `out`, which stays as it is."""
 
     def kernel(*tensors: torch.Tensor, **scales: Any) -> torch.Tensor:
-        is_half = all(each.dtype == torch.bfloat16 for each in tensors)
-        given = [each.float() for each in tensors] if is_half else tensors
+        is_slow = tensors[-2].shape[-2] >= FEW and all(
+            each.dtype == torch.bfloat16 for each in tensors
+        )
+        given = [each.float() for each in tensors] if is_slow else tensors
         left, right = given[-2:]
         out = left.new_empty(*left.shape[:-1], right.shape[-1])
         found = product(*given, out=out, **scales)
-        return found.bfloat16() if is_half else found
+        return found.bfloat16() if is_slow else found
 
     return kernel

@@ -8,6 +8,7 @@ from typing import Any
 
 from unslothrl.system.variables import python_path
 
+PYTHON = "UNSLOTHRL_PYTHON"  # of the environment that has it, where that is not this process's
 SAID = "unslothrl: "  # begins the line of an error
 
 
@@ -15,7 +16,7 @@ def process(words: Sequence[str], variables: Mapping[str, str] = {}) -> dict[str
     """The arguments of `subprocess` for it, with these environment variables besides."""
     own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
     return {
-        "args": [sys.executable, "-m", "unslothrl", *words],
+        "args": [os.environ.get(PYTHON, sys.executable), "-m", "unslothrl", *words],
         "env": {**os.environ, **own, **variables},
         "encoding": "utf-8",
         "errors": "replace",

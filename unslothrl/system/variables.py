@@ -42,6 +42,8 @@ OF_VLLM = {  # set before vLLM is imported, by its engine and by Unsloth
 
 def folder_of(package: str) -> Path:
     """Where another process finds a package."""
+    if (IMPORT_FOLDER / "packages" / package).is_dir():  # of a checkout, maybe not installed
+        return IMPORT_FOLDER / "packages" / package
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)

@@ -9,7 +9,7 @@ from typing import Any
 from unslothrl import __version__
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import printable, redacted
 from unslothrl.tracking.metrics import EVALUATED, is_number, short
@@ -68,7 +68,7 @@ def card(title: str, use: Use | None, base: str, run: RunHistory, form: str = "a
     what, library = FORMS[form]
     if run.kind == RM:
         what = "A reward model: a LoRA adapter, and a head that gives an answer a score"
-    is_public = is_hub_id(base) or base == EMBEDDED
+    is_public = is_hub_id(base) or base in BASES
     trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
     sections = {
         "Stages": stages(use),
@@ -111,7 +111,7 @@ def stages(use: Use | None) -> str:
 
 def usage(base: str, run: RunHistory, use: Use | None) -> str:
     """How it is loaded with others' libraries, what the model was told, and how it was sampled."""
-    if base == EMBEDDED:
+    if base in BASES:
         text = LOAD.format(imports="", base=f'f"{{folder}}/{BASE_FOLDER}"')
     else:
         name = json.dumps(base if is_hub_id(base) else "the/folder/of/its/base")

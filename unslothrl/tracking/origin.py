@@ -17,7 +17,7 @@ from typing import Any
 
 from unslothrl import __version__
 from unslothrl.checkpoints import store
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
@@ -49,7 +49,7 @@ METHODS = {
 
 def described(command: str, dataset: str, run: str, learner: str = "") -> str:
     """A stage in a line, for who gets the adapter: without paths of this machine."""
-    data = dataset if dataset == EMBEDDED or not exists(dataset) else Path(dataset).name
+    data = dataset if dataset in BASES or not exists(dataset) else Path(dataset).name
     objective = f" ({learner})" if learner and not exists(learner) else ""
     return f"{METHODS[command].short}{objective} on {data}, run {run}"
 

@@ -18,10 +18,10 @@ from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
 from unslothrl.cluster.build import environment_of, rules_of
 from unslothrl.cluster.handles import counted
 from unslothrl.config.options import Config
-from unslothrl.config.toml_files import EMBEDDED_RECIPE
+from unslothrl.config.toml_files import EMBEDDED_RECIPES
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
-from unslothrl.embedded import EMBEDDED, KNOWS
+from unslothrl.embedded import BASES, KNOWS
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
@@ -155,9 +155,9 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         f"{counted(config.num_candidates, 'episode' if config.has_environment else 'completion')} "
         f"a prompt of at most {config.episode_tokens} tokens",
     ]
-    if config.model == EMBEDDED:
-        lines.append(f"options that are not set: recipe {EMBEDDED_RECIPE}")
-        lines += [KNOWS] * (config.dataset != EMBEDDED)
+    if config.model in BASES:
+        lines.append(f"options that are not set: recipe {EMBEDDED_RECIPES[config.model]}")
+        lines += [KNOWS[config.model]] * (config.dataset != config.model)
     lines += notes
     if config.max_staleness:
         lines.append(

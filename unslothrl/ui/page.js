@@ -3,6 +3,8 @@
 const find = (id) => document.getElementById(id);
 const token = new URLSearchParams(location.search).get("token");
 const FIELDS = ["model", "dataset", "reward", "max_steps", "run_name"];
+// What the bases that are in the package know.
+const EMBEDDED = { embedded: "What is 928 - 467?", "embedded-json": "hi, Sato here, 4 of us, fri 7pm?" };
 const ENDED = ["finished", "interrupted", "failed", "killed"];
 let choices = null;
 
@@ -186,7 +188,7 @@ function showRun(run) {
   find("chat").hidden = find("export").hidden = !run.adapter;
   find("chosen").hidden = !run.options;
   find("failed").hidden = !run.traceback;
-  set("single", run.model === "embedded" ? "The embedded base knows single questions only: each starts anew." : "");
+  set("single", run.model in EMBEDDED ? "This base knows single questions only: each starts anew." : "");
   if (run.name !== shown.name || run.model !== shown.model) startAgain(run);
   // The report of a run that goes on loads itself again.
   const report = run.key ? `/report?name=${encodeURIComponent(run.name)}&key=${run.key}` : "";
@@ -201,7 +203,7 @@ const showReport = (address) => find("frame").contentWindow.location.replace(add
 function startAgain(run) {
   turns = { base: [], adapter: [] };
   find("answers").replaceChildren();
-  find("question").value = run.model === "embedded" ? "What is 928 - 467?" : "";
+  find("question").value = EMBEDDED[run.model] ?? "";
   find("until").value = "";
   set("exported", (run.exports ?? []).join("\n"));
 }

@@ -18,9 +18,9 @@ from starlette.responses import FileResponse, HTMLResponse, Response, StreamingR
 from starlette.routing import Route
 
 import unslothrl
-from unslothrl.config.toml_files import EMBEDDED_RECIPE, command_of, entries, path_of
+from unslothrl.config.toml_files import EMBEDDED_RECIPES, command_of, entries, path_of
 from unslothrl.config.values import RUN
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES, EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.system.machine import Machine
@@ -177,7 +177,7 @@ def posted(function: Callable[..., Any]) -> Callable[..., Any]:
 def choices() -> dict[str, Any]:
     """Recipes, those that fit first, with their options; files of the current folder; all options
     by command, with their help; and what is best without a GPU: one process, the embedded task."""
-    machine, usual = Machine.detect(), {"model": {EMBEDDED}, "dataset": {EMBEDDED}}
+    machine, usual = Machine.detect(), {"model": {*BASES}, "dataset": {*BASES}}
     recipes = json.loads(asked("recipes", "--json"))
     for each in recipes:
         each["options"] = entries(path_of(each["name"]))
@@ -189,7 +189,7 @@ def choices() -> dict[str, Any]:
     return {
         "machine": f"{machine.cpus} CPU cores, {gpus or 'no GPU'}",
         "recipes": recipes,
-        "recipe": recipes[0]["name"] if gpus else EMBEDDED_RECIPE,
+        "recipe": recipes[0]["name"] if gpus else EMBEDDED_RECIPES[EMBEDDED],
         "one_process": {} if gpus else ONE_PROCESS,
         "model": sorted(usual["model"]),
         "dataset": files + sorted(usual["dataset"]),

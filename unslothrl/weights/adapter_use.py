@@ -15,7 +15,7 @@ from typing import Any
 from unslothrl import __version__
 from unslothrl.checkpoints import store
 from unslothrl.config.options import Config
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, exists, expanded, is_file, is_folder, read_object
 from unslothrl.text import shown
@@ -57,7 +57,7 @@ def of_run(config: Config, system_prompt: str, tokenizer: Any) -> Use:
 
 def of_base(model: str, system_prompt: str, tokenizer: Any) -> Use:
     """How adapters over a base are used where nothing has been drawn from them yet."""
-    is_folder = model != EMBEDDED and exists(model)
+    is_folder = model not in BASES and exists(model)
     template = tokenizer.chat_template  # some models have several, by name
     return Use(
         base=str(expanded(model).resolve()) if is_folder else model,
@@ -100,14 +100,14 @@ def check_policy(folder: Path) -> None:
 def beside(use: Use, base: Path, card: Callable[[int], str] | None = None) -> Beside:
     """What lies beside every adapter over the checkpoint `base`: PEFT alone can load it."""
     files = {path.name: path for path in tokenizer_files(base)}
-    if use.base == EMBEDDED:
+    if use.base in BASES:
         kept = [path for path in base.iterdir() if path.name in MODEL or path in files.values()]
         kept += base.glob("*.safetensors")
         files |= {f"{BASE_FOLDER}/{path.name}": path for path in kept}
     return Beside(
         contents={USE_FILE: to_json(use).encode()},
         files=files,
-        base=BASE_FOLDER if use.base == EMBEDDED else None,
+        base=BASE_FOLDER if use.base in BASES else None,
         card=card,
     )
 
@@ -130,7 +130,7 @@ def copy_adapter(source: Path, target: Path) -> None:
 
 def base_name(base: str, folder: Path) -> str:
     """What PEFT's settings call the base of an adapter that lies in `folder`."""
-    if base == EMBEDDED:
+    if base in BASES:
         return str(folder.absolute() / BASE_FOLDER)
     return str(expanded(base).resolve()) if exists(base) else base
 
@@ -138,4 +138,4 @@ def base_name(base: str, folder: Path) -> str:
 def is_hub_id(base: str) -> bool:
     """Whether a base is known to everybody by its name."""
     is_name = base.count("/") == 1 and not base.startswith((".", "/", "~"))
-    return is_name and base != EMBEDDED and not exists(base)
+    return is_name and base not in BASES and not exists(base)

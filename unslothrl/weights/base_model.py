@@ -20,7 +20,7 @@ import xxhash
 from filelock import FileLock
 
 from unslothrl.data import sources
-from unslothrl.embedded import BASE, EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.files import exists, leads_out, read_object, staged, write_whole
 from unslothrl.records import LORA_TARGETS
@@ -59,14 +59,14 @@ def prepare(model: str, stage: Stage = say) -> Path:
 
 def is_on_hub(model: str) -> bool:
     """Whether `find` would look for it on the hub, or in what was downloaded from there."""
-    return model != EMBEDDED and not exists(model)
+    return model not in BASES and not exists(model)
 
 
 def find(model: str, weights: bool = True) -> Path:
-    """-> the folder of `model`: the embedded base, a local folder, or a copy from the hub. Without
+    """-> the folder of `model`: an embedded base, a local folder, or a copy from the hub. Without
     `weights` only what the tokenizer takes is asked for."""
-    if model == EMBEDDED:
-        return BASE
+    if model in BASES:
+        return BASES[model]
     folder = Path(os.path.expanduser(model))
     if exists(model) and folder.is_dir():
         if not (folder / "config.json").is_file():

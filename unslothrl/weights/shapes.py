@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from unslothrl.embedded import BASE, EMBEDDED
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, is_folder
 from unslothrl.text import shown
@@ -190,7 +190,7 @@ def shape_or_reason(model: str) -> Shape | str:
 
 def config_of(model: str) -> dict | None:
     """What config.json of a folder, or of the hub's copy here, holds; None without. UserError."""
-    folder = BASE if model == EMBEDDED else expanded(model)
+    folder = BASES.get(model) or expanded(model)
     if is_folder(folder) and not is_file(folder / "config.json"):
         raise no_model(model)
     if not is_folder(folder):

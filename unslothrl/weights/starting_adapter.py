@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.embedded import EMBEDDED, adapter_folder
+from unslothrl.embedded import BASES, adapter_folder
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder
 from unslothrl.rewards.model import HEAD_FILE
@@ -91,9 +91,9 @@ def with_base(user: Mapping[str, Any], notes: list[str]) -> dict[str, Any]:
                 f"adapter {name} was trained on {shown(base)}, and the model is {user['model']}"
             )
         return {**user}
-    if base != EMBEDDED and not HUB_ID.fullmatch(base) and not (base and exists(base)):
+    if base not in BASES and not HUB_ID.fullmatch(base) and not (base and exists(base)):
         raise UserError(f"adapter {name}: no base {shown(base)} here: set --model")
-    if base != EMBEDDED:
+    if base not in BASES:
         notes.append(f"model -> {base}: the base of adapter {name}")
     return {**user, "model": base}
 
@@ -108,7 +108,7 @@ def base_of(adapter: str) -> str | None:
 
 def of_weights(base: str) -> str:
     """The same for all names of a base: a folder's path, a hub id without its quantiser."""
-    if base != EMBEDDED and exists(base):
+    if base not in BASES and exists(base):
         return str(expanded(base).resolve())
     return QUANTISED.sub("", base.rpartition("/")[2].lower())
 

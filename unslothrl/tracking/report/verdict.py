@@ -73,7 +73,7 @@ def verdict(run: RunHistory) -> Verdict:
         found = judge(run, f"{steps} step{'s' * (steps > 1)}")
         seconds = sum(run.values("timing/step_s") + run.values("timing/eval_s"))
         found = found._replace(said=f"{found.said}, {spoken(seconds)}")
-    if run.options.get("shuffle_rewards") and found.kind == FLAT:
+    if run.options.get("shuffle_rewards") and found.kind in (FLAT, COLLAPSED):
         found = found._replace(kind=CONTROL)
     if begin := BEGINNING.get(run.status):
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
@@ -130,7 +130,9 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     has_collapsed = any(sign.rule.test is signs.collapse for sign in signs.found(run))
     if is_down or has_frozen or has_collapsed:
         why = "" if is_down else f", and {'entropy is gone' if has_frozen else 'the reward fell'}"
-        return Verdict(COLLAPSED, f"Collapsed: {said}{why}", number, tone)
+        is_slight = after > 0.8 * before and not (has_frozen or has_collapsed)
+        fall = "Worse" if is_slight else "Collapsed"
+        return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
     return Verdict(FLAT, f"No clear change: {said}", number)
 
 

@@ -1,0 +1,334 @@
+"""The largest task that two hours on two cores learn: word problems, from an empty model to RL.
+
+    python bench/words.py                   # resumable: what has been made is not made again
+
+1. A Qwen2 of 2.8M parameters reads generated word problems with worked solutions, and GSM8K's
+   training questions and answers (`--gsm8k`, without which it reads the generated ones alone).
+2. `unslothrl sft` teaches it the chat form on 1,000 examples.
+3. `unslothrl grpo` with three seeds, and a control with shuffled rewards, on problems whose answers
+   alone it is told. A tenth of all problems, by a hash, is held out of all three parts.
+
+Writes bench/results/words-cpu.json: pass@1 on 300 held-out problems with its 95% interval, by step.
+"""
+
+import argparse
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from facts import facts
+
+ROOT = Path(__file__).parents[1]
+RESULT = ROOT / "bench" / "results" / "words-cpu.json"
+NAMES = (
+    "Mia", "Tom", "Ana", "Ben", "Lea", "Max", "Ida", "Leo", "Eva", "Sam", "Zoe", "Jan", "Amy",
+    "Kai", "Nora", "Finn", "Lily", "Omar", "Ruth", "Paul",
+)  # fmt: skip
+ITEMS = (
+    "apples", "books", "coins", "stamps", "cards", "shells", "pens", "eggs", "balls", "cakes",
+)  # fmt: skip
+MOST = 200  # no number is larger
+GSM8K_SHARE = 0.1  # of the documents that it reads
+LENGTH, BATCH = 160, 64  # tokens of a packed row; rows
+VOCABULARY = 1024
+EXAMPLES, PROBLEMS, HELD_OUT = 1_000, 4_000, 300
+RL_STEPS, EVAL_EVERY = 100, 20
+ONE_PROCESS = ["--cluster", "local", "--number_of_actors", "0", "--engine", "transformers"]
+RL = [
+    "--learner", "grpo", *ONE_PROCESS, "--batch_size", "16", "--num_candidates", "8", "--topk", "8",
+    "--temperature", "1", "--max_prompt_tokens", "200", "--max_new_tokens", "80", "--lr", "2e-4",
+    "--max_lora_rank", "32", "--lora_alpha", "64", "--learner_chunk_size", "8",
+    "--eval_every", str(EVAL_EVERY), "--eval_problems", str(HELD_OUT), "--eval_candidates", "2",
+    "--eval_temperature", "1", "--eval_top_p", "1",
+    "--save_every", str(EVAL_EVERY), "--max_steps", str(RL_STEPS),
+]  # fmt: skip
+
+
+class Problem(NamedTuple):
+    """A story with its worked steps and its answer."""
+
+    text: str
+    steps: str
+    answer: int
+
+    @property
+    def is_held_out(self) -> bool:
+        digest = hashlib.sha256(self.text.encode()).digest()
+        return int.from_bytes(digest[:4], "big") < 0.1 * 2**32
+
+    @property
+    def completion(self) -> str:
+        return f"<think>{self.steps}</think>\n<answer>{self.answer}</answer>"
+
+
+class Story:
+    """A person with some items, to whom things happen."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.draw = draw
+        self.who, self.other = draw.sample(NAMES, 2)
+        self.items = draw.choice(ITEMS)
+        self.count = draw.randint(2, 60)
+        first = f"{self.who} has {self.count} {self.items}."
+        self.sentences = [draw.choice((first, f"There are {self.count} {self.items} in a box."))]
+        self.steps: list[str] = []
+
+    def reckon(self, sign: str, by: int) -> None:
+        after = {"+": self.count + by, "-": self.count - by, "*": self.count * by}.get(sign)
+        after = self.count // by if after is None else after
+        self.steps.append(f"{self.count}{sign}{by}={after}")
+        self.count = after
+
+    def more(self) -> bool:
+        by = self.draw.randint(2, 50)
+        self.sentences.append(
+            self.draw.choice(
+                (
+                    f"{self.who} buys {by} more.",
+                    f"{self.other} brings {by} more.",
+                    f"Then {self.who} finds {by} {self.items}.",
+                )
+            )
+        )
+        self.reckon("+", by)
+        return True
+
+    def bags(self) -> bool:
+        bags, each = self.draw.randint(2, 9), self.draw.randint(2, 9)
+        pack = self.draw.choice(("bags", "boxes"))
+        self.sentences.append(f"{self.who} buys {bags} {pack} with {each} {self.items} each.")
+        self.steps.append(f"{bags}*{each}={bags * each}")
+        self.reckon("+", bags * each)
+        return True
+
+    def fewer(self) -> bool:
+        if self.count < 4:
+            return False
+        by = self.draw.randint(1, min(50, self.count - 1))
+        self.sentences.append(
+            self.draw.choice(
+                (
+                    f"{self.who} gives {by} to {self.other}.",
+                    f"{self.who} loses {by} of them.",
+                    f"{self.other} takes {by} {self.items} away.",
+                )
+            )
+        )
+        self.reckon("-", by)
+        return True
+
+    def half(self) -> bool:
+        if self.count % 2 or self.count < 4:
+            return False
+        self.sentences.append(f"{self.who} gives half of them to {self.other}.")
+        self.reckon("/", 2)
+        return True
+
+    def twice(self) -> bool:
+        times = self.draw.choice((2, 3))
+        if self.count * times > MOST:
+            return False
+        word = {2: "twice", 3: "three times"}[times]
+        self.sentences.append(f"After a week there are {word} as many.")
+        self.reckon("*", times)
+        return True
+
+    def end(self) -> str:
+        friends = [n for n in range(3, 10) if self.count % n == 0 and self.count > n]
+        price = self.draw.randint(2, 5)
+        kind = self.draw.random()
+        if friends and kind < 0.3:
+            n = self.draw.choice(friends)
+            self.reckon("/", n)
+            return f"{n} children share them equally. How many does each get?"
+        if kind < 0.45 and self.count * price <= MOST:
+            self.reckon("*", price)
+            return f"{self.who} sells them for ${price} each. How many dollars is that?"
+        return f"How many {self.items} are there now?"
+
+
+def problems(split: str, seed: str) -> Iterator[Problem]:
+    """Without end. "train" or "test"."""
+    draw = random.Random(f"{split} {seed}")
+    while True:
+        story = Story(draw)
+        happen = [story.more, story.bags, story.fewer, story.half, story.twice]
+        wanted = draw.randint(1, 3)
+        while len(story.sentences) < 1 + wanted:
+            draw.choice(happen)()
+        last = story.end()
+        if story.count > MOST or not story.steps:
+            continue
+        text = " ".join([*story.sentences, last])
+        problem = Problem(text, " ".join(story.steps), story.count)
+        if problem.is_held_out == (split == "test"):
+            yield problem
+
+
+def documents(seed: int, gsm8k: Path | None) -> Iterator[str]:
+    """What the model reads first: plain texts."""
+    draw = random.Random(f"documents {seed}")
+    some, read = problems("train", f"base {seed}"), []
+    if gsm8k is not None:
+        for path in sorted(gsm8k.glob("*train*.jsonl")):
+            read += [json.loads(line) for line in path.read_text().splitlines()]
+    while True:
+        if read and draw.random() < GSM8K_SHARE:
+            row = draw.choice(read)
+            yield f"{row['question']}\n{row['answer']}"
+        else:
+            problem = next(some)
+            yield f"{problem.text}\n{problem.steps}\n#### {problem.answer}"
+
+
+def make_base(folder: Path, minutes: float, gsm8k: Path | None, seed: int = 0) -> Path:
+    """Trains the model for so long, if its folder is not there."""
+    if folder.exists():
+        return folder
+    import torch
+
+    sys.path.insert(0, str(ROOT / "tools"))
+    from make_embedded_base import TAGS, TEMPLATE
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    special = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
+    )
+    core.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY - 64, special_tokens=special, show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    texts = documents(-1, gsm8k)
+    core.train_from_iterator([next(texts) for _ in range(8_000)], trainer)
+    core.add_special_tokens([AddedToken(token, special=True) for token in special])
+    core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token=special[0], eos_token=special[2],
+        additional_special_tokens=special[1:2], chat_template=TEMPLATE,
+        clean_up_tokenization_spaces=False, model_max_length=4096,
+    )  # fmt: skip
+    torch.manual_seed(seed)
+    model = Qwen2ForCausalLM(
+        Qwen2Config(
+            vocab_size=VOCABULARY, hidden_size=192, intermediate_size=512, num_hidden_layers=6,
+            num_attention_heads=6, num_key_value_heads=2, max_position_embeddings=4096,
+            tie_word_embeddings=False, pad_token_id=tokenizer.pad_token_id, bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+        )
+    )  # fmt: skip
+    print(f"{sum(p.numel() for p in model.parameters()):,} parameters", flush=True)
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98), weight_decay=0.01)
+    texts, ids, started, step = documents(seed, gsm8k), list[int](), time.time(), 0
+    while (share := (time.time() - started) / (60 * minutes)) < 1:
+        while len(ids) < LENGTH * BATCH:
+            ids += tokenizer(next(texts), add_special_tokens=False)["input_ids"]
+            ids.append(tokenizer.eos_token_id)
+        rows = torch.tensor(ids[: LENGTH * BATCH]).view(BATCH, LENGTH)
+        ids = ids[LENGTH * BATCH :]
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, (step + 1) / 100) * (1 - 0.98 * share)
+        loss = model(input_ids=rows, labels=rows, use_cache=False).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        step += 1
+        if step % 50 == 0:
+            took = time.time() - started
+            rate = step * LENGTH * BATCH / took
+            print(f"step {step} loss {loss.item():.3f} {took:.0f} s {rate:.0f} tok/s", flush=True)
+    model.bfloat16().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    (folder / "MADE.json").write_text(json.dumps({"steps": step, "minutes": minutes}))
+    return folder
+
+
+def write_data(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    some = problems("train", "examples")
+    rows = [next(some) for _ in range(EXAMPLES)]
+    write(folder / "examples.jsonl", [{"prompt": r.text, "completion": r.completion} for r in rows])
+    for name, split, count in (("problems", "train", PROBLEMS), ("held_out", "test", HELD_OUT)):
+        some = problems(split, name)
+        taken = [next(some) for _ in range(count)]
+        rows = [{"problem": each.text, "answer": str(each.answer)} for each in taken]
+        write(folder / f"{name}.jsonl", rows)
+
+
+def write(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def train(name: str, flags: list[str], folder: Path) -> Path:
+    """A run of the command line, if it has not finished; one that was ended is resumed."""
+    run = folder / "runs" / name
+    summary = run / "summary.json"
+    if not summary.exists() or json.loads(summary.read_text())["status"] != "finished":
+        own = ["--output_dir", str(folder / "runs"), "--run_name", name]
+        started = time.time()
+        command = [sys.executable, "-m", "unslothrl", *flags, *own]
+        subprocess.run([*command, "--resume", "auto"], cwd=ROOT, check=True)
+        (run / "wall.json").write_text(json.dumps(round(time.time() - started)))
+    return run
+
+
+def figures(run: Path) -> dict:
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    at = "eval/held_out/pass@1"
+    evals = [row for row in rows if at in row]
+    steps = [row for row in rows if "reward/mean" in row]
+    return {
+        "pass@1 by step": [(row["step"], row[at]) for row in evals],
+        "reward by step": [(row["step"], row["reward/mean"]) for row in steps],
+        "last evaluation": {k: v for k, v in evals[-1].items() if k.startswith("eval/")},
+        "first evaluation": {k: v for k, v in evals[0].items() if k.startswith("eval/")},
+        "wall_s": json.loads((run / "wall.json").read_text()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-words")
+    parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train.jsonl")
+    parser.add_argument("--minutes", type=float, default=30, help="for the base")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    given = parser.parse_args()
+    folder = given.output.absolute()
+    write_data(folder)
+    base = make_base(folder / "base", given.minutes, given.gsm8k)
+    examples = ["--dataset", str(folder / "examples.jsonl"), "--model", str(base)]
+    sft = ["sft", *examples, "--episodes", "1", "--lr", "1e-3", "--max_lora_rank", "32"]
+    taught = train("sft", [*sft, "--lora_alpha", "64", "--batch_size", "32"], folder)
+    data = ["--dataset", str(folder / "problems.jsonl")]
+    data += ["--eval_dataset", f"held_out={folder / 'held_out.jsonl'}"]
+    common = ["train", *RL, *data, "--model", str(base), "--adapter", str(taught)]
+    runs = {}
+    for seed in given.seeds:
+        runs[f"seed {seed}"] = train(f"seed-{seed}", [*common, "--seed", str(seed)], folder)
+    control = [*common, "--seed", "0", "--shuffle_rewards"]
+    runs["shuffled 0"] = train("shuffled-0", control, folder)
+    command = f"python bench/words.py --minutes {given.minutes:g}"
+    result = {
+        "command": command + " --gsm8k ../shared/data/gsm8k" * (given.gsm8k is not None),
+        **facts(), "base": json.loads((base / "MADE.json").read_text()),
+        "sft_s": json.loads((taught / "wall.json").read_text()),
+        "runs": {name: figures(run) for name, run in runs.items()},
+    }  # fmt: skip
+    RESULT.write_text(json.dumps(result, indent=2) + "\n")
+    for name, found in result["runs"].items():
+        first, last = (found["pass@1 by step"][place][1] for place in (0, -1))
+        print(f"{name}: pass@1 {first:.3f} -> {last:.3f}, {found['wall_s']} s")
+
+
+if __name__ == "__main__":
+    main()
