@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from unslothrl.data import sources
 from unslothrl.embedded import BASES, EMBEDDED_JSON, ROWS
 from unslothrl.rewards import builtin
@@ -34,6 +36,7 @@ def test_every_answer_is_right_by_its_reward_and_no_booking_is_in_both():
     assert answers[0].isdisjoint(answers[1])
 
 
+@pytest.mark.real
 def test_the_base_is_small_and_its_tokenizer_writes_any_text():
     folder = base_model.find(EMBEDDED_JSON)
     assert folder == BASES[EMBEDDED_JSON]
