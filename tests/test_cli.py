@@ -185,7 +185,7 @@ def test_data_writes_to_a_terminal_without_unicode(tmp_path, monkeypatch):
         ("unslothrl train --objective.clip_", ["--objective.clip_low", "--objective.clip_high",
                                                "--objective.clip_dual"]),
         ("unslothrl train --learner ", list(objectives.names())),
-        ("unslothrl data --model ", ["embedded"]),
+        ("unslothrl data --model ", ["embedded", "embedded-json"]),
     ],
 )  # fmt: skip
 def test_commands_options_and_values_are_completed(line, expected):
