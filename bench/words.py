@@ -4,7 +4,7 @@
 
 1. A Qwen2 of 2.8M parameters reads generated word problems with worked solutions, and GSM8K's
    training questions and answers (`--gsm8k`, without which it reads the generated ones alone).
-2. `unslothrl sft` teaches it the chat form on 1,000 examples.
+2. `unslothrl sft` teaches it to answer questions of a chat, on 1,000 examples.
 3. `unslothrl grpo` with three seeds, and a control with shuffled rewards, on problems whose answers
    alone it is told. A tenth of all problems, by a hash, is held out of all three parts.
 
@@ -33,21 +33,30 @@ NAMES = (
 ITEMS = (
     "apples", "books", "coins", "stamps", "cards", "shells", "pens", "eggs", "balls", "cakes",
 )  # fmt: skip
-MOST = 200  # no number is larger
+MOST = 100  # no number is larger
 GSM8K_SHARE = 0.1  # of the documents that it reads
 LENGTH, BATCH = 160, 64  # tokens of a packed row; rows
 VOCABULARY = 1024
 EXAMPLES, PROBLEMS, HELD_OUT = 1_000, 4_000, 300
-RL_STEPS, EVAL_EVERY = 60, 20
+RL_STEPS, EVAL_EVERY = 100, 20
 ONE_PROCESS = ["--cluster", "local", "--number_of_actors", "0", "--engine", "transformers"]
 RL = [
     "--learner", "grpo", *ONE_PROCESS, "--batch_size", "16", "--num_candidates", "8", "--topk", "8",
-    "--temperature", "1", "--max_prompt_tokens", "200", "--max_new_tokens", "80", "--lr", "2e-4",
+    "--temperature", "1", "--max_prompt_tokens", "200", "--max_new_tokens", "64", "--lr", "1e-4",
     "--max_lora_rank", "32", "--lora_alpha", "64", "--learner_chunk_size", "8",
-    "--eval_every", str(EVAL_EVERY), "--eval_problems", str(HELD_OUT), "--eval_candidates", "2",
+    "--eval_every", str(EVAL_EVERY), "--eval_problems", str(HELD_OUT), "--eval_candidates", "1",
     "--eval_temperature", "1", "--eval_top_p", "1",
     "--save_every", str(EVAL_EVERY), "--max_steps", str(RL_STEPS),
 ]  # fmt: skip
+
+
+REWARD_FILE = """import re
+
+
+def right(completion, answer):
+    found = re.findall(r"#### (\\d+)", completion)
+    return float(bool(found) and found[-1] == answer)
+"""
 
 
 class Problem(NamedTuple):
@@ -64,7 +73,7 @@ class Problem(NamedTuple):
 
     @property
     def completion(self) -> str:
-        return f"<think>{self.steps}</think>\n<answer>{self.answer}</answer>"
+        return f"{self.steps}\n#### {self.answer}"
 
 
 class Story:
@@ -74,7 +83,7 @@ class Story:
         self.draw = draw
         self.who, self.other = draw.sample(NAMES, 2)
         self.items = draw.choice(ITEMS)
-        self.count = draw.randint(2, 60)
+        self.count = draw.randint(2, 40)
         first = f"{self.who} has {self.count} {self.items}."
         self.sentences = [draw.choice((first, f"There are {self.count} {self.items} in a box."))]
         self.steps: list[str] = []
@@ -86,7 +95,7 @@ class Story:
         self.count = after
 
     def more(self) -> bool:
-        by = self.draw.randint(2, 50)
+        by = self.draw.randint(2, 40)
         self.sentences.append(
             self.draw.choice(
                 (
@@ -159,7 +168,7 @@ def problems(split: str, seed: str) -> Iterator[Problem]:
     while True:
         story = Story(draw)
         happen = [story.more, story.bags, story.fewer, story.half, story.twice]
-        wanted = draw.randint(1, 3)
+        wanted = draw.randint(1, 2)
         while len(story.sentences) < 1 + wanted:
             draw.choice(happen)()
         last = story.end()
@@ -255,6 +264,7 @@ def make_base(folder: Path, minutes: float, gsm8k: Path | None, seed: int = 0) -
 
 def write_data(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / "right.py").write_text(REWARD_FILE)
     some = problems("train", "examples")
     rows = [next(some) for _ in range(EXAMPLES)]
     write(folder / "examples.jsonl", [{"prompt": r.text, "completion": r.completion} for r in rows])
@@ -300,7 +310,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-words")
     parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train.jsonl")
-    parser.add_argument("--minutes", type=float, default=30, help="for the base")
+    parser.add_argument("--minutes", type=float, default=40, help="for the base")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     folder = given.output.absolute()
@@ -310,6 +320,7 @@ def main() -> None:
     sft = ["sft", *examples, "--episodes", "1", "--lr", "1e-3", "--max_lora_rank", "32"]
     taught = train("sft", [*sft, "--lora_alpha", "64", "--batch_size", "32"], folder)
     data = ["--dataset", str(folder / "problems.jsonl")]
+    data += ["--reward", f"{folder / 'right.py'}:right"]
     data += ["--eval_dataset", f"held_out={folder / 'held_out.jsonl'}"]
     common = ["train", *RL, *data, "--model", str(base), "--adapter", str(taught)]
     command = f"python bench/words.py --minutes {given.minutes:g}"
