@@ -1,4 +1,4 @@
-"""The largest task that two hours on two cores learn: word problems, from an empty model to RL.
+"""A task for two hours on two cores: word problems, from an empty model to RL.
 
     python bench/words.py                   # resumable: what has been made is not made again
 
@@ -8,7 +8,8 @@
 3. `unslothrl grpo` with three seeds, and a control with shuffled rewards, on problems whose answers
    alone it is told. A tenth of all problems, by a hash, is held out of all three parts.
 
-Writes bench/results/words-cpu.json: pass@1 on 300 held-out problems with its 95% interval, by step.
+Writes bench/results/words-cpu.json: pass@1 on 300 held-out problems by step. No run has
+learnt it yet: a base of 14 minutes solved 10% of larger problems than these, too little for RL.
 """
 
 import argparse
@@ -94,7 +95,7 @@ class Story:
         self.steps.append(f"{self.count}{sign}{by}={after}")
         self.count = after
 
-    def more(self) -> bool:
+    def more(self) -> None:
         by = self.draw.randint(2, 40)
         self.sentences.append(
             self.draw.choice(
@@ -106,19 +107,17 @@ class Story:
             )
         )
         self.reckon("+", by)
-        return True
 
-    def bags(self) -> bool:
+    def bags(self) -> None:
         bags, each = self.draw.randint(2, 9), self.draw.randint(2, 9)
         pack = self.draw.choice(("bags", "boxes"))
         self.sentences.append(f"{self.who} buys {bags} {pack} with {each} {self.items} each.")
         self.steps.append(f"{bags}*{each}={bags * each}")
         self.reckon("+", bags * each)
-        return True
 
-    def fewer(self) -> bool:
+    def fewer(self) -> None:
         if self.count < 4:
-            return False
+            return
         by = self.draw.randint(1, min(50, self.count - 1))
         self.sentences.append(
             self.draw.choice(
@@ -130,23 +129,20 @@ class Story:
             )
         )
         self.reckon("-", by)
-        return True
 
-    def half(self) -> bool:
+    def half(self) -> None:
         if self.count % 2 or self.count < 4:
-            return False
+            return
         self.sentences.append(f"{self.who} gives half of them to {self.other}.")
         self.reckon("/", 2)
-        return True
 
-    def twice(self) -> bool:
+    def twice(self) -> None:
         times = self.draw.choice((2, 3))
         if self.count * times > MOST:
-            return False
+            return
         word = {2: "twice", 3: "three times"}[times]
         self.sentences.append(f"After a week there are {word} as many.")
         self.reckon("*", times)
-        return True
 
     def end(self) -> str:
         friends = [n for n in range(3, 10) if self.count % n == 0 and self.count > n]
@@ -203,29 +199,24 @@ def make_base(folder: Path, minutes: float, gsm8k: Path | None, seed: int = 0) -
     import torch
 
     sys.path.insert(0, str(ROOT / "tools"))
-    from make_embedded_base import TAGS, TEMPLATE
+    from make_embedded_base import SPECIAL, TAGS, wrapped
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    special = ["<|pad|>", "<|im_start|>", "<|im_end|>"]
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
     core.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 64, special_tokens=special, show_progress=False,
+        vocab_size=VOCABULARY - 64, special_tokens=list(SPECIAL), show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )  # fmt: skip
     texts = documents(-1, gsm8k)
     core.train_from_iterator([next(texts) for _ in range(8_000)], trainer)
-    core.add_special_tokens([AddedToken(token, special=True) for token in special])
+    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token=special[0], eos_token=special[2],
-        additional_special_tokens=special[1:2], chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False, model_max_length=4096,
-    )  # fmt: skip
+    tokenizer = wrapped(core)
     torch.manual_seed(seed)
     model = Qwen2ForCausalLM(
         Qwen2Config(

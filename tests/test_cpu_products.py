@@ -14,14 +14,15 @@ from torch.nn.functional import linear
 
 warnings.simplefilter("error")
 torch.manual_seed(0)
-x, weight, bias = torch.randn(3, 5, 64), torch.randn(16, 64), torch.randn(16)
-left, right = torch.randn(4, 5, 6), torch.randn(4, 6, 7)
+x, weight, bias = torch.randn(4, 5, 64), torch.randn(16, 64), torch.randn(16)
+left, right = torch.randn(4, 20, 6), torch.randn(4, 6, 7)
 double = torch.randn(5, 5, dtype=torch.float64)
 before = linear(x, weight, bias), linear(x, weight), left @ right, double @ double
 
 from unslothrl.system import cpu_products
 
 torch.backends.cpu.get_cpu_capability = lambda: "AVX2"
+assert cpu_products.FEW == 16  # so what follows is beyond it
 assert cpu_products.multiply_in_float32() is cpu_products.multiply_in_float32() is not None
 after = linear(x, weight, bias), linear(x, weight), left @ right, double @ double
 assert all(map(torch.equal, before, after))
@@ -33,11 +34,11 @@ assert found.dtype == torch.bfloat16 and torch.equal(found, exact.bfloat16())
 pair = left.bfloat16(), right.bfloat16()
 assert torch.equal(pair[0] @ pair[1], (pair[0].float() @ pair[1].float()).bfloat16())
 found.sum().backward()
-ones = torch.ones(15, 16)
-assert torch.equal(half.grad.view(15, 64), (ones @ weight.float()).bfloat16())
-assert torch.equal(weight.grad, (ones.T @ half.view(15, 64).float()).bfloat16())
+ones = torch.ones(20, 16)
+assert torch.equal(half.grad.view(20, 64), (ones @ weight.float()).bfloat16())
+assert torch.equal(weight.grad, (ones.T @ half.view(20, 64).float()).bfloat16())
 
-for wrong in ((half.view(15, 64), x.view(15, 64)), (half.view(15, 64), weight)):
+for wrong in ((half.view(20, 64), x.view(20, 64)), (half.view(20, 64), weight)):
     try:
         torch.mm(*wrong)
     except RuntimeError:
@@ -48,6 +49,25 @@ torch.backends.cpu.get_cpu_capability = lambda: "AVX512"
 cpu_products.multiply_in_float32.cache_clear()
 assert cpu_products.multiply_in_float32() is None
 """
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("rows", "dtype"), [(15, "bfloat16"), (16, "float32")])
+def test_a_few_rows_are_left_to_torch(rows, dtype):
+    import torch
+
+    from unslothrl.system import cpu_products
+
+    given = []
+
+    def product(*tensors, out):
+        given.extend(each.dtype for each in (*tensors, out))
+        return torch.ops.aten.mm.out(*tensors, out=out)
+
+    left, right = torch.ones(rows, 3).bfloat16(), torch.ones(3, 2).bfloat16()
+    found = cpu_products.rounded(product)(left, right)
+    assert {*given} == {getattr(torch, dtype)}
+    assert found.dtype == torch.bfloat16 and found.tolist() == [[3.0, 3.0]] * rows
 
 
 @pytest.mark.real

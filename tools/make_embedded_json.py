@@ -22,11 +22,11 @@ import torch
 from make_embedded_base import (
     BATCH,
     SPECIAL,
-    TEMPLATE,
     batch_of,
     cosine,
     make_model,
     train,
+    wrapped,
     write_base,
 )
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -144,15 +144,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     some = [next(bookings("train", f"tokenizer {i}")) for i in range(4_000)]
     tokenizer.train_from_iterator([f"{each.sentence}\n{each.answer}" for each in some], trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="<|pad|>",
-        eos_token="<|im_end|>",
-        additional_special_tokens=["<|im_start|>"],
-        chat_template=TEMPLATE,
-        clean_up_tokenization_spaces=False,
-        model_max_length=4096,
-    )
+    return wrapped(tokenizer)
 
 
 def training_batch(
