@@ -83,6 +83,7 @@ def test_the_stop_button_ends_a_run_that_is_followed(functions, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         for row in run:
             seen.append(row)
+    monkeypatch.setattr(time, "sleep", sleep)
     assert run.status == "interrupted" and run.adapter is not None
     last = run.rows[-1]["step"]
     done = unslothrl.train(resume=run.folder, max_steps=last + 1)
