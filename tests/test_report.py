@@ -289,7 +289,11 @@ def test_a_short_run_without_evaluation_says_what_the_reward_did():
     assert "from 0.750 to 0.750 in 1 step" in verdict.verdict(RunHistory(rows[:1])).said
 
 
-def judged(before: int, after: int, curves: dict, status="finished", **options) -> verdict.Verdict:
+def judged(*numbers, **options) -> verdict.Verdict:
+    return verdict.verdict(evaluated(*numbers, **options))
+
+
+def evaluated(before: int, after: int, curves: dict, status="finished", **options) -> RunHistory:
     """A run of 30 steps, of whose 100 held-out problems so many are solved before and after."""
     steps = {"reward/mean": 0.5, "timing/step_s": 10.0} | curves
     rows = [
@@ -297,12 +301,12 @@ def judged(before: int, after: int, curves: dict, status="finished", **options) 
         for i in range(30)
     ]
     rows[0]["eval/s/pass@1"], rows[-1]["eval/s/pass@1"] = before / 100, after / 100
-    run = RunHistory(rows, options, {"status": status})
+    run = RunHistory(rows, options, {"status": status}, name=options.pop("name", ""))
     run.__dict__["evaluations"] = {
         step: {"s": {str(i): [float(i < solved)] for i in range(100)}}
         for step, solved in ((0, before), (29, after))
     }
-    return verdict.verdict(run)
+    return run
 
 
 RISING = [0.2 + 0.02 * i + 0.01 * (i % 3) for i in range(30)]
@@ -344,6 +348,36 @@ def test_the_first_line_says_whether_it_worked(said):
     kind, tone, found = JUDGED[said]
     assert (found.kind, found.tone, found.said) == (kind, tone, said)
     assert bool(found.advice) == (kind != verdict.BETTER)  # the adapter is not recommended
+
+
+BETWEEN = {
+    "Learnt from the rewards, as the control, which had them shuffled, did not: pass@1 of s: run "
+    "0.970 (step 29) and other 0.550 (step 29): +0.420": ("up", "+42 points", 97, 55, True),
+    "No clear difference from the control: pass@1 of s: run 0.560 (step 29) and other 0.550 (step "
+    "29): +0.010": ("warn", "", 56, 55, True),
+    "The control is better: pass@1 of s: run 0.420 (step 29) and other 0.550 (step 29): -0.130": (
+        "same", "+13 points", 42, 55, True),
+    "run is better: pass@1 of s: run 0.970 (step 29) and other 0.550 (step 29): +0.420": (
+        "up", "+42 points", 97, 55, False),
+    "other is better: pass@1 of s: run 0.420 (step 29) and other 0.550 (step 29): -0.130": (
+        "same", "+13 points", 42, 55, False),
+    "No clear difference: pass@1 of s: run 0.560 (step 29) and other 0.550 (step 29): +0.010": (
+        "warn", "", 56, 55, False),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("said", BETWEEN)
+def test_the_first_line_of_a_comparison_says_which_run_is_better(said):
+    tone, number, solved, by_other, is_control = BETWEEN[said]
+    run = evaluated(52, solved, {}, name="run")
+    other = evaluated(52, by_other, {}, name="other", shuffle_rewards=is_control)
+    found = verdict.of_two([run, other])
+    assert (found.said.partition(" (+")[0].partition(" (-")[0], found.tone) == (said, tone)
+    assert found.number == number
+    if is_control:  # is second, whichever is named first
+        assert verdict.of_two([other, run]) == found
+    other.__dict__["evaluations"] = {29: {"s": {"another problem": [1.0]}}}
+    assert verdict.of_two([run, other]) is None
 
 
 def test_a_reward_that_is_only_measured_is_not_said_to_be_never_earned():

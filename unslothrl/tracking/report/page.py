@@ -26,7 +26,7 @@ from unslothrl.tracking.report.charts import all_figures, chart_of
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.problems import evaluations, flipped, is_clear
 from unslothrl.tracking.report.rollout_data import ENCODER, browser_data, visible
-from unslothrl.tracking.report.verdict import table_of, verdict
+from unslothrl.tracking.report.verdict import of_two, table_of, verdict
 from unslothrl.tracking.rows import json_text
 from unslothrl.tracking.run_folder import REPORT, RunFolder
 
@@ -51,6 +51,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     begun = [run for run in runs if any(row["step"] for row in run.rows)]
     found = [(run.name, sign) for run in begun for sign in signs.found(run)]
     figures = all_figures(runs, {s.rule.metric: s.rule.limit for _, s in found if s.rule.limit})
+    between = [("", of)] if len(runs) == 2 and (of := of_two(runs)) else []
     environment = Environment(
         autoescape=True, finalize=text, undefined=StrictUndefined, trim_blocks=True
     )
@@ -64,7 +65,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         runs=runs,
         run=only,
         kinds={run.kind for run in runs},
-        verdicts=[(run.name, verdict(run)) for run in runs],
+        verdicts=[*between, *((f"{run.name}: " * (only is None), verdict(run)) for run in runs)],
         chart_of=chart_of,
         signs=found,
         is_fine=only is not None and bool(only.values("timing/step_s")),

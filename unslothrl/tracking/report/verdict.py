@@ -146,6 +146,32 @@ def of_loss(run: RunHistory, steps: str) -> Verdict:
     return Verdict(kind, f"{said} in {steps}", f"{last - first:+.3g}")
 
 
+def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
+    """Which of two runs is better, by their last evaluations, a control second. None where these
+    cannot be compared: other problems, or none."""
+    one, other = sorted(runs, key=lambda run: bool(run.options.get("shuffle_rewards")))
+    name = next((each for each in one.sets if each in other.sets), "")
+    ends = [(run, at[-1]) for run in (one, other) if (at := run.points(f"eval/{name}/pass@1"))]
+    if len(ends) < 2:
+        return None
+    changed = difference(ends[1], ends[0], name, "pass@1")
+    if not isinstance(changed, Difference):
+        return None
+    said = " and ".join(f"{run.name} {short(score)} (step {at})" for run, (at, score) in ends)
+    said = f"pass@1 of {name}: {said}: {changed}"
+    is_controlled = bool(other.options.get("shuffle_rewards"))
+    if not is_clear(changed):
+        begin = "No clear difference" + " from the control" * is_controlled
+        return Verdict(FLAT if is_controlled else UNKNOWN, f"{begin}: {said}", tone="warn")
+    begin = f"{(one if changed.mean > 0 else other).name} is better"
+    if is_controlled:
+        begin = "The control is better"
+        if changed.mean > 0:
+            begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
+    number = f"{abs(100 * changed.mean):+.0f} points"
+    return Verdict(UNKNOWN, f"{begin}: {said}", number, "up" if changed.mean > 0 else "same")
+
+
 def rise(values: Sequence[float]) -> bool:
     """Whether a curve's last third is above its first by more than noise (Welch's t) and 1/20."""
     third = len(values) // 3
