@@ -38,6 +38,7 @@ ITEMS = (
     "apples", "books", "coins", "stamps", "cards", "shells", "pens", "eggs", "balls", "cakes",
 )  # fmt: skip
 MOST = 100  # no number is larger
+READ, ASKED = (1, 3), (2, 3)  # happenings of a story: in what is read, and in what RL trains on
 GSM8K_SHARE = 0.02  # of the documents that it reads; of what it learns about a fifth
 LENGTH, BATCH = 160, 64  # tokens of a packed row; rows
 VOCABULARY = 1024
@@ -45,8 +46,8 @@ EXAMPLES, PROBLEMS, HELD_OUT = 1_000, 4_000, 300
 RL_STEPS, EVAL_EVERY = 100, 20
 ONE_PROCESS = ["--cluster", "local", "--number_of_actors", "0", "--engine", "transformers"]
 RL = [
-    "--learner", "grpo", *ONE_PROCESS, "--batch_size", "16", "--num_candidates", "8", "--topk", "8",
-    "--temperature", "1", "--max_prompt_tokens", "200", "--max_new_tokens", "64", "--lr", "1e-4",
+    "--learner", "grpo", *ONE_PROCESS, "--batch_size", "32", "--num_candidates", "8", "--topk", "8",
+    "--temperature", "1", "--max_prompt_tokens", "200", "--max_new_tokens", "64", "--lr", "1e-3",
     "--max_lora_rank", "32", "--lora_alpha", "64", "--learner_chunk_size", "8",
     "--eval_every", str(EVAL_EVERY), "--eval_problems", str(HELD_OUT), "--eval_candidates", "1",
     "--eval_temperature", "1", "--eval_top_p", "1",
@@ -161,13 +162,13 @@ class Story:
         return f"How many {self.items} are there now?"
 
 
-def problems(split: str, seed: str) -> Iterator[Problem]:
-    """Without end. "train" or "test"."""
+def problems(split: str, seed: str, happenings: tuple[int, int]) -> Iterator[Problem]:
+    """Without end, of "train" or "test", with at least and at most so many happenings."""
     draw = random.Random(f"{split} {seed}")
     while True:
         story = Story(draw)
         happen = [story.more, story.bags, story.fewer, story.half, story.twice]
-        wanted = draw.randint(1, 2)
+        wanted = draw.randint(*happenings)
         while len(story.sentences) < 1 + wanted:
             draw.choice(happen)()
         last = story.end()
@@ -184,7 +185,7 @@ def documents(seed: object, gsm8k: Path | None) -> Iterator[tuple[str, str]]:
     are drawn, so that nothing foretells them. GSM8K is learnt as a whole.
     """
     draw = random.Random(f"documents {seed}")
-    some, read = problems("train", f"base {seed}"), []
+    some, read = problems("train", f"base {seed}", READ), []
     if gsm8k is not None:
         for path in sorted(gsm8k.glob("*train*.jsonl")):
             read += [json.loads(line) for line in path.read_text().splitlines()]
@@ -287,7 +288,7 @@ def token_rows(
 
 def solved(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", count: int) -> float:
     """The share of so many held-out problems that a base solves, as it has read them."""
-    some = problems("test", "held_out")
+    some = problems("test", "held_out", ASKED)
     asked = [next(some) for _ in range(count)]
     ids = tokenizer([f"{each.text}\n" for each in asked], padding=True, padding_side="left",
                     add_special_tokens=False, return_tensors="pt")  # fmt: skip
@@ -305,11 +306,11 @@ def solved(model: "PreTrainedModel", tokenizer: "PreTrainedTokenizerBase", count
 def write_data(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "right.py").write_text(REWARD_FILE)
-    some = problems("train", "examples")
+    some = problems("train", "examples", READ)
     rows = [next(some) for _ in range(EXAMPLES)]
     write(folder / "examples.jsonl", [{"prompt": r.text, "completion": r.completion} for r in rows])
     for name, split, count in (("problems", "train", PROBLEMS), ("held_out", "test", HELD_OUT)):
-        some = problems(split, name)
+        some = problems(split, name, ASKED)
         taken = [next(some) for _ in range(count)]
         rows = [{"problem": each.text, "answer": str(each.answer)} for each in taken]
         write(folder / f"{name}.jsonl", rows)
@@ -350,7 +351,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-words")
     parser.add_argument("--gsm8k", type=Path, help="folder with GSM8K's train.jsonl")
-    parser.add_argument("--minutes", type=float, default=40, help="for the base")
+    parser.add_argument("--minutes", type=float, default=15, help="for the base")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parser.parse_args()
     folder = given.output.absolute()
