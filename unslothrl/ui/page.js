@@ -84,23 +84,11 @@ function addOption() {
   name.focus();
 }
 
-const gb = (mb) => `${(mb / 1024).toFixed(1)} GB`;
-const span = (seconds, steps) => seconds.map((each) => ((each * (steps || 1)) / 3600).toFixed(1)).join(" to ");
-
-function planned(found) {
-  if (!("fits" in found)) return ["Choose a recipe or a base."];
-  const lines = found.cards.map((each) =>
-    `${each.name}: needs at least ${gb(each.usable_mb - each.spare_mb)} of ${gb(each.usable_mb)}`);
-  lines.push(...found.stores.map((each) =>
-    `${each.name}: ${gb(each.needed_mb)}${each.has_mb === null ? "" : ` of ${gb(each.has_mb)}`}`));
-  if (found.download_mb) lines.push(`download: ${gb(found.download_mb)}, if it is not there yet`);
-  const { steps, step_seconds: seconds } = found;
-  if (seconds) lines.push(`time: ${span(seconds, steps)} h${steps ? `, ${steps} steps` : " a step"}`);
-  lines.push(...found.changed_to_fit);
-  const lower = Object.entries(found.would_fit_with ?? {}).map((each) => each.join(" "));
-  if (lower.length) lines.push(`would fit with ${lower.join(", ")}`);
-  const fits = element("b", { className: found.fits ? "yes" : "no" }, found.fits ? "It fits" : "It does not fit");
-  return [fits, ` (${found.note})`, ...lines.map((line) => element("div", {}, line))];
+// What the command prints; without a model it lists those that fit.
+function planned({ said }) {
+  const [verdict, className] = said.includes("DOES NOT FIT") ? ["It does not fit", "no"]
+    : said.startsWith("fits") ? ["It fits", "yes"] : ["Choose a recipe or a base", ""];
+  return [element("b", { className }, verdict), element("pre", { tabIndex: 0 }, said)];
 }
 
 let latest = 0;

@@ -140,10 +140,10 @@ class Site:
             unslothrl.Run(run).stop()
         return {"name": name}
 
-    def plan(self, options: dict[str, list[str]]) -> dict[str, Any]:
+    def plan(self, options: dict[str, list[str]]) -> dict[str, str]:
         command = command_for(options)
         words = ["plan", *([] if command == RUN.command else [command])]
-        return json.loads(asked(*words, *flags(command, options), "--json"))
+        return {"said": asked(*words, *flags(command, options))}
 
     def export(self, name: str, to: str) -> dict[str, str]:
         """Into the run's folder. -> what the command has printed"""
