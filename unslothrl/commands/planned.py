@@ -1,6 +1,5 @@
 """The plan of a run, and of a stage before it: what `plan` prints and `recipes` judges by."""
 
-import shlex
 from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
@@ -38,22 +37,18 @@ def plan_of(command: str, given: Mapping[str, Any], machine: Machine) -> Report:
     return of_stage(command, given, machine) if command in TABLES else of_run(given, machine)
 
 
-def shape_of(model: str) -> Shape:
-    """UserError where it is not known."""
-    found = shapes.shape_or_reason(model)
-    if isinstance(found, str):
-        raise UserError(f"model {model}: {found}")
-    return found
-
-
-def note(shape: Shape) -> str:
-    return NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}"
-
-
-def download_mb(model: str, shape: Shape) -> int:
-    """Of a model that is on the hub: a checkpoint in 4 bits, or one that is quantised here."""
+def of_model(model: str) -> tuple[Shape, Report]:
+    """-> (its sizes, what a plan says of it). UserError where they are not known."""
+    shape = shapes.shape_or_reason(model)
+    if isinstance(shape, str):
+        raise UserError(f"model {model}: {shape}")
+    # a checkpoint in 4 bits, or one that is quantised here
     size = shape.weight_bytes() if "4bit" in model else shape.parameters() * shapes.HALF
-    return round(size / MB) if base_model.is_on_hub(model) else 0
+    return shape, {
+        "model": model,
+        "download_mb": round(size / MB) if base_model.is_on_hub(model) else 0,
+        "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
+    }
 
 
 # Reinforcement learning
@@ -64,7 +59,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         given = {**given, "learner": RECOMMENDED}
     resolved = resolve(given, machine)
     config = resolved.config
-    shape = shape_of(config.model)
+    shape, facts = of_model(config.model)
     needs = forecast_of(config, shape, machine)
     fits = all(card.fits for card in needs.placement.cards)
     tried = (config, resolved.given, shape, machine)
@@ -80,16 +75,14 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         f"{config.sequences_at_once} sequences generated at once{under}, {config.engine}, "
         f"{config.backend}",
         "step": step,
-        "model": config.model,
+        **facts,
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         **seconds,
         "steps": forecast.steps_of(config),
         "would_fit_with": None if fits else remedy(*tried),
         "settings": {} if "recipe" in given else settings_of(*tried),
-        "download_mb": download_mb(config.model, shape),
         "exchange": forecast.exchange(config, shape),
-        "note": note(shape),
     }
 
 
@@ -139,15 +132,16 @@ def setting(
     """The options `names` as `best` has them, and what to paste into a shell for them."""
     options = {name: getattr(best, name) for name in sorted(names - OF_THE_PLAN)}
     chosen = {name: value for name, value in options.items() if value is not None}
-    words = [calling.program(), command]
+    words: list[str] = []
     for option, value in {**first, **chosen, **last}.items():
         flag = RUN.spellings(option)[0] if option in RUN else option
         if isinstance(value, bool):
             words.append(f"--{flag if value else off(flag)}")
         else:
-            values = value if isinstance(value, tuple) else (value,)
-            words += [f"--{flag} {shlex.quote(str(each))}" for each in values]
-    return {**chosen, "needed_mb": round(needed_mb), "command": " ".join(words)}
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [f"--{flag}", str(each)]
+    pasted = calling.command(command, *words)
+    return {**chosen, "needed_mb": round(needed_mb), "command": pasted}
 
 
 # SFT, DPO and reward models
@@ -155,7 +149,7 @@ def setting(
 
 def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     stage = resolve_stage(name, given, machine=machine)
-    shape = shape_of(stage.options.model)
+    shape, facts = of_model(stage.options.model)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
     rows = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
@@ -163,15 +157,13 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
         "title": f"{name} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
         f"{options.max_lora_rank}, micro-batch {options.micro_batch}",
         "step": f"{options.batch_size} {rows.partition(',')[0]}",
-        "model": options.model,
+        **facts,
         **stages.forecast_of(options, shape, machine).to_json(),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "steps": options.max_steps,
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": {} if "recipe" in given else stage_settings(stage, options, shape, gpu),
-        "download_mb": download_mb(options.model, shape),
-        "note": note(shape),
     }
 
 
