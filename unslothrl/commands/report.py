@@ -9,13 +9,12 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import aligned, for_terminal, one_line, plain
 from unslothrl.tracking import proof
-from unslothrl.tracking.report.history import DAMAGED, RunHistory, read_all
+from unslothrl.tracking.report.history import DAMAGED, WRONG, RunHistory, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.report.verdict import cells, table_of
 from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
-WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def report(names: Sequence[str], output: str | None = None) -> None:

@@ -8,14 +8,13 @@ import unslothrl
 from unslothrl.errors import UserError
 from unslothrl.files import is_file, leads_out, read_text
 from unslothrl.text import one_line
-from unslothrl.tracking.report.history import DAMAGED, RunHistory
+from unslothrl.tracking.report.history import DAMAGED, WRONG, RunHistory
 from unslothrl.tracking.report.verdict import cells, verdict
 from unslothrl.tracking.run_folder import CONFIG, ERROR, REPORT, RunFolder, runs_in
 
 EXPORTS = "exports"  # in a run's folder
 CODE = ("reward", "learner", "environment", "tools")  # options that may name the user's code
 SHOWN = 20_000  # letters of a file
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def found(folder: Path) -> dict[str, Path]:
@@ -53,7 +52,7 @@ def inside(run: Path, path: Path) -> Path:
 def status(run: Path) -> str:
     try:
         return str(unslothrl.Run(run).status)
-    except WRONG:
+    except (OSError, *WRONG):
         return DAMAGED
 
 
@@ -78,7 +77,7 @@ def described(run: Path) -> dict[str, Any]:
             shown["traceback"] = own_text(run, ERROR)
             last = shown["traceback"].strip().rpartition("\n")[2]
             shown["error"] = str(history.summary.get("error") or last)
-    except WRONG as error:
+    except (OSError, *WRONG) as error:
         shown["error"] = f"a file of the run is damaged: {one_line(error)}"
     return shown
 

@@ -1,5 +1,6 @@
 """A run as its report sees it, of whatever kind: what its folder says of how it went."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,8 +17,8 @@ from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, RunFolder, is_held
 
 LEAST = 3  # steps at either end of a curve
-TOKENS_PER_S = "train/tokens_per_s"  # of SFT, DPO and reward models, computed here
 DAMAGED = "damaged"
+WRONG = (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError)  # then
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,11 @@ class RunHistory:
 
 def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the tokens that a step of SFT, DPO or a reward model has read of the run's, a second."""
-    found, before = [], 0.0
-    for row in rows:
-        read, seconds = row.get("train/tokens"), row.get("timing/step_s")
-        if is_number(read):
-            if is_number(seconds) and seconds > 0 and read > before:
-                row = row | {TOKENS_PER_S: (read - before) / seconds}
-            before = read
-        found.append(row)
-    return found
+    trained = [row for row in rows if is_number(row.get("train/tokens"))]
+    for before, row in itertools.pairwise([{"train/tokens": 0}, *trained]):
+        if is_number(seconds := row.get("timing/step_s")) and seconds > 0:
+            row["train/tokens_per_s"] = (row["train/tokens"] - before["train/tokens"]) / seconds
+    return rows
 
 
 def read_all(folders: Sequence[Path]) -> list[RunHistory]:
