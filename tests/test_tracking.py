@@ -185,7 +185,7 @@ def test_metrics_are_json_lines_of_which_an_incomplete_last_one_is_cut_by_a_resu
     with path.open("a") as file:
         file.write('{"step": 2, "rew')
     assert folder.read_metrics() == [first]
-    folder.truncate_after(1)
+    folder.truncate_after(1, 1)
     folder.log({"step": 2})
     assert folder.read_metrics() == [first, {"step": 2}]
 
@@ -197,7 +197,7 @@ def test_resume_deletes_what_came_after_the_step(folder):
         folder.write_rows("evals", step, [])
         folder.checkpoints.write(RunState(step=step), b"")
     folder.write_summary({"status": "interrupted", "steps": 11})
-    folder.truncate_after(10)
+    folder.truncate_after(10, 10)
     assert [row["step"] for row in folder.read_metrics()] == [9, 10]
     assert folder.steps_of("rollouts") == [9, 10] == folder.steps_of("evals")
     assert folder.checkpoints.steps() == [10]

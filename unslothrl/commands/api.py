@@ -136,10 +136,9 @@ class Run:
 
     def rollouts(self, step: int | None = None) -> list[Row]:
         """Every completion of a step, by default the last: prompt, completion, answer, rewards."""
-        folder = self.folder / ROLLOUTS
-        files = sorted(folder.glob("step_*.jsonl"))
-        path = files[-1] if step is None else folder / f"step_{step:06d}.jsonl"
-        return list(read_jsonl(path))
+        folder = RunFolder(self.folder)
+        last = folder.steps_of(ROLLOUTS)[-1] if step is None else step
+        return read_jsonl(folder.step_file(ROLLOUTS, last))
 
     @property
     def report(self) -> Path:

@@ -67,6 +67,8 @@ def export(
                 lines = write_gguf(source, folder, target, gguf_type)
             else:
                 lines = (write_adapter if to == ADAPTER else write_merged)(source, folder, target)
+                if source.use is not None and source.use.chat_template is not None:
+                    (folder / TEMPLATE_FILE).write_text(source.use.chat_template, "utf-8")
             text = card.card(source.title, source.use, source.name, card.history(source.run), to)
             (folder / CARD_FILE).write_text(text, encoding="utf-8")
         if output is not None:
@@ -108,7 +110,6 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     for name in names:
         if (adapter / name).exists():
             shutil.copyfile(adapter / name, folder / name)
-    write_template(source, folder)
     base = adapter_use.base_name(source.name, shown)
     config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
@@ -127,7 +128,6 @@ def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     model.save_pretrained(folder)
     for path in tokenizer_files(source.base):
         shutil.copyfile(path, folder / path.name)
-    write_template(source, folder)
     return [line, *serving.merged_lines(shown, source.folder)]
 
 
@@ -228,8 +228,3 @@ def prompts_of(source: Source) -> list[tuple[int, ...]]:
     if tokenizer.chat_template:
         texts = [rendering.render(tokenizer, text, system) for text in texts]
     return [tuple(ids) for ids in rendering.tokenise(tokenizer, texts)]
-
-
-def write_template(source: Source, folder: Path) -> None:
-    if source.use is not None and source.use.chat_template is not None:
-        (folder / TEMPLATE_FILE).write_text(source.use.chat_template, encoding="utf-8")

@@ -123,9 +123,9 @@ def row_of(group: Group, index: int, **more: Any) -> dict[str, Any]:
     return row
 
 
-def chosen_groups(sizes: Sequence[int], most: int) -> list[int]:
-    """Those that are shown, ascending, at most `most` completions: the same for equal sizes."""
-    if sum(sizes) <= most:
+def chosen_groups(sizes: Sequence[int]) -> list[int]:
+    """Those that are shown, ascending, of at most `MOST_COMPLETIONS`: the same for equal sizes."""
+    if sum(sizes) <= MOST_COMPLETIONS:
         return list(range(len(sizes)))
-    fitting = max(1, most // max(sizes))
+    fitting = max(1, MOST_COMPLETIONS // max(sizes))
     return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})

@@ -196,10 +196,9 @@ class RunFolder:
         """Other processes may train into it."""
         self.lock.release()
 
-    def truncate_after(self, step: int, logged: int | None = None) -> None:
+    def truncate_after(self, step: int, logged: int) -> None:
         """Deletes the record of later steps, so that a resumed run does not record them twice; of
-        metrics and evaluations what is later than `logged`, if that is given."""
-        logged = step if logged is None else logged
+        metrics and evaluations what is later than `logged`."""
         (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
             rows = self.read_metrics(lambda damaged: None)

@@ -168,7 +168,7 @@ class Trace:
     """
 
     def __init__(self, groups: Sequence[Group], samples: Sequence[Sample]):
-        shown = chosen_groups([len(group.completions) for group in groups], MOST_COMPLETIONS)
+        shown = chosen_groups([len(group.completions) for group in groups])
         begins = np.cumsum([0, *(len(group.completions) for group in groups)]).tolist()
         self.completions: dict[int, Completion] = {
             begins[g] + i: completion

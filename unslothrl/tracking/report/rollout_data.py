@@ -77,7 +77,7 @@ def shown(path: Path, name: str, traced: Path | None, most: int) -> dict[str, An
     tokens = {row["row"]: row for row in read_jsonl(traced)} if traced else {}
     groups = grouped([{**row, "traced": tokens.get(i)} for i, row in enumerate(rows)])
     asked = questions([group[0]["prompt"] for group in groups])
-    places = chosen_groups([len(group) for group in groups], MOST_COMPLETIONS)
+    places = chosen_groups([len(group) for group in groups])
     for every, *length in LENGTHS:
         chosen = [(groups[at][:MOST_COMPLETIONS], asked[at]) for at in places[::every]]
         prompts = [prompt(group, question, *length) for group, question in chosen]
