@@ -25,6 +25,7 @@ from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.system.machine import Machine
 from unslothrl.tracking import run_folder
+from unslothrl.tracking.report.page import asset
 from unslothrl.ui import runs
 from unslothrl.ui.guard import OF_PAGE, OF_REPORT, PAGE, POLICY, REPORT, Guard, key_of
 from unslothrl.ui.processes import COMMANDS, Answering, Training, asked, flags
@@ -75,8 +76,8 @@ class Site:
     def page(self, request: Request) -> Response:
         folder, nonce = Path(__file__).parent, secrets.token_urlsafe(16)
         text = (folder / "page.html").read_text("utf-8").replace("NONCE", nonce)
-        for name, kind in (("STYLE", "css"), ("SCRIPT", "js")):
-            text = text.replace(name, (folder / f"page.{kind}").read_text("utf-8"), 1)
+        style, script = ((folder / f"page.{kind}").read_text("utf-8") for kind in ("css", "js"))
+        text = text.replace("STYLE", asset("base.css") + style, 1).replace("SCRIPT", script, 1)
         return HTMLResponse(text, headers={POLICY: OF_PAGE.format(nonce)})
 
     def report(self, request: Request) -> Response:

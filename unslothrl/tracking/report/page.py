@@ -44,7 +44,7 @@ def write_report(folder: RunFolder | Path | str) -> Path:
 
 def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
     """Writes the page of a run, or the one that compares runs. -> its path."""
-    style, script = asset("report.css"), asset("report.js")
+    style, script = asset("base.css") + asset("report.css"), asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     only = runs[0] if len(runs) == 1 else None
     data = browser_data(only.folder) if only else {"steps": [], "evals": []}
