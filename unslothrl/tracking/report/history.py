@@ -95,10 +95,11 @@ class RunHistory:
         return self.evaluations.get(step, {}).get(name, {})
 
 
-def with_speed(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_speed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """With the tokens that a step of SFT, DPO or a reward model has read of the run's, a second."""
     trained = [row for row in rows if is_number(row.get("train/tokens"))]
-    for before, row in itertools.pairwise([{"train/tokens": 0}, *trained]):
+    none: dict[str, Any] = {"train/tokens": 0}
+    for before, row in itertools.pairwise([none, *trained]):
         if is_number(seconds := row.get("timing/step_s")) and seconds > 0:
             row["train/tokens_per_s"] = (row["train/tokens"] - before["train/tokens"]) / seconds
     return rows
