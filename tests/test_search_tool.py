@@ -12,7 +12,7 @@ from unslothrl import environments
 from unslothrl.cluster import on_node
 from unslothrl.config.options import Config
 from unslothrl.environments import corpus
-from unslothrl.environments.corpus import Corpus, Passage, parts
+from unslothrl.environments.corpus import Passage, parts, passages
 from unslothrl.environments.host import Host, Setup
 from unslothrl.environments.tools import search
 from unslothrl.errors import UserError
@@ -33,7 +33,7 @@ def by_hand(tf: int, df: int, words: int, passages: int = 3, mean: float = 16 / 
 
 def test_scores_are_those_worked_out_by_hand(tmp_path):
     """The words: "cats the cat sat on the mat", "a dog and a cat a cat", "fish swim"."""
-    index = search.Index(Corpus(rows_in(tmp_path, ROWS)))
+    index = search.Index(rows_in(tmp_path, ROWS))
     scores = index.bm25.get_scores(["cat", "mat", "the"])
     cats = by_hand(1, 2, 7) + by_hand(1, 1, 7) + by_hand(2, 1, 7)
     assert scores.tolist() == pytest.approx([cats, by_hand(2, 2, 7), 0])
@@ -99,8 +99,8 @@ def test_a_folder_is_read_in_order_and_below(tmp_path):
     written(tmp_path, "\ufeff" + DOGS, "a.txt")
     written(tmp_path, "not seen", ".hidden/x.txt")
     written(tmp_path, "x = 1", "code.py")
-    assert list(Corpus(str(tmp_path))) == [("a.txt", DOGS, ""), ("b/cats.md", CATS, "")]
-    assert list(Corpus(str(tmp_path / "a.txt"))) == [("a.txt", DOGS, "")]
+    assert passages(str(tmp_path))[0] == [("a.txt", DOGS, ""), ("b/cats.md", CATS, "")]
+    assert passages(str(tmp_path / "a.txt"))[0] == [("a.txt", DOGS, "")]
 
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path):
@@ -121,13 +121,13 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path):
     ],
 )
 def test_a_word_is_found_however_its_letters_are_encoded(written, asked, tmp_path):
-    index = search.Index(Corpus(rows_in(tmp_path, [{"id": "a", "text": written}])))
+    index = search.Index(rows_in(tmp_path, [{"id": "a", "text": written}]))
     assert [each.name for each in index.best(asked, 3)] == ["a"]
 
 
 def test_a_row_is_called_by_its_title_or_else_by_its_id(tmp_path):
     rows = [{"id": "1", "title": "Cats", "text": CATS}, {"id": "2", "title": "", "text": DOGS}]
-    assert list(Corpus(rows_in(tmp_path, rows))) == [("Cats", CATS, "Cats"), ("2", DOGS, "")]
+    assert passages(rows_in(tmp_path, rows))[0] == [("Cats", CATS, "Cats"), ("2", DOGS, "")]
 
 
 def test_what_cannot_be_searched_is_refused_in_a_line(tmp_path):
@@ -184,6 +184,7 @@ def test_a_node_is_sent_what_is_searched(tmp_path):
         moved = on_node.write({sent: content}, target)
         tool, here = on_node.renamed(config, lambda path, moved=moved: moved.get(path, path)).tools
         assert tool == "python" and str(target) in here
-        assert sorted(Corpus(environments.corpus_of(here))) == sorted(Corpus(path))
+        (ours, _), (theirs, _) = passages(path), passages(environments.corpus_of(here))
+        assert sorted(theirs) == sorted(ours)
         assert on_node.digest(here) == on_node.digest(sent)
     assert on_node.digest(f"search:{tmp_path}/nowhere") == ""

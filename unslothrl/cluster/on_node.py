@@ -191,13 +191,12 @@ def renamed(config: Config, new: Callable[[str], str]) -> Config:
         return new(f"{file}.py") + f":{rest}" if separator else text
 
     learner, adapter = config.learner, config.adapter
-    tools = environments.tool_names()
     return replace(
         config,
         learner=new(learner) if objectives.is_file(learner) else learner,
         reward=tuple(map(named, config.reward)),
         environment=named(config.environment),
-        tools=tuple(tool if tool in tools else new(tool) for tool in config.tools),
+        tools=tuple(tool if tool in environments.TOOLS else new(tool) for tool in config.tools),
         adapter=adapter if adapter in (None, EMBEDDED_TURNS) else new(adapter),
     )
 
@@ -215,10 +214,9 @@ def files_of(name: str) -> dict[str, Path]:
     corpus = environments.corpus_of(name)
     path = expanded(corpus or name)
     if corpus is not None and path.exists():
-        from unslothrl.environments.corpus import Corpus  # of searches alone
+        from unslothrl.environments import corpus as searched  # of searches alone
 
-        found = Corpus(corpus)
-        return {found.shown(file): file for file in found.files()}
+        return searched.files_of(corpus)
     if path.is_dir():
         return {each.name: each for each in sorted(path.iterdir()) if each.is_file()}
     if not path.is_file():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from unslothrl.environments.host import Setup
 
 SINGLE_TURN = "single_turn"
-TOOLS = Path(__file__).parent / "tools"
+TOOLS = ("python",)  # of this package, that need nothing but their name
 SEARCH = "search:"
 PARTS = {"__main__", "base", "corpus", "forms", "host", "server", "tool_calls", "tools"}
 
@@ -45,31 +45,23 @@ def check(name: str) -> None:
 
 def check_tools(texts: Sequence[str]) -> list[str]:
     """-> notes on what is left out. UserError: no tool, or nothing to search in."""
-    from unslothrl.environments.corpus import Corpus  # needs NumPy
+    from unslothrl.environments.corpus import passages  # needs NumPy
 
     notes = []
     for text in texts:
         if (path := corpus_of(text)) is not None:
-            corpus = Corpus(path)
-            count = sum(1 for _ in corpus)
-            if corpus.dropped:
+            found, dropped = passages(path)
+            if dropped:
                 notes.append(
-                    f"tools {plain(text)}: {corpus.dropped:,} without text are left out, "
-                    f"{count:,} passages are searched"
+                    f"tools {plain(text)}: {dropped:,} without text are left out, {len(found):,} "
+                    "passages are searched"
                 )
-        elif text not in tool_names() and not is_file(expanded(text)):
-            known = ", ".join([*tool_names(), f"{SEARCH}FILE"])
+        elif text not in TOOLS and not is_file(expanded(text)):
+            known = ", ".join([*TOOLS, f"{SEARCH}FILE"])
             raise UserError(
                 f"tools {plain(text)}: no such file: check the path, or set one of {known}"
             )
     return notes
-
-
-@functools.cache
-def tool_names() -> tuple[str, ...]:
-    """The tools of this package that need nothing but their name."""
-    names = {path.stem for path in TOOLS.glob("[a-z]*.py")} - {SEARCH.rstrip(":")}
-    return tuple(sorted(names))
 
 
 def corpus_of(text: str) -> str | None:
@@ -79,7 +71,7 @@ def corpus_of(text: str) -> str | None:
 
 def absolute_tool(text: str) -> str:
     """The same tool, a file or folder by its whole path."""
-    if text in tool_names():
+    if text in TOOLS:
         return text
     path = corpus_of(text)
     if path is None:

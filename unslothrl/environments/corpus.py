@@ -7,7 +7,7 @@ search finds is what it shows.
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from unslothrl.data import files
 from unslothrl.errors import UserError
@@ -28,69 +28,64 @@ class Passage(NamedTuple):
     title: str = ""  # which is searched too
 
 
-class Corpus:
-    """The passages of a file or folder, in order. Going through them raises UserError.
+def passages(name: str) -> tuple[list[Passage], int]:
+    """-> (the passages of a file or folder, in order; how many rows and text files without a word
+    are left out). UserError."""
+    found: list[Passage] = []
+    dropped = 0
+    for document in documents(name):
+        if WORD.search(document.text) is None:
+            dropped += 1
+        else:
+            found += parts(document)
+    if not found:
+        raise refused(name, f"there is no text in it: rows have it in a column {TEXT[0]}")
+    return found, dropped
 
-    `dropped`: rows and text files without a word, known after that.
-    """
 
-    def __init__(self, name: str):
-        self.name, self.path = name, expanded(name)
-        self.dropped = 0
+def documents(name: str) -> Iterator[Passage]:
+    """Every row and text file; its text is "" where it has none. UserError."""
+    for shown, file in files_of(name).items():
+        if file.suffix.lower() in TEXTS:
+            yield Passage(shown, read_text(file))
+            continue
+        rows = files.read(file)
+        for number in range(len(rows)):
+            yield of_row(rows[number], f"{shown} {number + 1}")
 
-    def __iter__(self) -> Iterator[Passage]:
-        self.dropped = count = 0
-        for document in self.documents():
-            if WORD.search(document.text) is None:
-                self.dropped += 1
-                continue
-            for passage in parts(document):
-                count += 1
-                yield passage
-        if not count:
-            self.refuse(f"there is no text in it: rows have it in a column {TEXT[0]}")
 
-    def documents(self) -> Iterator[Passage]:
-        """Every row and text file; its text is "" where it has none."""
-        for file in self.files():
-            if file.suffix.lower() in TEXTS:
-                yield Passage(self.shown(file), read_text(file))
-                continue
-            rows = files.read(file)
-            for number in range(len(rows)):
-                yield self.of_row(rows[number], f"{self.shown(file)} {number + 1}")
+def files_of(name: str) -> dict[str, Path]:
+    """The file, or those of the folder and below it that can be read, by their names there.
+    UserError."""
+    path = expanded(name)
+    if is_file(path):
+        if not is_readable(path):
+            kinds = ", ".join([*files.READERS, *TEXTS])
+            raise refused(name, f"unknown kind of file: use {kinds}")
+        return {path.name: path}
+    if not name or not is_folder(path):
+        raise refused(name, "no such file or folder: check the path")
+    below = [file for file in files.below(path) if is_readable(file) and is_file(file)]
+    found = {str(file.relative_to(path)): file for file in below}
+    if not found:
+        raise refused(name, f"no file with passages in this folder: use {TEXTS[0]} or .jsonl")
+    for shown, file in found.items():
+        if leads_out(file, path):
+            out = "a link that leads out of the folder: copy the file there"
+            raise refused(name, f"{plain(shown)}: {out}")
+    return found
 
-    def files(self) -> list[Path]:
-        """The file, or those of the folder and below it that can be read. Raises UserError."""
-        if not self.name:
-            self.refuse("name a file or a folder")
-        if is_file(self.path):
-            if not is_readable(self.path):
-                self.refuse(f"unknown kind of file: use {', '.join([*files.READERS, *TEXTS])}")
-            return [self.path]
-        if not is_folder(self.path):
-            self.refuse("no such file or folder: check the path")
-        found = [file for file in files.below(self.path) if is_readable(file) and is_file(file)]
-        if not found:
-            self.refuse(f"no file with passages in this folder: use {', '.join(TEXTS)} or .jsonl")
-        for file in found:
-            if leads_out(file, self.path):
-                self.refuse("a link that leads out of the folder: copy the file there", file)
-        return found
 
-    def shown(self, file: Path) -> str:
-        return file.name if file == self.path else str(file.relative_to(self.path))
+def of_row(row: Mapping[str, Any], place: str) -> Passage:
+    text = next((row[name] for name in TEXT if isinstance(row.get(name), str)), "")
+    title = row.get(TITLE)
+    title = one_line_of(title) if isinstance(title, str) else ""
+    ids = (one_line_of(str(row[name])) for name in ID if row.get(name) is not None)
+    return Passage(title or next(ids, "") or place, text, title)
 
-    def of_row(self, row: Mapping[str, Any], place: str) -> Passage:
-        text = next((row[name] for name in TEXT if isinstance(row.get(name), str)), "")
-        title = row.get(TITLE)
-        title = one_line_of(title) if isinstance(title, str) else ""
-        ids = (one_line_of(str(row[name])) for name in ID if row.get(name) is not None)
-        return Passage(title or next(ids, "") or place, text, title)
 
-    def refuse(self, why: str, file: Path | None = None) -> NoReturn:
-        inside = "" if file in (None, self.path) else f"{plain(self.shown(Path(str(file))))}: "
-        raise UserError(f"tools search:{plain(self.name)}: {inside}{why}")
+def refused(name: str, why: str) -> UserError:
+    return UserError(f"tools search:{plain(name)}: {why}")
 
 
 def is_readable(file: Path) -> bool:

@@ -26,7 +26,7 @@ else:  # bm25s would load it, a second and 80 MB for what is not used here
     del sys.modules["numba"]
 import numpy as np
 
-from unslothrl.environments.corpus import Corpus, Passage
+from unslothrl.environments.corpus import Passage, passages
 
 MOST_RESULTS, MOST_QUERY = 10, 1000  # passages, characters
 NOTHING = "nothing found: no passage has any of these words"
@@ -37,8 +37,9 @@ WORDS = f"[{HAN}]|[^\\W{HAN}]+"
 class Index:
     """Passages by their words: built once, then only read."""
 
-    def __init__(self, corpus: Corpus):
-        self.passages: list[Passage] = list(corpus)
+    def __init__(self, path: str):
+        """Over a file or folder. UserError for what is none."""
+        self.passages, _ = passages(path)
         self.bm25 = bm25s.BM25(k1=1.5, b=0.75, method="lucene")
         texts = (f"{each.title}\n{each.text}" for each in self.passages)
         self.bm25.index(words(texts), show_progress=False)
@@ -64,7 +65,7 @@ def words(texts: Iterable[str], **options: Any) -> Any:
 
 def tools(path: str) -> list[Callable]:
     """The tool over a file or folder. Raises UserError for what is none."""
-    index = Index(Corpus(path))
+    index = Index(path)
 
     def search(query: str, k: int = 3) -> str:
         """
