@@ -301,7 +301,7 @@ class FakeLearner(FakeGenerator):
 class FakeTasks:
     """Tasks "0", "1", ... without end."""
 
-    def draw(self, position: int, count: int, check_wanted=lambda: None) -> tuple[list[Task], int]:
+    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
         return [task(str(position + i)) for i in range(count)], position + count
 
 

@@ -163,7 +163,7 @@ def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overl
 class ShortEpisodes(FakeTasks):
     """Ten tasks an episode, so that batches of four are four, four and two."""
 
-    def draw(self, position, count, check_wanted=lambda: None):
+    def draw(self, position, count):
         return super().draw(position, min(count, 10 - position % 10))
 
 
@@ -174,7 +174,7 @@ def test_a_batch_ends_with_the_episode():
 
 
 class SomeUnusable(FakeTasks):
-    def draw(self, position, count, check_wanted=lambda: None):
+    def draw(self, position, count):
         usable = [n for n in range(position, position + 2 * count) if n % 3][:count]
         return [task(str(n)) for n in usable], usable[-1] + 1
 

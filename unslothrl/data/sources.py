@@ -237,24 +237,18 @@ def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
         return rows, splits[test]
     keys = problem_keys(rows, reader, seed_of(options.seed, "held out"))
     held_out = least(keys, options.holdout, options.dataset)
-    return PickedRows(rows, indices(~held_out)), PickedRows(rows, indices(held_out))
+    trained, evaluated = np.flatnonzero(~held_out), np.flatnonzero(held_out)
+    return PickedRows(rows, trained), PickedRows(rows, evaluated)
 
 
 def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
     """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError."""
-    in_order = np.sort(keys)
-    is_new = np.concatenate(([True], in_order[1:] != in_order[:-1]))
-    different = int(is_new.sum())
-    count = max(1, round(share * different))
-    if count >= different:
-        counts = f"{count} of {different} different problems held out"
+    different = np.unique(keys)
+    count = max(1, round(share * len(different)))
+    if count >= len(different):
+        counts = f"{count} of {len(different)} different problems held out"
         raise UserError(f"dataset {name}: nothing is left to train on with {counts}: give more")
-    return keys < in_order[np.searchsorted(np.cumsum(is_new, dtype=np.uint32), count + 1)]
-
-
-def indices(mask: np.ndarray) -> np.ndarray:
-    """Where a mask holds, in half of the memory that NumPy takes."""
-    return np.flatnonzero(mask).astype(np.uint32)
+    return keys < different[count]
 
 
 def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:

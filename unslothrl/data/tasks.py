@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import itertools
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -100,18 +100,14 @@ class FiniteTasks:
             self.order = (episode, shuffled)
         return self.order[1]
 
-    def draw(
-        self, position: int, count: int, between: Callable[[], None] = lambda: None
-    ) -> tuple[list[Task], int]:
+    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
         """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
-        the position after them). `between` is called before each, and may raise. UserError where
-        none can be used."""
+        the position after them). UserError where none can be used."""
         for _ in range(2):
             episode, index = divmod(position, len(self.tasks))
             order = self.order_of(episode)
             drawn: list[Task] = []
             while index < len(order) and len(drawn) < count:
-                between()
                 task = self.tasks[int(order[index])]
                 index, position = index + 1, position + 1
                 if task is not None:
@@ -127,15 +123,9 @@ class EndlessTasks:
     def __init__(self, renderer: Renderer, seed: int):
         self.renderer, self.seed = renderer, seed
 
-    def draw(
-        self, position: int, count: int, between: Callable[[], None] = lambda: None
-    ) -> tuple[list[Task], int]:
-        """-> (`count` tasks from `position` on, the position after). `between`: before each."""
-        drawn = []
-        for i in range(count):
-            between()
-            drawn.append(self._task(position + i))
-        return drawn, position + count
+    def draw(self, position: int, count: int) -> tuple[list[Task], int]:
+        """-> (`count` tasks from `position` on, the position after)."""
+        return [self._task(position + i) for i in range(count)], position + count
 
     def _task(self, position: int) -> Task:
         rows = arithmetic.problems("train", seed_of(self.seed, "train", position))
