@@ -126,7 +126,10 @@ def stop_after(
 
 def train(learner, samples: list[Sample]) -> None:
     """A step that changes what the policy says by far more than rounding does."""
-    batch = [sample.with_advantage((-1.0) ** i) for i, sample in enumerate(samples)]
+    batch = [
+        replace(sample, advantages=np.full(sample.tokens, (-1.0) ** i, np.float32))
+        for i, sample in enumerate(samples)
+    ]
     tokens = sum(sample.tokens for sample in batch)
     update = learner.update(Batch(tuple(batch), len(batch), tokens), {"lora": 3e-3})
     assert update.tokens == tokens and not update.skipped

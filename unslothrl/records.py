@@ -8,7 +8,7 @@ that every process can read it and a test can write it by hand, with any sequenc
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -304,10 +304,6 @@ class Sample:
     def length(self) -> int:
         """Tokens of the completion, sampled or not."""
         return len(self.completion_ids)
-
-    def with_advantage(self, advantage: float) -> "Sample":
-        """The same with this advantage of every token."""
-        return replace(self, advantages=np.full(self.tokens, advantage, np.float32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

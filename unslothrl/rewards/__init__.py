@@ -123,8 +123,6 @@ def _custom(name: str, weight: float) -> Chosen:
     path = expanded(file)
     if not is_file(path):
         raise UserError(f"reward {plain(name)}: no such file: check the path")
-    if not function.isidentifier():
-        raise UserError(f"reward {name}: {function!r} is no name: write file.py:function")
     if function in TAKEN:
         raise UserError(
             f"reward {plain(name)}: {function} is a figure of every run: rename the function"

@@ -85,17 +85,14 @@ def head_of(folder: Path) -> int:
     path = folder / HEAD_FILE
     try:
         head = load_file(path)
-        values = [head[WEIGHT], head[MEAN], head[STD]]
-        shapes = [each.shape for each in values]
-        if len(shapes[0]) != 2 or [shapes[0][0], *shapes[1:]] != [1, (1,), (1,)]:
-            raise ValueError("its tensors are not those of a head")
-        if any(each.dtype != np.float32 or not np.isfinite(each).all() for each in values):
-            raise ValueError("it has numbers that are not finite, or not float32")
-        if values[2][0] <= 0:
-            raise ValueError(f"its std is {values[2][0]}, and must be over 0")
+        weight, mean, std = values = [head[WEIGHT], head[MEAN], head[STD]]
+        fits = weight.ndim == 2 and [len(weight), mean.shape, std.shape] == [1, (1,), (1,)]
+        fits = fits and all(e.dtype == np.float32 and np.isfinite(e).all() for e in values)
+        if not fits or std[0] <= 0:
+            raise ValueError("its tensors are not those of a head, or not finite")
     except (OSError, KeyError, ValueError, SafetensorError) as error:
         why = " ".join(str(error).split())
         raise UserError(
             f"reward rm: {path} is damaged ({why}): copy it again, or train it again"
         ) from None
-    return int(shapes[0][1])
+    return weight.shape[1]

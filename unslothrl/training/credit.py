@@ -96,7 +96,8 @@ def _samples(
     signal = [any(advantages[g][i] for i in indices) for g, indices in enumerate(chosen)]
     return [
         replace(
-            sample.with_advantage(advantages[g][i]),
+            sample,
+            advantages=np.full(sample.tokens, advantages[g][i], np.float32),
             row=rows[g, i],
             has_gradient=objective.trains_without_advantage or signal[g],
         )
