@@ -245,11 +245,6 @@ assert candidate(note, [3]) == [-3] and seen == [3]
         ["def double(x): return x + x"],
         ["def double(x): return 4"],
     ),
-    "coroutines": (
-        checked("later(x)", "import asyncio\nassert asyncio.run(candidate(3)) == 3"),
-        ["import asyncio\nasync def later(x):\n    await asyncio.sleep(0)\n    return x"],
-        ["async def later(x): return 4"],
-    ),
 }  # fmt: skip
 
 EQUAL = """

@@ -41,8 +41,7 @@ class Serving(Link):
         return OPERATIONS[op](self.shared[on], *values)
 
     def pack_other(self, value: Any) -> list:
-        kind = "coroutine" if isinstance(value, types.CoroutineType) else "remote"
-        return [kind, self.number_of(value)]
+        return ["remote", self.number_of(value)]
 
     def unpack_other(self, kind: str, number: Any) -> Any:
         if kind == "remote":
@@ -109,13 +108,9 @@ class Asking(Link):
         raise TypeError(f"a program cannot be given {type(value).__name__}")
 
     def unpack_other(self, kind: str, number: Any) -> Any:
-        if kind not in ("remote", "coroutine") or not isinstance(number, int):
+        if kind != "remote" or not isinstance(number, int):
             raise ValueError(kind)
-        known = self.remotes.setdefault(number, RemoteObject(self, number))
-        return self.awaited(number) if kind == "coroutine" else known
-
-    async def awaited(self, number: int) -> Any:
-        return self.ask("await", number)
+        return self.remotes.setdefault(number, RemoteObject(self, number))
 
 
 # Methods of Python's own texts, sets and numbers that say whether something holds: a test that
@@ -171,7 +166,6 @@ OPERATIONS: dict[str, Callable] = {
     "str": str,
     "repr": repr,
     "instancecheck": lambda target, value: isinstance(value, target),
-    "await": lambda target: __import__("asyncio").run(target),
 }
 
 
@@ -179,7 +173,7 @@ def asking(op: str) -> Callable:
     return lambda self, *values: self._link.ask(op, self._number, values)
 
 
-for _op in OPERATIONS.keys() - {"get", "set", "await"}:
+for _op in OPERATIONS.keys() - {"get", "set"}:
     setattr(RemoteObject, f"__{_op}__", asking(_op))
 
 
