@@ -26,7 +26,7 @@ from unslothrl.text import is_too_deep, json_or_text
 Tool = Mapping[str, Any]
 """{"type": "function", "function": {"name", "description", "parameters"}}, as in OpenAI's API."""
 
-NAME, KEY, VALUE, CONTENT = "zq_name_7", "zq_key_7", "zq value 7", "zqcontent7"
+NAME, KEY, VALUE = "zq_name_7", "zq_key_7", "zq value 7"
 PROBE_TOOL: Tool = {
     "type": "function",
     "function": {
@@ -220,25 +220,22 @@ Write = Callable[[list[Message], list[Tool], bool], str]
 
 def form_of(write: Write) -> CallForm | TaggedForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
-    for content in ("", CONTENT):
-        text = probed(write, content)
-        for form in FORMS:
-            _, calls = form.read(text)
-            if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
-                return form
+    text = probed(write)
+    for form in FORMS:
+        _, calls = form.read(text)
+        if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
+            return form
     return None
 
 
-def probed(write: Write, content: str) -> str:
-    """What a template writes for a call, after the turn's content; "" if it refuses."""
+def probed(write: Write) -> str:
+    """What a template writes for a call; "" if it refuses."""
     user: Message = {"role": "user", "content": "-"}
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
-    calling: Message = {"role": "assistant", "content": content}
+    calling: Message = {"role": "assistant", "content": ""}
     calling["tool_calls"] = [{"id": "call00000", **call}]
     opening = write([user], [PROBE_TOOL], True)
     text = write([user, calling], [PROBE_TOOL], False)
-    if content and content in text:
-        return text.rpartition(content)[2]
     pairs = enumerate(zip(text, opening, strict=False))
     return text[next((i for i, (one, other) in pairs if one != other), len(opening)) :]
 
