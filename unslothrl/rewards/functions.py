@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import resource
 import signal
 import socket
 import sys
@@ -186,10 +187,6 @@ def seal(token: str, body: bytes) -> bytes:
     return blake2b(body, key=token.encode(), digest_size=SEAL).hexdigest().encode()
 
 
-async def wait(value: Any) -> Any:
-    return await value
-
-
 def answer(name: str, arguments: list, named: dict[str, Any]) -> list:
     """Makes a call. -> [value, error]."""
     try:
@@ -197,7 +194,8 @@ def answer(name: str, arguments: list, named: dict[str, Any]) -> list:
         if hasattr(value, "__await__"):
             import asyncio  # large, and every program's process is a copy of this one
 
-            value = asyncio.run(wait(value))
+            with asyncio.Runner() as runner:
+                value = runner.get_loop().run_until_complete(value)
         return [as_json(value), None]
     except BaseException as error:  # hostile text, or the user's own code: it must not end us
         return [None, reason(error)]
@@ -217,8 +215,6 @@ def serve(connection: socket.socket) -> None:
 
 
 def main(given: int, memory_mb: int) -> None:
-    import resource  # of POSIX alone
-
     if memory_mb:
         resource.setrlimit(resource.RLIMIT_AS, (memory_mb << 20, memory_mb << 20))
     os.set_inheritable(given, False)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.sandbox import seccomp, view
+from unslothrl.sandbox import namespaces, seccomp, view
 
 START_S = 60.0  # for a sandbox to start, which does not count as its program's time
 SECURE = ("bubblewrap", "namespaces")
@@ -76,11 +76,9 @@ class LevelStart:
 
 def start(stack: contextlib.ExitStack, level: str, limits: Limits) -> LevelStart:
     """OSError where this machine lacks what the level needs. `stack` closes what it opens."""
-    # Imported here: the names of the levels are read on systems that have none of this.
-    from unslothrl.sandbox import namespaces
-
-    if sys.platform == "linux":
-        namespaces.no_huge_pages()
+    if sys.platform != "linux":
+        raise OSError(f"no level works on {sys.platform}")
+    namespaces.no_huge_pages()
     if level == "none":
         return LevelStart([], [], limits_only(), str(view.harness()), None)
     root = is_root()
@@ -110,10 +108,8 @@ def or_report(prepare: Callable[[], None]) -> None:
 
 
 def limits_only() -> Callable[[], None] | None:
-    """What level none has on Linux: the filter of system calls, and an end with this process."""
-    from unslothrl.sandbox import namespaces
-
-    known = sys.platform == "linux" and platform.machine() in seccomp.COLUMN
+    """What level none has: the filter of system calls, and an end with this process."""
+    known = platform.machine() in seccomp.COLUMN
     threads = can_count_threads(None)
 
     def prepare() -> None:
