@@ -199,7 +199,6 @@ def newest(mirror: str, run_name: str | None, recipe: Mapping[str, Any]) -> str 
         paths = target.fs.ls(target.root, detail=False) if target.fs.exists(target.root) else []
         names = [path.rstrip("/").rpartition("/")[2] for path in paths]
         contents = {name: target.read(f"{name}/{ORIGIN}") for name in filter(is_name, names)}
-    wanted = json.loads(json.dumps(recipe))
     runs = {name: origin.parsed(content) for name, content in contents.items() if content}
-    same = [(each.started, name) for name, each in runs.items() if each.recipe == wanted]
+    same = [(each.started, name) for name, each in runs.items() if each.recipe == recipe]
     return f"{mirror}/{max(same)[1]}" if same else None
