@@ -10,7 +10,6 @@ the model, and returns what they return.
 
 import contextlib
 import functools
-import mmap
 import multiprocessing
 import os
 import signal
@@ -239,8 +238,7 @@ class PublishedFile:
 
     def read(self) -> Published:
         """AdapterDamaged where the file is not what was published, OSError where it is gone."""
-        with (self.folder / WEIGHTS_FILE).open("rb") as file:
-            weights = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        weights = (self.folder / WEIGHTS_FILE).read_bytes()
         adapter = Adapter.of(self.version, weights, self.config, self.checksum)
         adapter.verify()
         return Published(adapter)

@@ -2,46 +2,30 @@
 
 import json
 import math
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load
 
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.base_parts import weight_files
 
-DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
 CPU = torch.device("cpu")
 STATE = ".quant_state."  # of the names of what a 4-bit weight is stored with
 
 
 class Published:
-    """The LoRA of a version. Its tensors are views of the adapter's bytes: nothing is copied."""
+    """The LoRA of a version."""
 
     def __init__(self, adapter: Adapter):
-        self.version = adapter.version
-        self.settings = json.loads(adapter.config)
-        data = memoryview(adapter.weights)
-        begin = 8 + int.from_bytes(data[:8], "little")
-        header = json.loads(bytes(data[8:begin]))
-        header.pop("__metadata__", None)
-        self.tensors: dict[str, torch.Tensor] = {}  # by PEFT's names
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # that the bytes cannot be written to
-            for name, entry in header.items():
-                dtype, count = DTYPES[entry["dtype"]], math.prod(entry["shape"])
-                offset = begin + entry["data_offsets"][0]
-                flat = torch.frombuffer(data, dtype=dtype, count=count, offset=offset)
-                self.tensors[name] = flat.view(entry["shape"])
-
-    @property
-    def scaling(self) -> float:
-        return scaling_of(self.settings)
+        self.version, self.settings = adapter.version, json.loads(adapter.config)
+        self.scaling = scaling_of(self.settings)
+        self.tensors = load(bytes(adapter.weights))  # by PEFT's names
 
     def shape(self) -> AdapterShape:
-        tensors = tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
+        tensors = tuple((name, tuple(each.shape)) for name, each in sorted(self.tensors.items()))
         return AdapterShape(tensors, json.dumps(self.settings))
 
 
