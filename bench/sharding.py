@@ -158,7 +158,7 @@ def work(rank, world_size, address, stores, base, sequences: int = 4):
     """-> the figures of a rank in `memory`, `plan` and `one-gpu`."""
     import torch
     from test_backend import sample_of
-    from test_shards import GRPO, LRS, joined
+    from test_shards import GRPO, LRS, counting, joined
 
     from unslothrl.planning import forecast
     from unslothrl.records import Batch
@@ -174,22 +174,23 @@ def work(rank, world_size, address, stores, base, sequences: int = 4):
     learner.passes.micro_batch, learner.passes.context = 1, 66
     learner.passes.objective = type(learner.passes.objective)()
     samples = [sample_of(64) for _ in range(sequences)][rank::world_size]
+    shards = learner.backend.split.shards
+    gathers = [] if shards is None else counting(shards)
     peak, cpu = Peak(), time.process_time()
     learner.update(Batch(tuple(samples), sequences, 64 * sequences), LRS, deadline_s=600.0)
     found["update, CPU s"] = time.process_time() - cpu
     found["update, peak MB"] = peak.stop() - imports_mb
     if torch.cuda.is_available():
         found["update, peak MB of the GPU"] = torch.cuda.max_memory_allocated() / MB
-    shards = learner.backend.split.shards
     if shards is not None:
-        received = shards.received * (world_size - 1) / world_size / MB
+        received = sum(size for size, _ in gathers) * (world_size - 1) / world_size / MB
         count = -(-sequences // world_size)
         planned = forecast.shards_bytes(shape_of(str(base)), world_size, count) / MB
         found |= {
-            "part, MB": shards.part_bytes / MB,
+            "part, MB": sum(len(unit.part) for unit in shards.units) / MB,
             "two units, MB": 2 * max(len(unit.whole) for unit in shards.order) / MB,
         }
-        found |= {"received, MB": received, "planned, MB": planned, "gathers": shards.gathers}
+        found |= {"received, MB": received, "planned, MB": planned, "gathers": len(gathers)}
     learner.close()
     return {name: round(value, 2) for name, value in found.items()}
 

@@ -77,9 +77,23 @@ def parts_of(world_size: int, known) -> list[list[Batch]]:
     return [[batch(each) for each in uneven], [batch(each) for each in one]]
 
 
+def counting(shards) -> list[tuple[int, int]]:
+    """(bytes that are gathered, units that are whole then) of each gather from here on."""
+    gather, found = shards.peers.gather, []
+
+    def counted(whole, part):
+        found.append((len(whole), len(shards.here)))
+        return gather(whole, part)
+
+    shards.peers.gather = counted
+    return found
+
+
 def train(rank, world_size, address, stores, base, split, settings):
     """-> (the trained state, checksums, what was measured, counts) of a learner."""
     learner = joined(rank, world_size, address, stores, base, split, settings)
+    shared, counts = learner.backend.split.shards, None
+    gathers = [] if shared is None else counting(shared)
     plain = list(samples())
     if settings.get("shared"):
         plain = [dataclasses.replace(s, prompt_ids=plain[0].prompt_ids) for s in plain]
@@ -97,11 +111,10 @@ def train(rank, world_size, address, stores, base, split, settings):
     updates = [
         learner.update(parts[rank], LRS, deadline_s=60.0) for parts in parts_of(world_size, sampled)
     ]
-    shared, counts = learner.backend.split.shards, None
     if shared is not None:
         learner.make_room()
         held = sum(unit.part.untyped_storage().nbytes() for unit in shared.units)
-        counts = shared.gathers, shared.most_whole, len(shared.here), held
+        counts = len(gathers), max(whole for _, whole in gathers), len(shared.here), held
     state = learner.save_state()
     found = [{name: each.tolist() for name, each in one.items()} for one in measured]
     kl = [update.kl.tolist() for update in updates]
@@ -196,7 +209,8 @@ def kept(rank, world_size, address, stores, base):
     whole = sum(len(unit.whole) for unit in dict.fromkeys(shards.order))
     backend = peft.load(base, dtype=torch.float32, rank=8, alpha=16, dropout=0.0, seed=0)
     hashes = mine.fingerprint(), backend.fingerprint()
-    return shards.part_bytes, max(len(unit.whole) for unit in shards.order), whole, hashes
+    part = sum(len(unit.part) for unit in shards.units)
+    return part, max(len(unit.whole) for unit in shards.order), whole, hashes
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from unslothrl.backends import logprobs, packing
 from unslothrl.backends.held_adapter import published_problem
 from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
+from unslothrl.sharding.context import Joined
 from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter
@@ -127,7 +128,8 @@ class LoraBackend:
         """[own sampled tokens] -> [sampled tokens], of all learners that share the row."""
         if self.split.context is None or places is None:
             return own
-        return self.split.context.joined(own, places, sum(sample.tokens for sample in samples))
+        count = sum(sample.tokens for sample in samples)
+        return Joined.apply(own, places, count, self.split.context)
 
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""

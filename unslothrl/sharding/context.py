@@ -66,10 +66,6 @@ class Context:
         back = Swap.apply(torch.stack(output.chunk(self.count, 1)), self)
         return torch.cat(list(back), 2), None
 
-    def joined(self, own: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
-        """[count], of which this rank has those at `places`; gradients reach those alone."""
-        return Joined.apply(own, places, count, self)
-
     def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
         given = parts.contiguous()
         found = torch.empty_like(given)  # where memory may run out, before all agree
@@ -92,7 +88,7 @@ class Swap(torch.autograd.Function):
 
 
 class Joined(torch.autograd.Function):
-    """`Context.joined`."""
+    """[count], of which this rank has those at `places`; gradients reach those alone."""
 
     @staticmethod
     def forward(ctx, own, places, count, context):

@@ -79,9 +79,6 @@ class Unit:
         self.part, self.on_host = here.to(device, copy=leaves), here if leaves else None
         self.leave()
 
-    def allocate(self) -> None:
-        self.whole.untyped_storage().resize_(len(self.whole))
-
     def free(self) -> None:
         self.whole.untyped_storage().resize_(0)
 
@@ -110,7 +107,6 @@ class Shards:
         """`model`: a causal model of transformers on the host, which moves to `device`; `leaves`:
         its parts are there between `to_device` and `to_host` alone."""
         self.peers: Peers = None
-        self.gathers = self.received = self.most_whole = 0  # received: bytes, with this rank's own
         self.here: dict[Unit, None] = {}  # whole, or about to be; the oldest first
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
         modules = [embedding, *model.model.layers, head]
@@ -133,11 +129,6 @@ class Shards:
     @property
     def units(self) -> Iterable[Unit]:
         return dict.fromkeys(self.order)
-
-    @property
-    def part_bytes(self) -> int:
-        """What this rank keeps of the base between passes."""
-        return sum(len(unit.part) for unit in self.units)
 
     def idle(self, head: bool, backward: bool = False) -> None:
         """Takes part in the gathers of a forward pass, with the output layer or without, and of its
@@ -164,12 +155,9 @@ class Shards:
         newest = list(self.here)[1 - RESIDENT :]
         self._keep(newest.__contains__)
         self.here[unit] = None  # first, so that it is freed whatever comes
-        unit.allocate()
+        unit.whole.untyped_storage().resize_(len(unit.whole))
         agree(self.peers)
         unit.finish = self.peers.gather(unit.whole, unit.part)
-        self.gathers += 1
-        self.received += len(unit.whole)
-        self.most_whole = max(self.most_whole, len(self.here))
 
     def to_host(self) -> None:
         """Between updates: leaves the device to others until `to_device`."""

@@ -51,12 +51,11 @@ class SplitTensors:
 
     def _before(self, module: Any, inputs: tuple, named: dict[str, Any]) -> tuple:
         """Of attention or an MLP: the gradient of what enters it is the sum over the ranks."""
-        if "hidden_states" in named:
-            return inputs, {
-                **named,
-                "hidden_states": SummedBackward.apply(named["hidden_states"], self),
-            }
-        return (SummedBackward.apply(inputs[0], self), *inputs[1:]), named
+        states = named.pop("hidden_states") if "hidden_states" in named else inputs[0]
+        entering = states.view_as(states)
+        if entering.requires_grad:
+            entering.register_hook(self.total)
+        return (entering, *inputs[1:]), named
 
     def _forward(self, axis: int) -> Any:
         """PEFT's forward of a LoRA over a matrix of which this rank has a part of an axis."""
@@ -135,16 +134,3 @@ class SummedForward(torch.autograd.Function):
     @staticmethod
     def backward(ctx, upstream):
         return upstream, None
-
-
-class SummedBackward(torch.autograd.Function):
-    """The values as they are; the gradient is the sum over the ranks."""
-
-    @staticmethod
-    def forward(ctx, values, split):
-        ctx.split = split
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return ctx.split.total(upstream), None
