@@ -5,7 +5,6 @@ the order of llama.cpp's rotary embedding, which turns neighbouring values inste
 halves of a head; that of Qwen is as it is here.
 """
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from unslothrl.errors import UserError
 from unslothrl.files import read_object
@@ -270,20 +270,14 @@ def type_of(values: torch.Tensor, kind: str) -> Any:
 
 
 def rope_factors(config: Any) -> torch.Tensor | None:
-    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by: nothing where
-    it turns often within the original context, `factor` where it hardly turns."""
+    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by."""
     rope = rope_settings(config)
     if rope["rope_type"] != "llama3":
         return None
-    head, theta = head_size(config), rope.get("rope_theta", 10_000.0)
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    context = rope["original_max_position_embeddings"]
-    factors = []
-    for index in range(0, head, 2):
-        turns = context / (2 * math.pi * theta ** (index / head))  # within the original context
-        share = min(1.0, max(0.0, (turns - low) / (high - low)))
-        factors.append(1 / ((1 - share) / rope["factor"] + share))
-    return torch.tensor(factors, dtype=torch.float32)
+    head = head_size(config)
+    frequencies = 1 / rope["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
+    slower, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
+    return frequencies / slower
 
 
 def head_size(config: Any) -> int:

@@ -17,7 +17,6 @@ from accelerate import init_empty_weights
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from unslothrl.backends import peft
-from unslothrl.system.cpu_products import multiply_in_float32
 
 LORA, WRAPPED = ".lora_", ".base_layer"
 QUANTISED = "quantization_config"
@@ -43,12 +42,7 @@ def merged(
     """-> (the model of `base` with `adapter` on it, which computes in `dtype`; the merged one, on
     the host, its weights in `stored`, by default `dtype`)."""
     stored = stored or dtype
-    if device.type == "cpu":
-        multiply_in_float32()
-    plain = AutoModelForCausalLM.from_pretrained(
-        base, dtype=dtype, device_map=device, trust_remote_code=False
-    )
-    peft.keep_4bit_weights_packed(plain, dtype)
+    plain = peft.load_base(AutoModelForCausalLM, base, dtype, device)
     with_adapter = peft.add_lora(plain, 1, 1, 0.0, 0, start=adapter).eval()
     config = AutoConfig.from_pretrained(base, trust_remote_code=False)
     if hasattr(config, QUANTISED):
