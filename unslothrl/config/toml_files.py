@@ -85,11 +85,6 @@ def read_toml(path: Path, table: Table = RUN, notes: list[str] | None = None) ->
     gone = [name for name in GONE if found.pop(name, None) is not None]
     if gone and notes is not None:
         notes.append(f"recipe {path}: {', '.join(gone)} of an earlier version: left out")
-    for name in (name for name, value in found.items() if isinstance(value, dict)):
-        raise UserError(
-            f"recipe {path} has the section [{plain(name)}]: only [{SECTION}] is one, remove "
-            "its line"
-        )
     named = {ALIASES.get(name, name): value for name, value in found.items()}
     where = f"recipe {path}: "
     return {name: read_value(name, value, False, table, where) for name, value in named.items()}

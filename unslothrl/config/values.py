@@ -35,9 +35,6 @@ class Table:
         self.options: dict[str, Field] = {entry.name: entry for entry in fields(config)}
         self.types = typing.get_type_hints(config)
 
-    def __contains__(self, name: object) -> bool:
-        return name in self.options
-
     def kind(self, name: str) -> type:
         """int, float, str, bool or tuple (of text): the type of a value when it is set."""
         hint = self.types[name]
@@ -65,7 +62,7 @@ def read_value(
     name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
 ) -> Any:
     """`value` in the option's own type and limits; a flag's may be text. UserError with `where`."""
-    if name not in table:
+    if name not in table.options:
         dashes = "--" if is_flag else ""
         raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):

@@ -141,7 +141,9 @@ def problem_of(id: int, published: Published, model: Any) -> str | None:
     matrices = by_module(published, model)
     for held in held_in(manager, slot):
         pair = matrices.pop(held.module, None)
-        problem = zero_problem(held) if pair is None else matrix_problem(held, *pair)
+        problem = None if pair is None else matrix_problem(held, *pair)
+        if pair is None and held.a.any() and held.b.any():  # another version's may be left there
+            problem = f"{held.module} has a LoRA, and none was published for it"
         if problem is not None:
             return f"in slot {slot}, {problem}"
     matrices = {name: pair for name, pair in matrices.items() if not is_elsewhere(name, model)}
@@ -184,13 +186,6 @@ def held_in(manager: Any, slot: int) -> Iterator[Held]:
             continue  # an adapter for it is reported as one without a layer
         for part, a, b in zip(packed, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
             yield Held(f"{parent}.{part}" if parent else part, a[slot, 0], b[slot, 0], layer)
-
-
-def zero_problem(held: Held) -> str | None:
-    """Of a layer for which nothing was published: another version's tensors may be left there."""
-    if held.a.any() and held.b.any():
-        return f"{held.module} has a LoRA, and none was published for it"
-    return None
 
 
 def matrix_problem(held: Held, halves: dict[str, torch.Tensor], scaling: float) -> str | None:

@@ -94,7 +94,8 @@ class EngineLimits:
         if free_mb is not None:
             most = min(most, free_mb)
         most = min(self.usage * gpu.memory_mb, most - ON_A_CARD["graphs"])
-        return EngineMemory(None, fraction(most, gpu), prefill_tokens(gpu))
+        share = math.floor(1000 * most / gpu.physical_mb + 1e-6) / 1000  # of the GPU's whole memory
+        return EngineMemory(None, max(CHECK_ONLY, share), prefill_tokens(gpu))
 
 
 def usable_mb(gpu: Gpu) -> float:
@@ -112,11 +113,6 @@ def prefill_tokens(gpu: Gpu | None) -> int:
     if gpu is None or gpu.memory_mb < LARGE_CARD_MB or "a100" in gpu.name.lower():
         return PREFILL_TOKENS
     return LARGE_PREFILL_TOKENS
-
-
-def fraction(mb: float, gpu: Gpu) -> float:
-    """As a fraction of the GPU's whole memory, rounded down."""
-    return max(CHECK_ONLY, math.floor(1000 * mb / gpu.physical_mb + 1e-6) / 1000)
 
 
 @dataclass(frozen=True)
@@ -216,16 +212,15 @@ def of_update(config: Config, shape: Shape, gpu: Gpu | None) -> tuple[Parts, flo
     tokens = -(-row // config.context_parallel)
     layers = -(-shape.layers // config.pipeline_stages)
     own = replace(shape.shard(config.learner_tensor_parallel), layers=layers)  # what it computes
+    loras = 2 if objectives.load(config.learner).has_critic else 1
     on_gpu, on_host = activations(tokens, config.max_lora_rank, config.backend, own, gpu)
     if (ahead := config.pipeline_stages - 1) and gpu:  # what layers begin with, of the first stage
-        both = 2 if objectives.load(config.learner).has_critic else 1
         kept = own.layers * tokens * shape.hidden * HALF / MB
-        updating["micro-batches under way"] = ahead * both * kept
+        updating["micro-batches under way"] = ahead * loras * kept
     updating |= {"activations": on_gpu / MB, "logits chunk": LOGITS[on] * LOGIT / MB}
     if config.learner_shards > 1:
         updating["gathered layers"] = shape.gathered_bytes() / MB
     if config.number_of_learners > 1:  # see learners/exchange.pack
-        loras = 2 if objectives.load(config.learner).has_critic else 1
         updating["sum of gradients"] = loras * shape.lora_weights(config.max_lora_rank) * 4 / MB
     return updating, on_host
 
@@ -258,12 +253,10 @@ def actor(
         part = replace(shape, layers=-(-shape.layers // stages), tied=True)
     tokens, spare = config.sequences_at_once * config.context, 0.0
     if engine is None:
+        loras = versions_in_flight(config) * shape.lora_weights(config.max_lora_rank)
         parts: Parts = {
             "weights": shape.weight_bytes() / MB,
-            "adapter": versions_in_flight(config)
-            * shape.lora_weights(config.max_lora_rank)
-            * 4
-            / MB,
+            "adapter": loras * 4 / MB,
             "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
             "KV cache": shape.kv_bytes(tokens) / MB,
         }
