@@ -4,11 +4,12 @@ for a closed list of requests, and a request in flight."""
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from unslothrl.records import Completion, Request, seed_of
+from unslothrl.system.memory import peak_memory_mb
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
 
@@ -25,6 +26,9 @@ class Engine(Protocol):
     Every completion carries the log-probabilities of the distribution that was sampled from (after
     temperature, top-p and top-k) and, per token, the version it was drawn under.
     """
+
+    in_flight: dict[str, Any]
+    """What was added and is not done, by its id."""
 
     sampled_tokens: int
     """Since the engine was built; an engine may count a completion's tokens when it is finished."""
@@ -52,6 +56,7 @@ class Engine(Protocol):
 
     def is_finished(self) -> bool:
         """Nothing waits or runs."""
+        return not self.in_flight
 
     def load(self, adapter: Adapter) -> None:
         """Makes `adapter` the policy of every later `add`. Raises ValueError if it is damaged,
@@ -79,6 +84,7 @@ class Engine(Protocol):
 
     def memory_mb(self) -> float:
         """Peak memory of this process, in MB: see `memory.peak_memory_mb`."""
+        return peak_memory_mb()
 
     def close(self) -> None:
         """Frees what the engine holds."""
@@ -126,13 +132,12 @@ class InFlight:
         if not self.segment:
             return self.request
         request, sampling = self.request, self.request.sampling
+        left = sampling.max_new_tokens - len(self.token_ids)
         return replace(
             request,
             prompt_ids=request.prompt_ids + self.token_ids,
             seed=seed_of(request.seed, "segment", self.segment),
-            sampling=replace(
-                sampling, max_new_tokens=sampling.max_new_tokens - len(self.token_ids)
-            ),
+            sampling=replace(sampling, max_new_tokens=left),
         )
 
     def extend(self, token_ids: tuple[int, ...], logprobs: tuple[float, ...]) -> None:

@@ -14,7 +14,7 @@ import torch
 from transformers import DynamicCache
 
 from unslothrl.engines import canary
-from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight, longest_first
+from unslothrl.engines.base import NO_LOAD, NUMBERS, Engine, Finished, InFlight, longest_first
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request, Sampling
 from unslothrl.system.memory import is_out_of_memory, peak_memory_mb
@@ -144,9 +144,8 @@ def keep_likely(logits: torch.Tensor, sampling: Sampling) -> torch.Tensor:
     return logits
 
 
-class TransformersEngine:
-    """See `engines.base.Engine`. Generates with the model of a training backend, a
-    `backends.lora.LoraBackend`.
+class TransformersEngine(Engine):
+    """Generates with the model of a training backend, a `backends.lora.LoraBackend`.
 
     With `has_own_base` the backend exists for this engine alone, and `load` puts the adapter into
     it; otherwise the learner trains it and its weights are the newest version as they stand.
@@ -279,9 +278,6 @@ class TransformersEngine:
         self._drop_done()
         return finished
 
-    def is_finished(self) -> bool:
-        return not self.in_flight
-
     def load(self, adapter: Adapter) -> None:
         adapter.verify()
         older, number = self.load_number, next(NUMBERS)
@@ -349,9 +345,6 @@ class TransformersEngine:
 
     def fingerprint(self) -> str:
         return self.backend.fingerprint()
-
-    def memory_mb(self) -> float:
-        return peak_memory_mb()
 
     def close(self) -> None:
         self.abort(list(self.in_flight))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.engines import canary, vllm_internals
-from unslothrl.engines.base import NO_LOAD, NUMBERS, Finished, InFlight
+from unslothrl.engines.base import NO_LOAD, NUMBERS, Engine, Finished, InFlight
 from unslothrl.engines.readback import Slots
 from unslothrl.engines.vllm_internals import options, sleep_lock
 from unslothrl.errors import AdapterMismatch
@@ -69,8 +69,8 @@ def set_variables() -> None:
     vllm_internals.hide_flashinfer()
 
 
-class VllmEngine:
-    """See `engines.base.Engine`. Over a vLLM of its own (`start`), or over the one that Unsloth
+class VllmEngine(Engine):
+    """Over a vLLM of its own (`start`), or over the one that Unsloth
     lets the learner's weights share: `llm` must report processed log-probabilities.
 
     One that takes turns sleeps from its start until something is added: its KV cache is freed, and
@@ -238,9 +238,6 @@ class VllmEngine:
             if output is not None:
                 self._extend(self.in_flight[id], output)
 
-    def is_finished(self) -> bool:
-        return not self.in_flight
-
     def sleep(self) -> None:
         """Stays awake while requests are in flight, whose keys and values would be lost."""
         if self.takes_turns and not self.is_asleep and not self.in_flight:
@@ -281,9 +278,6 @@ class VllmEngine:
         fingerprint = self.llm.apply_model(fingerprint_of)[0]
         self.sleep()
         return fingerprint
-
-    def memory_mb(self) -> float:
-        return peak_memory_mb()
 
     def close(self) -> None:
         try:
