@@ -27,23 +27,12 @@ completion ends like any other: there is no bootstrapping from its last state. T
 whitened over all tokens of the batch before the policy sees them (arXiv 2403.17031), the returns
 are not.
 
-Which candidates of a group, and which groups, the learner trains on.
+Which candidates of a group the learner trains on (`SELECTIONS`: rewards of one group -> k indices)
+is decided by the seed where rewards are equal or some are drawn. topk is DistRL-LLM's rule,
+max_variance arXiv 2504.13818, where advantages are of the chosen alone. docs/algorithms.md says
+when each helps, and what was measured.
 
-Of candidates: rewards of one group -> k indices.
-
-    topk          the k highest rewards (DistRL-LLM's rule). Pushes only upwards: the mean advantage
-                  of the selected is positive, which `train/selected_advantage_mean` shows
-    max_variance  the k whose rewards have the largest variance, arXiv 2504.13818: always some of
-                  the lowest and some of the highest. Advantages are then computed on these k alone
-    balanced      k / 2 drawn from those above the group's mean, as many from the others
-    random        k drawn
-    all           every candidate, whatever k
-
-Ties, and everything drawn, are decided by the seed. Except for max_variance the advantages come
-from the whole group first, so the choice changes which samples are seen, not what they are worth.
-docs/algorithms.md says when each helps, and what was measured.
-
-Of groups, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): one is kept when its
+Which groups, for dynamic sampling (DAPO, arXiv 2503.14476, section 3.2): one is kept when its
 accuracy, the mean score of its candidates, lies in [low, high], and its rewards differ: with 1e-6
 to 1 - 1e-6 that leaves out what every candidate solves or none does. Where a custom reward gives
 scores that are not from 0 to 1 (1 and -1, or 2 and 0), their mean is no accuracy: such a group is
