@@ -57,9 +57,8 @@ def is_plain(config: Any) -> bool:
     """Whether every layer of a model is full attention to all that came before, without a window or
     a cap: then packs are exact. The state of linear attention and of a convolution runs on from one
     sequence into the next."""
-    windowed = getattr(config, "sliding_window", None) and getattr(
-        config, "use_sliding_window", True
-    )
+    is_used = getattr(config, "use_sliding_window", True)
+    windowed = getattr(config, "sliding_window", None) and is_used
     kinds = set(getattr(config, "layer_types", None) or ())
     capped = getattr(config, "attn_logit_softcapping", None)
     return not windowed and not capped and kinds <= {"full_attention"}

@@ -70,8 +70,7 @@ def refusal(why: str) -> UserError:
 
 def rope_settings(config: Any) -> dict[str, Any]:
     """The rotary embedding's settings. UserError for a kind that GGUF has no fields for."""
-    found = getattr(config, "rope_parameters", None) or {}
-    settings = {"rope_type": "default", **found}
+    settings = {"rope_type": "default", **(getattr(config, "rope_parameters", None) or {})}
     kind = settings["rope_type"]
     if kind not in ("default", "linear", "yarn", "llama3"):
         raise refusal(f"its rope_type {kind} is not known")

@@ -135,9 +135,8 @@ def takes_turns(config: Config, gpus: int) -> bool:
     """Whether learners that share a base leave too few GPUs for an actor, which is then on theirs:
     the base's parts are in host memory while completions are generated, and an engine's weights
     during the update."""
-    return config.learner_shards > 1 and 0 <= gpus - config.number_of_learners < (
-        config.gpus_per_actor
-    )
+    left = gpus - config.number_of_learners
+    return config.learner_shards > 1 and 0 <= left < config.gpus_per_actor
 
 
 def groups_of(

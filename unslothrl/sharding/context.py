@@ -47,21 +47,11 @@ class Context:
     ) -> tuple[torch.Tensor, None]:
         """-> [1, own tokens, heads, size]."""
         times = max(1, self.count // key.shape[1])
-        sizes = [query.shape[1], key.shape[1] * times, value.shape[1] * times]
-        whole = torch.cat(  # one exchange for all three
-            [
-                torch.stack(states.chunk(self.count, 1))
-                for states in (
-                    query,
-                    key.repeat_interleave(times, 1),
-                    value.repeat_interleave(times, 1),
-                )
-            ],
-            2,
-        )
-        whole = Swap.apply(whole, self)  # [ranks, 1, heads / ranks, own tokens, size]
+        states = (query, key.repeat_interleave(times, 1), value.repeat_interleave(times, 1))
+        whole = torch.cat([torch.stack(each.chunk(self.count, 1)) for each in states], 2)
+        whole = Swap.apply(whole, self)  # [ranks, 1, heads / ranks, own tokens, size] of all three
         whole = torch.cat(list(whole), 2)
-        parts = whole.split([size // self.count for size in sizes], 1)
+        parts = whole.split([each.shape[1] // self.count for each in states], 1)
         output, _ = self.attend_whole(module, *parts, attention_mask, **options)
         back = Swap.apply(torch.stack(output.chunk(self.count, 1)), self)
         return torch.cat(list(back), 2), None

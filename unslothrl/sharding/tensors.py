@@ -63,17 +63,14 @@ class SplitTensors:
         def forward(layer: Any, states: torch.Tensor) -> torch.Tensor:
             result = layer.base_layer(states)
             names = [] if layer.disable_adapters else layer.active_adapters
+            is_cast = torch.is_autocast_enabled(states.device.type)
             for name in names:
                 into, out = layer.lora_A[name].weight, layer.lora_B[name].weight
                 if axis == 0:
                     out = out.chunk(self.count, 0)[self.rank]
                 else:
                     into = into.chunk(self.count, 1)[self.rank]
-                given = (
-                    states
-                    if torch.is_autocast_enabled(states.device.type)
-                    else states.to(into.dtype)
-                )
+                given = states if is_cast else states.to(into.dtype)
                 added = linear(linear(layer.lora_dropout[name](given), into), out)
                 result = result + (added * layer.scaling[name]).to(result.dtype)
             return result if axis == 0 else SummedForward.apply(result, self)
