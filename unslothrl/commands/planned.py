@@ -134,7 +134,7 @@ def setting(
     chosen = {name: value for name, value in options.items() if value is not None}
     words: list[str] = []
     for option, value in {**first, **chosen, **last}.items():
-        flag = RUN.spellings(option)[0] if option in RUN.options else option
+        flag = RUN.flag(option) if option in RUN.options else option
         if isinstance(value, bool):
             words.append(f"--{flag if value else off(flag)}")
         else:

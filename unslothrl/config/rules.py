@@ -6,9 +6,9 @@ from typing import Any
 
 from unslothrl import rewards
 from unslothrl.algorithms.objective import Objective
-from unslothrl.config.names import in_full
 from unslothrl.config.options import OPTIONS, SPLITS, Config
 from unslothrl.config.parts import objective_of
+from unslothrl.config.values import RUN
 from unslothrl.embedded import EMBEDDED
 from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import UserError
@@ -159,7 +159,7 @@ def check_limits(config: Config) -> None:
     for name, other in NO_MORE_THAN:
         value, most = getattr(config, name), getattr(config, other)
         if name not in off and None not in (value, most) and value > most:
-            flag, limit = flag_of(name), flag_of(other)
+            flag, limit = RUN.flag(name), RUN.flag(other)
             raise UserError(
                 f"{name} must be at most {other} ({most}), got {value}: set --{flag} {most} or "
                 f"--{limit} {value}"
@@ -192,12 +192,8 @@ def check_processes(config: Config) -> None:
         if is_wrong and value != OPTIONS[name].default:
             raise UserError(
                 f"{name} {value} is not possible with {other} {getattr(config, other)}: change "
-                f"--{flag_of(other)}, or leave --{flag_of(name)} out"
+                f"--{RUN.flag(other)}, or leave --{RUN.flag(name)} out"
             )
-
-
-def flag_of(name: str) -> str:
-    return in_full(name, OPTIONS[name].metadata["group"])
 
 
 def check_objective(config: Config, objective: Objective) -> None:

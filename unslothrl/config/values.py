@@ -45,10 +45,12 @@ class Table:
     def is_optional(self, name: str) -> bool:
         return isinstance(self.types[name], types.UnionType)
 
+    def flag(self, name: str) -> str:
+        return names.in_full(name, self.options[name].metadata["group"])
+
     def spellings(self, name: str) -> list[str]:
         """What an option may be called on the command line, its own name first."""
-        own = names.in_full(name, self.options[name].metadata["group"])
-        return [own, *(alias for alias, of in names.ALIASES.items() if of == name)]
+        return [self.flag(name), *(alias for alias, of in names.ALIASES.items() if of == name)]
 
     @property
     def flags(self) -> list[str]:
@@ -81,8 +83,7 @@ def read_value(
         wanted, remedy = limits_text(name, table), example(name, table)
     else:
         return typed
-    own = table.spellings(name)[0]
-    fix = f"--{own} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
+    fix = f"--{table.flag(name)} {remedy}" if is_flag else f"{name} = {toml_value(remedy)}"
     got = shown(value if typed is None else typed)
     raise UserError(f"{where}{name} must be {wanted}, got {got}: set {fix}")
 

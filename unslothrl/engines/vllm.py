@@ -70,8 +70,8 @@ def set_variables() -> None:
 
 
 class VllmEngine(Engine):
-    """Over a vLLM of its own (`start`), or over the one that Unsloth
-    lets the learner's weights share: `llm` must report processed log-probabilities.
+    """Over a vLLM of its own (`start`), or over the one that Unsloth lets the learner's weights
+    share: `llm` must report processed log-probabilities.
 
     One that takes turns sleeps from its start until something is added: its KV cache is freed, and
     what weights are its own lie in host memory, so that the next process on the card finds room
