@@ -96,7 +96,12 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     for parameter in set(optimizer.state) - set(having.values()):
         del optimizer.state[parameter]
     _build(optimizer, list(having.values()))
-    _check(optimizer, leaves(optimizer), saved)
+    built = leaves(optimizer)
+    if {n: _form(v) for n, v in built.items()} != {n: _form(v) for n, v in saved.items()}:
+        raise ValueError(
+            f"the checkpoint's optimiser is not this run's {type(optimizer).__name__}: resume on a "
+            "machine of the kind that wrote it"
+        )
     for index, parameter in having.items():
         state = optimizer.state[parameter]
         for key, value in state.items():  # tensors stay the buffers that they are
@@ -109,37 +114,18 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
 
 
 def _build(optimizer: torch.optim.Optimizer, wanted: list[torch.nn.Parameter]) -> None:
-    """Gives every wanted parameter the state of its first step, at a learning rate of 0."""
+    """Gives every wanted parameter the state of its first step. Leaves no gradients, and a learning
+    rate of 0: each of the run's steps sets its own."""
     missing = [parameter for parameter in wanted if not optimizer.state.get(parameter)]
     if not missing:
         return
-    gradients = {parameter: parameter.grad for parameter in _parameters(optimizer)}
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for parameter in gradients:
-        parameter.grad = None
+    optimizer.zero_grad(set_to_none=True)
     for parameter in missing:
         parameter.grad = torch.zeros_like(parameter)
     for group in optimizer.param_groups:
         group["lr"] = 0.0
-    try:
-        optimizer.step()
-    finally:
-        for parameter, gradient in gradients.items():
-            parameter.grad = gradient
-        for group, rate in zip(optimizer.param_groups, rates, strict=True):
-            group["lr"] = rate
-
-
-def _check(
-    optimizer: torch.optim.Optimizer, built: dict[str, Leaf], saved: dict[str, Leaf]
-) -> None:
-    missing = object()
-    for name in sorted(built.keys() | saved.keys()):
-        if _form(built.get(name, missing)) != _form(saved.get(name, missing)):
-            raise ValueError(
-                f"the checkpoint's optimiser is not this run's {type(optimizer).__name__} "
-                f"({name} differs): resume on a machine of the kind that wrote it"
-            )
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def _form(value: Any) -> Any:
