@@ -39,6 +39,7 @@ from unslothrl.tracking.run_folder import (
     stop_holder,
 )
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.tracking.trackers import Trackers
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 
@@ -75,6 +76,7 @@ def ended(folder, config, trainer=None, clock=time.monotonic) -> RlRun:
     """A run that is about to end."""
     run = RlRun(Resolved(config, frozenset(), ()))
     run.folder, run.trainer = folder, trainer
+    run.trackers = Trackers((), folder.path, {}, print)
     run.view = Terminal(console=Console(width=200), live=False, clock=clock)
     run.earlier = SimpleNamespace(checkpoint=None, step=0) if config.resume else None
     return run

@@ -4,11 +4,11 @@ held until a step or a batch of an evaluation is done."""
 import errno
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl.checkpoints.store import SUMS, CheckpointStore, Damaged, sums_in
+from unslothrl.checkpoints import store as stores
 from unslothrl.config.offline_options import OfflineOptions, RmOptions, SftOptions, shards_of
 from unslothrl.data.tasks import TRAIN
 from unslothrl.errors import RunError
@@ -53,21 +53,8 @@ def run(stage: Resolved) -> int:
     return StageRun(stage, cards).execute()
 
 
-@dataclass(frozen=True)
-class StageCheckpoint:
-    """One that was whole when it was found."""
-
-    folder: Path
-    step: int
-
-    @property
-    def logged(self) -> int:
-        """The last step whose metrics are recorded before it is written."""
-        return self.step
-
-
-class StageCheckpoints(CheckpointStore):
-    """Of one run; `read` gives a `StageCheckpoint`."""
+class StageCheckpoints(stores.CheckpointStore):
+    """Of one run; the state of a `Checkpoint` that `read` gives has no more than its step."""
 
     @property
     def writing(self) -> Path:
@@ -77,17 +64,17 @@ class StageCheckpoints(CheckpointStore):
         (written / TRAINING_ARGS).unlink(missing_ok=True)
         return super().seal(written, step, is_best)
 
-    def read(self, folder: Path, step: int) -> StageCheckpoint:
-        names = sums_in(folder).keys()
+    def read(self, folder: Path, step: int) -> stores.Checkpoint:
+        names = {*stores.sums_in(folder), stores.SUMS}
         for path in folder.rglob("*"):
             name = str(path.relative_to(folder))
-            if path.is_file() and name not in names | {SUMS} and not path.name.startswith("."):
-                raise Damaged(f"{name} is not listed in {SUMS}")
+            if path.is_file() and name not in names and not path.name.startswith("."):
+                raise stores.Damaged(f"{name} is not listed in {stores.SUMS}")
             if path.suffix in PICKLES and name != TRAINING_ARGS:
-                raise Damaged(f"{name} is a pickle, which is not loaded")
+                raise stores.Damaged(f"{name} is a pickle, which is not loaded")
         if read_object(folder / STATE).get("global_step") != step:
-            raise Damaged(f"{STATE} is of another step")
-        return StageCheckpoint(folder, step)
+            raise stores.Damaged(f"{STATE} is of another step")
+        return stores.Checkpoint(folder, stores.RunState(step))
 
     def delete_after(self, step: int) -> None:
         remove(self.writing)
@@ -164,18 +151,14 @@ class StageRun(Job):
         self.view.stage("loading the base")
         self.group = shards.begin(self, self.cards)
         trainer = training.trainer_of(self)
-        early = ends_early(options.max_steps, trainer.args.max_steps, options.episodes)
         with stopping.held(may_hang=True):
-            for line in early:
+            for line in ends_early(options.max_steps, trainer.args.max_steps, options.episodes):
                 self.view.note(line)
             self.model = trainer.model
             if self.earlier is not None:
                 self.earlier.go_on(options, self.view)
-            if self.trackers is not None:
-                self.trackers.start(self.step if self.checkpoint else None)
+            self.trackers.start(self.step if self.checkpoint else None)
             training.train(trainer, self)
-        for line in early:
-            self.view.note(line)
 
     # What the trainer calls
 
@@ -191,8 +174,7 @@ class StageRun(Job):
             self.folder.log(row)
         else:
             self.folder.add_to_step(row)
-        if self.trackers is not None:
-            self.trackers.log(step, row)
+        self.trackers.log(step, row)
         if is_of_step:
             self.view.step(row, step, total)
         self._check_finite(row, total)

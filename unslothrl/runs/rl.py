@@ -107,16 +107,13 @@ class RlRun(Job):
             self.earlier.go_on(config, view, facts(config, self.data))
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
-        if self.trackers is not None:
-            self.trackers.start(trainer.state.step if is_resumed else None)
+        self.trackers.start(trainer.state.step if is_resumed else None)
         # Python's collector is to look through less of what never is in a cycle: what is there by
         # now and, where no tensors can be, the records of rollouts, thousands a second.
         gc.freeze()
         if not processes.is_local:
             gc.set_threshold(50_000, 20, 20)
         trainer.train()
-        for line in ends_early(config.max_steps, self.steps, config.episodes):
-            view.note(line)
 
     def save(self, status: str, error: BaseException | None) -> Path | None:
         """The last whole step and adapter, as far as processes that may be dead give them."""

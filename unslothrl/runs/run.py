@@ -156,7 +156,7 @@ class Job(abc.ABC):
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
     target: Target | None = None  # of its mirror
     mirror: Mirror | None = None
-    trackers: Trackers | None = None
+    trackers: Trackers
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -262,13 +262,12 @@ class Job(abc.ABC):
         else:
             changed_data = check_fingerprints(before, prints, self.options.dataset)
             folder, notes = self.earlier.folder, [*self.earlier.notes, *changed_data]
+        options = redacted_values(plain(asdict(self.options)))
+        self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.folder, self.has_begun = folder, True
         tell_folder(folder.path)
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
-        options = redacted_values(plain(asdict(self.options)))
-        if self.options.track:
-            self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         if self.target is not None:
             self.mirror = Mirror(self.target, folder.path, self.view.note)
             folder.saved = self.mirror.update
@@ -306,8 +305,7 @@ class Job(abc.ABC):
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()
             return
-        if self.trackers is not None:
-            self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
+        self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
         summary = {
             "status": status,
             "error": redacted(str(error)) if isinstance(error, UserError | RunError) else None,

@@ -79,7 +79,7 @@ class Trainer:
         self.saving = Saving(
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
-        self.trackers = trackers
+        self.trackers = trackers or Trackers((), folder.path, {}, view.note)
         self.profile = Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Metrics] = []  # what the processes said of it
@@ -287,8 +287,7 @@ class Trainer:
         """The evaluation of the newest version, which the state keeps."""
         metrics, drawn = self.evaluation.run()
         self.saving.evaluation(self.state.step, drawn)
-        if self.trackers is not None:
-            self.trackers.samples(self.state.step, drawn)
+        self.trackers.samples(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics, drawn)
         return metrics
@@ -304,8 +303,7 @@ class Trainer:
         counts = {"policy_version": state.policy_version, "samples_seen": state.samples_seen}
         row = {"step": state.step, **counts, **metrics}
         self.folder.log(row)
-        if self.trackers is not None:
-            self.trackers.log(state.step, row)
+        self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
         assert self.published is not None, "nothing is published before `train`"

@@ -99,7 +99,7 @@ class Trackers:
     def start(self, resumed_at: int | None = None) -> None:
         """Begins the run in every tracker, or goes on after a step."""
         path = self.folder / IDS
-        ids = read_object(path) if path.is_file() else {}
+        ids = read_object(path) if self.names and path.is_file() else {}
         if new := {name: secrets.token_hex(4) for name in self.names if name not in ids}:
             ids |= new
             write_whole(path, json.dumps(ids, indent=1).encode() + b"\n")
