@@ -167,7 +167,8 @@ def test_calls_are_learnt_and_their_results_are_not():
 
 
 def texts(tokenizer, ids):
-    return tuple(map(tokenizer.decode, (ids.prompt, ids.chosen.ids, ids.rejected.ids)))
+    prompt, chosen, rejected = ids
+    return tuple(map(tokenizer.decode, (prompt, chosen.ids, rejected.ids)))
 
 
 PAIRS = {
@@ -190,7 +191,7 @@ def test_a_pair(name):
     tokenizer = tokenizer_of(template)
     found = Writer(tokenizer).pair(pair_of((assistant(chosen),), (assistant(rejected),)))
     assert texts(tokenizer, found) == expected
-    assert all(found.chosen.learnt) and all(found.rejected.learnt)
+    assert all(found[1].learnt) and all(found[2].learnt)
 
 
 ANSWERS = {
@@ -209,9 +210,9 @@ def test_of_an_answer_of_several_turns_only_the_assistant_is_learnt(name):
     tokenizer = tokenizer_of(template)
     for given in ((turns, OTHER), (OTHER, turns)):
         writer = Writer(tokenizer)
-        found = writer.pair(pair_of(*given))
-        long, short = (found.chosen, found.rejected)[:: 1 if given[0] == turns else -1]
+        prompt, *answers = writer.pair(pair_of(*given))
+        long, short = answers[:: 1 if given[0] == turns else -1]
         assert long == written(tokenizer, *parts)
-        assert tokenizer.decode(found.prompt).endswith(begin)
+        assert tokenizer.decode(prompt).endswith(begin)
         assert all(short.learnt) and tokenizer.decode(short.ids).startswith("c")
         assert any("rewrites" in note for note in writer.notes) == (template == DROPPING)

@@ -228,8 +228,8 @@ def lora_options(config: Config, base: Path) -> dict:
     }
 
 
-def dtype_name(config: Config) -> str:
-    """What the base computes in on this process's GPU."""
+def dtype_name(config: Any) -> str:
+    """What the base computes in on this process's GPU, in a run or a stage."""
     import torch
 
     has_card = torch.cuda.is_available()

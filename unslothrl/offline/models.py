@@ -21,7 +21,6 @@ from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 SCORE = "score"  # transformers' name of the head of a sequence classifier
-ROWS = 4_096  # tokens whose logits are there at the same time, in a forward without gradients
 LEAST_STD = 1e-6  # of scores: below it all are equal
 
 
@@ -169,24 +168,17 @@ def log_probs_of(
     `hidden` [tokens, hidden], `weight` [vocabulary, hidden], `targets` [tokens]. The arguments are
     the kernel's; its `chunk_size` of the vocabulary changes nothing here.
     """
-
-    def of_rows(part: torch.Tensor, aim: torch.Tensor) -> list[torch.Tensor | None]:
-        logits = torch.nn.functional.linear(part, weight.to(part.dtype), bias).float()
-        logits = logits * logit_scale
-        if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        logits = logits / temperature
-        log_probs = torch.log_softmax(logits, dim=-1)
-        known = {
-            "entropy": lambda: -(log_probs.exp() * log_probs).sum(-1),
-            "log_sum_sq_probs": lambda: torch.logsumexp(2 * log_probs, -1).detach(),
-            "mean_logits": lambda: logits.mean(-1).detach(),
-            "is_top1": lambda: logits.argmax(-1) == aim,
-        }
-        chosen = log_probs.gather(-1, aim[:, None]).squeeze(-1)
-        return [chosen, *(make() if name in outputs else None for name, make in known.items())]
-
-    size = len(targets) if torch.is_grad_enabled() else ROWS
-    pieces = zip(hidden.split(max(1, size)), targets.split(max(1, size)), strict=True)
-    columns = zip(*(of_rows(*piece) for piece in pieces), strict=True)
-    return tuple(None if c[0] is None else torch.cat(c) for c in map(list, columns))
+    logits = torch.nn.functional.linear(hidden, weight.to(hidden.dtype), bias).float()
+    logits = logits * logit_scale
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    logits = logits / temperature
+    log_probs = torch.log_softmax(logits, dim=-1)
+    known = {
+        "entropy": lambda: -(log_probs.exp() * log_probs).sum(-1),
+        "log_sum_sq_probs": lambda: torch.logsumexp(2 * log_probs, -1).detach(),
+        "mean_logits": lambda: logits.mean(-1).detach(),
+        "is_top1": lambda: logits.argmax(-1) == targets,
+    }
+    chosen = log_probs.gather(-1, targets[:, None]).squeeze(-1)
+    return (chosen, *(make() if name in outputs else None for name, make in known.items()))

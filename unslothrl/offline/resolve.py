@@ -29,15 +29,7 @@ from unslothrl.planning import fit, stages
 from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.rewards import model as judge
 from unslothrl.runs import resume
-from unslothrl.runs.resolve import (
-    Layers,
-    Resolved,
-    check_files,
-    layers_of,
-    lora_of,
-    named,
-    shape_of,
-)
+from unslothrl.runs.resolve import Layers, Resolved, check_files, layers_of, named, shape_of
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 from unslothrl.weights import base_model, starting_adapter
@@ -47,10 +39,7 @@ OWN_TRAINERS = "UNSLOTH_ALLOW_CPU"  # set, Unsloth leaves TRL's (unsloth/models/
 
 
 def resolve(
-    command: str,
-    flags: Mapping[str, Any],
-    machine: Machine | None = None,
-    fetches: bool = False,
+    command: str, flags: Mapping[str, Any], machine: Machine | None = None, fetches: bool = False
 ) -> Resolved:
     """See `runs.resolve.resolve`. Raises UserError."""
     table = TABLES[command]
@@ -84,14 +73,13 @@ def with_model(options: OfflineOptions, machine: Machine, notes: list[str]) -> O
 def with_adapter(options: OfflineOptions, layers: Layers) -> OfflineOptions:
     """With the LoRA's shape of the adapter that it begins with, and notes on what that changes."""
     asked, is_rm = layers.requested.get("lora_dropout"), isinstance(options, RmOptions)
-    if (lora := lora_of(options)) is not None:
-        for name, value in shape_of(lora, options).items():
-            if getattr(options, name) == value or (is_rm and asked and name == "lora_dropout"):
-                continue
-            layers.notes.append(
-                f"{name} {getattr(options, name)} -> {value}, as adapter {options.adapter} has"
-            )
-            options = replace(options, **{name: value})
+    for name, value in shape_of(options).items():
+        if getattr(options, name) == value or (is_rm and asked and name == "lora_dropout"):
+            continue
+        layers.notes.append(
+            f"{name} {getattr(options, name)} -> {value}, as adapter {options.adapter} has"
+        )
+        options = replace(options, **{name: value})
     keeps = is_rm and any("disable_dropout=false" in text.lower() for text in options.trl)
     if asked and not isinstance(options, SftOptions) and not keeps:
         unless = ", unless you set --trl disable_dropout=false" if is_rm else ""

@@ -14,7 +14,7 @@ the token that ends a text.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
-from typing import Any, NamedTuple
+from typing import Any
 
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
@@ -40,14 +40,6 @@ class Written:
     @classmethod
     def all_of(cls, ids: Sequence[int]) -> "Written":
         return cls(tuple(ids), (True,) * len(ids))
-
-
-class PairIds(NamedTuple):
-    """A prompt's tokens, and what follows it in the better answer and in the worse."""
-
-    prompt: tuple[int, ...]
-    chosen: Written
-    rejected: Written
 
 
 class Writer:
@@ -113,11 +105,12 @@ class Writer:
             ids = ids[:-1]
         return tuple(ids), self.tokens(reply) + (() if end is None else (end,))
 
-    def pair(self, pair: Pair) -> PairIds:
+    def pair(self, pair: Pair) -> tuple[tuple[int, ...], Written, Written]:
+        """-> (a prompt's tokens, what follows it in the better answer, and in the worse)."""
         both = [(*pair.messages, *said) for said in (pair.chosen, pair.rejected)]
         if not self.has_template:
             (prompt_ids, chosen), (_, rejected) = (self.as_texts(m, pair.is_plain) for m in both)
-            return PairIds(prompt_ids, Written.all_of(chosen), Written.all_of(rejected))
+            return prompt_ids, Written.all_of(chosen), Written.all_of(rejected)
         prompts: list[str] = []
         answers: list[tuple[str, list[Message], list[Any], int]] = []
         for turns, said in zip(both, (pair.chosen, pair.rejected), strict=True):
@@ -134,7 +127,7 @@ class Writer:
             if len(pair.chosen) == len(pair.rejected) == 1:
                 self.note_on(prompt, same)
         chosen_ids, rejected_ids = (self.answer(len(same), *each) for each in answers)
-        return PairIds(self.tokens(same), chosen_ids, rejected_ids)
+        return self.tokens(same), chosen_ids, rejected_ids
 
     def answer(
         self, begin: int, text: str, messages: list[Message], tools: list[Any], number: int

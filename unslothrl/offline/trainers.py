@@ -156,15 +156,11 @@ class StageTrainer(transformers.Trainer):
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
         if self.lr_scheduler is None:
-            options = self.run.options
+            options, total = self.run.options, num_training_steps
 
             def share(done: int) -> float:
                 return learning_rate_share(
-                    options.lr_schedule,
-                    done + 1,
-                    num_training_steps,
-                    options.warmup_steps,
-                    options.lr_floor,
+                    options.lr_schedule, done + 1, total, options.warmup_steps, options.lr_floor
                 )
 
             optimizer = optimizer or self.optimizer

@@ -16,8 +16,8 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
+from unslothrl.cluster.build import dtype_name
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
-from unslothrl.config.parts import half_precision
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
 from unslothrl.offline.trainers import (
@@ -260,12 +260,8 @@ def silence() -> None:
 
 def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
     start = starting_adapter.folder(options) and starting_adapter.kept(run)
-    dtype = options.dtype
-    if dtype == "auto":
-        has_card = torch.cuda.is_available()
-        dtype = half_precision(torch.cuda.get_device_capability() if has_card else None)
     return models.Shape(
-        dtype=getattr(torch, dtype),
+        dtype=getattr(torch, dtype_name(options)),
         rank=options.max_lora_rank,
         alpha=options.lora_alpha,
         dropout=options.lora_dropout,

@@ -100,8 +100,7 @@ def resolve(
     if fit.needs_hub(given, machine):
         machine = machine.look_for_hub()
     config = replace(Config(), **task_of_machine(layers.user, machine))
-    if lora is not None:
-        config = replace(config, **shape_of(lora, config))
+    config = replace(config, **shape_of(config))
     if config.max_staleness:  # actors generate all the time: learners only train
         config = replace(config, learner_chunk_size=0)
     if config.learners_together > 1:  # they only train
@@ -264,9 +263,9 @@ def lora_of(options: Options) -> Lora | None:
     return None if folder is None else adapter_check.check_settings(folder)
 
 
-def shape_of(lora: Lora, options: Options) -> dict[str, Any]:
-    """The options that an adapter decides. A resumed run goes on as it began."""
-    if options.resume is not None:
+def shape_of(options: Options) -> dict[str, Any]:
+    """The options that its adapter decides. A resumed run goes on as it began. UserError."""
+    if options.resume is not None or (lora := lora_of(options)) is None:
         return {}
     alpha = int(lora.alpha) if lora.alpha == int(lora.alpha) else options.lora_alpha
     return {"max_lora_rank": lora.rank, "lora_alpha": alpha, "lora_dropout": lora.dropout}
