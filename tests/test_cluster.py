@@ -104,7 +104,7 @@ def test_the_object_store_fits_small_hosts():
 def test_what_a_process_raises_arrives_as_it_is(ray_cluster):
     with pytest.raises(AttributeError, match="no attribute 'nothing'") as error:
         ray_cluster.gather([ray_cluster.actors[0].transport.call("nothing")])
-    assert "in call" in str(error.value.__cause__)  # the traceback there
+    assert "in call" in error.value.__notes__[0]  # the traceback there
     assert "(ray_calls.py, line " in causes.summary_of(error.value)
 
 

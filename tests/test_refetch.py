@@ -24,7 +24,7 @@ class Ready(LocalCall):
 
     def __init__(self, value: Adapter):
         super().__init__(None, "", ())
-        self.value, self.is_done = value, True
+        self.value = self.result = value
 
 
 class Learner(FakeProcess):

@@ -17,22 +17,15 @@ COLOUR = re.compile(r"\x1b\[\d+m")
 LOWER_MEMORY = "lower its memory use: see `unslothrl plan`"
 
 
-class Remote(Exception):
-    """The traceback of an exception that was raised in another process, as its cause."""
-
-    def __str__(self) -> str:
-        return f"\n{self.args[0]}"
-
-
 def original(error: Exception) -> Exception:
     """The exception that an actor or learner raised, without Ray's wrapping; its remote traceback
-    becomes its cause."""
+    becomes a note of it."""
     text = None
     while (inner := getattr(error, "cause", None)) is not None:
         text = COLOUR.sub("", str(error))
         error = inner
     if text is not None:
-        error.__cause__ = Remote(text)
+        error.add_note(text)
     return error
 
 
@@ -89,10 +82,9 @@ def summary_of(error: BaseException) -> str:
 
 def place(error: BaseException) -> str:
     """ " (file.py, line 3)": the innermost frame outside of libraries, also a remote one."""
-    if isinstance(error.__cause__, Remote):
-        remote = re.findall(r'File "([^"]+)", line (\d+)', str(error.__cause__))
-        frames: Sequence[tuple[str, str | int]] = remote
-    else:
+    notes = "\n".join(getattr(error, "__notes__", ()))
+    frames: Sequence[tuple[str, str | int]] = re.findall(r'File "([^"]+)", line (\d+)', notes)
+    if not frames:
         frames = [(f.filename, f.lineno or 0) for f in traceback.extract_tb(error.__traceback__)]
     ours = [frame for frame in frames if not frame[0].startswith(LIBRARIES)] or frames
     return f" ({Path(ours[-1][0]).name}, line {ours[-1][1]})" if ours else ""

@@ -2,6 +2,7 @@
 Ray."""
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,15 +29,11 @@ class LocalCall(Call[Any]):
 
     def __init__(self, target: Any, method: str, arguments: tuple):
         self.target, self.method, self.arguments = target, method, arguments
-        self.is_done = False
-        self.value: Any = None
 
+    @functools.cached_property
     def result(self) -> Any:
-        if not self.is_done:
-            arguments = [a.result() if isinstance(a, LocalCall) else a for a in self.arguments]
-            self.value = getattr(self.target, self.method)(*arguments)
-            self.is_done = True
-        return self.value
+        arguments = [a.result if isinstance(a, LocalCall) else a for a in self.arguments]
+        return getattr(self.target, self.method)(*arguments)
 
 
 class LocalTransport:
@@ -78,7 +75,7 @@ class LocalCluster(Cluster):
             learners = [call.target for call in calls]
             parts = [call.arguments[0] for call in calls]
             return learners[0].update_in_turn(learners, parts, *calls[0].arguments[1:])
-        return [call.result() for call in calls]
+        return [call.result for call in calls]
 
     def close(self) -> None:
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises

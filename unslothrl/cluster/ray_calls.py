@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from unslothrl.cluster.handles import Call, Clock
 
@@ -13,7 +13,6 @@ GET_S = 60.0  # in which a result that is there must arrive
 BETWEEN_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
-THREADS = {"watch": 1, "fetch": 1}  # of a process besides, which answer while a call runs
 
 
 class RayCall(Call[Any]):
@@ -47,6 +46,8 @@ class RayTransport:
 
 class RayHost:
     """What Ray runs: an actor or a learner, and beside it a thread that says how far it is."""
+
+    threads: ClassVar = {"watch": 1, "fetch": 1}  # besides, which answer while a call runs
 
     def __init__(self, build: Callable, *arguments: Any):
         self.failed: Exception | None = None

@@ -31,15 +31,7 @@ from unslothrl.cluster.handles import (
 )
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
-from unslothrl.cluster.ray_calls import (
-    FORGET_S,
-    PING_S,
-    THREADS,
-    RayHost,
-    RayTransport,
-    Watch,
-    result_of,
-)
+from unslothrl.cluster.ray_calls import FORGET_S, PING_S, RayHost, RayTransport, Watch, result_of
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
@@ -163,7 +155,7 @@ class RayCluster(Cluster):
             start = self.nodes.start_of(plan)
         remote = self.ray.remote(
             num_cpus=0,
-            concurrency_groups=THREADS,
+            concurrency_groups=RayHost.threads,
             runtime_env={
                 "env_vars": {**start.environment, variables.PROCESS: name},
                 **joining.own_python(),
