@@ -175,7 +175,7 @@ def test_as_often_as_costs_a_fiftieth_of_the_time(monkeypatch):
         now += 1.0
         if schedule.is_due(step, 1000):
             written.append(step)
-            schedule.saved(1.0)
+            schedule.saves_s.append(1.0)
     assert written == [1, 51, 101, 151]
     assert schedule.write() and not schedule.is_due(200, 1000)  # after the best evaluation
 

@@ -20,16 +20,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions
-from torch.distributed import (
-    AllreduceOptions,
-    AllToAllOptions,
-    BroadcastOptions,
-    PrefixStore,
-    ProcessGroupGloo,
-    ReduceOp,
-    TCPStore,
-)
 
 from unslothrl.errors import PeerLost
 
@@ -59,14 +51,14 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
     return not not_finite
 
 
-def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[TCPStore, str]:
+def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[dist.TCPStore, str]:
     """-> (where the learners meet, its address), on a free port, for as long as the store is held.
     `host`: this node's address as the other learners reach it; None: asked of the system."""
     host = node_address() if host is None else host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
-        store = TCPStore(
+        store = dist.TCPStore(
             host,
             port,
             is_master=True,
@@ -102,16 +94,18 @@ class Exchange:
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
         with self._waiting(deadline_s):
             if store is None:
-                self.store = TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
+                self.store = dist.TCPStore(host, int(port), timeout=timeout, wait_for_workers=False)
             self.store.set(f"join/{rank}", own_card())
             names = [self.store.get(f"join/{other}") for other in range(world_size)]
             self.is_nccl = all(names) and len(set(names)) == world_size
             build = nccl_group if self.is_nccl else gloo_group
             here = own_address(host, int(port))
-            self.group = build(PrefixStore("group", self.store), rank, world_size, timeout, here)
+            self.group = build(
+                dist.PrefixStore("group", self.store), rank, world_size, timeout, here
+            )
             for name, count in (("partners", partners), ("sharers", shards)):
                 if count > 1:
-                    own = PrefixStore(f"{name}/{rank // count}", self.store)
+                    own = dist.PrefixStore(f"{name}/{rank // count}", self.store)
                     # what NCCL sends ahead may wait for long, and has this timeout
                     most = timedelta(seconds=SUM_S + ANSWER_S)
                     setattr(self, name, build(own, rank % count, count, most, here))
@@ -126,26 +120,26 @@ class Exchange:
         """
         total = part if self.is_nccl else part.cpu()
         with self._waiting(deadline_s):
-            options = timed(AllreduceOptions(), deadline_s)
+            options = timed(dist.AllreduceOptions(), deadline_s)
             wait(self.joined(self.group).allreduce([total], options), deadline_s)
         return total.to(part.device)
 
     def most(self, values: list[float]) -> list[float]:
         """The largest of each value over the partners. PeerLost as in `sum`."""
-        return self.totals(values, ReduceOp.MAX)
+        return self.totals(values, dist.ReduceOp.MAX)
 
-    def totals(self, values: list[float], by: Any = ReduceOp.SUM) -> list[float]:
+    def totals(self, values: list[float], by: Any = dist.ReduceOp.SUM) -> list[float]:
         """The sum of each value over the partners, or what `by` says. PeerLost as in `sum`."""
         device = "cuda" if self.is_nccl else "cpu"
         found = torch.tensor(values, dtype=torch.float64, device=device)
         self.add_up(found, by)
         return found.tolist()
 
-    def add_up(self, values: torch.Tensor, by: Any = ReduceOp.SUM) -> None:
+    def add_up(self, values: torch.Tensor, by: Any = dist.ReduceOp.SUM) -> None:
         """Makes the values their sum over the partners, or what `by` says. PeerLost as in `sum`."""
         found = values if self.is_nccl else values.cpu()
         with self._waiting(self.deadline_s):
-            options = timed(AllreduceOptions(), self.deadline_s)
+            options = timed(dist.AllreduceOptions(), self.deadline_s)
             options.reduceOp = by
             wait(self.joined(self.partners).allreduce([found], options), self.deadline_s)
         if found is not values:
@@ -158,7 +152,7 @@ class Exchange:
         into = found if is_direct else torch.empty_like(found, device="cpu")
         given = given.to(into.device)
         with self._waiting(self.deadline_s):
-            options = timed(AllToAllOptions(), self.deadline_s)
+            options = timed(dist.AllToAllOptions(), self.deadline_s)
             partners = self.joined(self.partners)
             wait(partners.alltoall_base(into, given, [], [], options), self.deadline_s)
         if not is_direct:
@@ -179,7 +173,7 @@ class Exchange:
                 parts[sharers.rank()].copy_(part)
                 works = []
                 for root, each in enumerate(parts):
-                    options = timed(BroadcastOptions(), self.deadline_s)
+                    options = timed(dist.BroadcastOptions(), self.deadline_s)
                     options.rootRank = root
                     works.append(sharers.broadcast([each], options))
 
@@ -265,18 +259,16 @@ def wait(work: Any, deadline_s: float) -> None:
 
 
 def gloo_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:
-    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+    options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
-    options._devices = [ProcessGroupGloo.create_device(hostname=address)]
-    return ProcessGroupGloo(store, rank, world_size, options)
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+    return dist.ProcessGroupGloo(store, rank, world_size, options)
 
 
 def nccl_group(store: Any, rank: int, world_size: int, timeout: timedelta, address: str) -> Any:
-    from torch.distributed import ProcessGroupNCCL  # not in torch's CPU build
-
-    options = ProcessGroupNCCL.Options()
+    options = dist.ProcessGroupNCCL.Options()  # which torch's CPU build lacks
     options._timeout = timeout
-    return ProcessGroupNCCL(store, rank, world_size, options)
+    return dist.ProcessGroupNCCL(store, rank, world_size, options)
 
 
 def own_card() -> str:

@@ -34,11 +34,7 @@ class Passes:
     """Runs samples through `backend`; gradients accumulate in its parameters."""
 
     def __init__(
-        self,
-        backend: "LoraBackend",
-        objective: Objective,
-        config: Config,
-        progress: Progress,
+        self, backend: "LoraBackend", objective: Objective, config: Config, progress: Progress
     ):
         self.backend, self.objective, self.config = backend, objective, config
         self.progress = progress
@@ -151,11 +147,7 @@ class Passes:
         return update
 
     def _policy_backward(
-        self,
-        samples: Sequence[Sample],
-        over: Denominators,
-        update: Update,
-        olds: list[np.ndarray],
+        self, samples: Sequence[Sample], over: Denominators, update: Update, olds: list[np.ndarray]
     ) -> torch.Tensor:
         """Adds to `update` and `olds`. -> the policy's log-probabilities, [tokens]."""
         if not samples:

@@ -19,13 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unslothrl.algorithms.advantages import (
-    ADVANTAGES,
-    ON_SUBSET,
-    SELECTIONS,
-    gae,
-    whiten,
-)
+from unslothrl.algorithms.advantages import ADVANTAGES, ON_SUBSET, SELECTIONS, gae, whiten
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.records import Group, Sample, seed_of

@@ -124,7 +124,8 @@ class OverlappedSource(GroupSource):
         """The indices to train on, None while they are not all there."""
         order = list(self.outstanding)
         finished = self.stream.finished
-        due = [index for index in order if self._version(index) <= self._oldest(version)]
+        oldest = version - self.config.max_staleness  # which is too old after one more update
+        due = [index for index in order if self._version(index) <= oldest]
         if any(index not in finished for index in due[:count]):
             return None
         window = order[: max(count, math.ceil(count * (1 + LOOK_AHEAD)))]
@@ -132,10 +133,6 @@ class OverlappedSource(GroupSource):
         rest = [index for index in window if index in finished and index not in is_due]
         chosen = (due + rest)[:count]
         return sorted(chosen) if len(chosen) == count else None
-
-    def _oldest(self, version: int) -> int:
-        """What is of this version cannot be trained on after one more update."""
-        return version - self.config.max_staleness
 
     def _version(self, index: int) -> int:
         """The oldest version that a group has tokens of, as far as is known."""
@@ -149,14 +146,11 @@ class OverlappedSource(GroupSource):
     def _drop_too_old(self, version: int) -> None:
         """What came too late is drawn again. Only a process that was started again, or a filter
         that has taken groups from later batches, can make it so."""
-        late = [
-            index
-            for index in self.outstanding
-            if index in self.stream.finished and self._version(index) < self._oldest(version)
-        ]
+        oldest, finished = version - self.config.max_staleness, self.stream.finished
+        late = [i for i in self.outstanding if i in finished and self._version(i) < oldest]
         again = [self.outstanding.pop(index) for index in late]
         for index in late:
-            del self.stream.finished[index], self.drawn_under[index]
+            del finished[index], self.drawn_under[index]
         self.dropped += len(late)
         self._send([Drawn(each.position, each.task, each.attempt + 1) for each in again])
 

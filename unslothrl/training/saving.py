@@ -14,17 +14,10 @@ from typing import Any
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.errors import RunError
 from unslothrl.records import Group
+from unslothrl.tracking import run_folder
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.rows import evaluation_rows, rollout_rows
-from unslothrl.tracking.run_folder import (
-    EVALS,
-    ROLLOUTS,
-    RunFolder,
-    delete_up_to,
-    noting_errors,
-    write_tokens,
-)
 from unslothrl.training.metrics import Pieces, Trace
 from unslothrl.weights.adapter import Adapter
 
@@ -68,7 +61,7 @@ class Saving:
 
     def __init__(
         self,
-        folder: RunFolder,
+        folder: run_folder.RunFolder,
         pieces: Pieces | None = None,
         note: Callable[[str], None] = lambda line: None,
         checkpoint_every: int | None = None,
@@ -89,10 +82,10 @@ class Saving:
         self.run(self._write_rollouts, step, groups, trace)
 
     def _write_rollouts(self, step: int, groups: Sequence[Group], trace: Trace | None) -> None:
-        self.folder.write_rows(ROLLOUTS, step, list(rollout_rows(groups)))
+        self.folder.write_rows(run_folder.ROLLOUTS, step, list(rollout_rows(groups)))
         if trace and self.pieces:
-            with noting_errors(self.note):
-                write_tokens(self.folder, step, trace.tokens(self.pieces))
+            with run_folder.noting_errors(self.note):
+                run_folder.write_tokens(self.folder, step, trace.tokens(self.pieces))
 
     def report(self, is_due: bool) -> None:
         """Writes the page, where it is not due yet only if enough time has passed."""
@@ -102,13 +95,13 @@ class Saving:
 
     def _write_report(self) -> None:
         started = time.monotonic()
-        with noting_errors(self.note):
+        with run_folder.noting_errors(self.note):
             write_report(self.folder)
         ended = time.monotonic()
         self.report_at = ended + max(REPORT_S, (ended - started) / REPORT_SHARE)
 
     def evaluation(self, step: int, drawn: Mapping[str, Sequence[Group]]) -> None:
-        self.run(self.folder.write_rows, EVALS, step, evaluation_rows(drawn))
+        self.run(self.folder.write_rows, run_folder.EVALS, step, evaluation_rows(drawn))
         self.run(self.folder.saved)
 
     def adapter(self, adapter: Adapter) -> None:
@@ -126,9 +119,9 @@ class Saving:
         started = time.perf_counter()
         self.folder.checkpoints.write(boundary.state, learner, boundary.is_best, boundary.ahead)
         self.saved = boundary
-        self.schedule.saved(time.perf_counter() - started)
+        self.schedule.saves_s.append(time.perf_counter() - started)
         if self.keep_rollouts is not None:  # by the checkpoint: a run that goes on from it has them
-            delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
+            run_folder.delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
 
     def run(self, function: Callable, *arguments: Any) -> None:
@@ -144,15 +137,12 @@ class Saving:
 
 class CheckpointSchedule:
     """Every `every` steps, and after the last; where that is None, as often as takes at most
-    `SHARE` of the time. Seconds may be told by another thread."""
+    `SHARE` of the time."""
 
     def __init__(self, every: int | None):
         self.every = every
-        self.saves_s: deque[float] = deque(maxlen=KEPT)
+        self.saves_s: deque[float] = deque(maxlen=KEPT)  # of the newest, which another thread adds
         self.last = -math.inf  # when, by the monotonic clock
-
-    def saved(self, seconds: float) -> None:
-        self.saves_s.append(seconds)
 
     def is_due(self, step: int, total: int) -> bool:
         if self.every is None:

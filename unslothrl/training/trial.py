@@ -159,12 +159,6 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         lines.append(f"options that are not set: recipe {EMBEDDED_RECIPES[config.model]}")
         lines += [KNOWS[config.model]] * (config.dataset != config.model)
     lines += notes
-    if config.max_staleness:
-        lines.append(
-            f"rollouts may be {counted(config.max_staleness, 'version')} old: correction "
-            f"{config.correction}; learners generate nothing"
-            + (", completions continue under new versions" if config.partial_rollouts else "")
-        )
     if config.top_p < 1 or config.sampling_top_k:
         lines.append(
             "warning: top_p and sampling_top_k leave out tokens that the learner does not: "

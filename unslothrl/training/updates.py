@@ -78,8 +78,6 @@ class Costs:
 
 def balanced(samples: Sequence[Sample], learners: int, costs: Costs) -> list[list[int]]:
     """-> [learners] indices of each one's samples, ascending; empty where samples are too few."""
-    if learners == 1:
-        return [list(range(len(samples)))]
     together: dict[object, list[int]] = {}
     for index, sample in enumerate(samples):
         together.setdefault(sample.prompt_ids if costs.shares_prompts else index, []).append(index)
