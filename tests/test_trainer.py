@@ -56,7 +56,7 @@ class Run:
         patch.setattr(cluster, "is_local", False)
         patch.setattr(cluster, "restart_learners", lambda: starts.append(trainer.state.step))
         for actor in self.actors.values():
-            patch.setattr(actor, "abandon", lambda indices: None, raising=False)
+            patch.setattr(actor, "abandon", lambda indices=None: None, raising=False)
         return starts
 
 
