@@ -1,5 +1,5 @@
 """Draws the curves of docs/images from the results of bench/embedded.py: learning.svg, the
-README's, json.svg and gamed.svg.
+README's, json.svg and gamed.svg; and words.svg of bench/words.py.
 
 python bench/picture.py
 """
@@ -47,6 +47,14 @@ PICTURES = {
     "json": Picture(
         "embedded-json-cpu.json",
         "share of 200 held-out requests written right (pass@1), three seeds",
+        (
+            Curves("seed", PASS, "trained", "GRPO"),
+            Curves("shuffled", PASS, "control", "control: shuffled rewards"),
+        ),
+    ),
+    "words": Picture(
+        "words-cpu.json",
+        "share of 300 held-out word problems solved (pass@1), three seeds",
         (
             Curves("seed", PASS, "trained", "GRPO"),
             Curves("shuffled", PASS, "control", "control: shuffled rewards"),
