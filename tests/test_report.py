@@ -353,6 +353,8 @@ def test_the_first_line_says_whether_it_worked(said):
 BETWEEN = {
     "Learnt from the rewards, as the control, which had them shuffled, did not: pass@1 of s: run "
     "0.970 (step 29) and other 0.550 (step 29): +0.420": ("up", "+42 points", 97, 55, True),
+    "run is better than the control, but not than before training: pass@1 of s: run 0.530 (step "
+    "29) and other 0.120 (step 29): +0.410": ("up", "+41 points", 53, 12, True),
     "No clear difference from the control: pass@1 of s: run 0.560 (step 29) and other 0.550 (step "
     "29): +0.010": ("warn", "", 56, 55, True),
     "The control is better: pass@1 of s: run 0.420 (step 29) and other 0.550 (step 29): -0.130": (

@@ -5,6 +5,7 @@ the order of llama.cpp's rotary embedding, which turns neighbouring values inste
 halves of a head; that of Qwen is as it is here.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,6 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from unslothrl.errors import UserError
 from unslothrl.files import read_object
@@ -70,7 +70,8 @@ def refusal(why: str) -> UserError:
 
 def rope_settings(config: Any) -> dict[str, Any]:
     """The rotary embedding's settings. UserError for a kind that GGUF has no fields for."""
-    settings = {"rope_type": "default", **(getattr(config, "rope_parameters", None) or {})}
+    found = getattr(config, "rope_parameters", None) or {}
+    settings = {"rope_type": "default", **found}
     kind = settings["rope_type"]
     if kind not in ("default", "linear", "yarn", "llama3"):
         raise refusal(f"its rope_type {kind} is not known")
@@ -269,14 +270,20 @@ def type_of(values: torch.Tensor, kind: str) -> Any:
 
 
 def rope_factors(config: Any) -> torch.Tensor | None:
-    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by."""
+    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by: nothing where
+    it turns often within the original context, `factor` where it hardly turns."""
     rope = rope_settings(config)
     if rope["rope_type"] != "llama3":
         return None
-    head = head_size(config)
-    frequencies = 1 / rope["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
-    slower, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
-    return frequencies / slower
+    head, theta = head_size(config), rope.get("rope_theta", 10_000.0)
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    context = rope["original_max_position_embeddings"]
+    factors = []
+    for index in range(0, head, 2):
+        turns = context / (2 * math.pi * theta ** (index / head))  # within the original context
+        share = min(1.0, max(0.0, (turns - low) / (high - low)))
+        factors.append(1 / ((1 - share) / rope["factor"] + share))
+    return torch.tensor(factors, dtype=torch.float32)
 
 
 def head_size(config: Any) -> int:

@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from unslothrl.learners import exchange
 from unslothrl.learners.passes import Passes
 from unslothrl.records import Assignment, Batch, Group, Sample, Update
 from unslothrl.system.memory import peak_memory_mb
+from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
 
@@ -34,9 +35,6 @@ class Learner:
             backend.add_critic(config.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
         self.progress, self.profiler = actor.progress, actor.profiler
-        # it generates too, as an actor does
-        self.abandon, self.start_profile = actor.abandon, actor.start_profile
-        self.end_profile = actor.end_profile
         self.passes = Passes(backend, objective, config, self._report)
         self.published: Adapter | None = None  # the newest version, for who finds it damaged
         self.store: Any = None  # where the learners meet, of learner 0
@@ -248,6 +246,17 @@ class Learner:
     def load_state(self, data: bytes) -> None:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
         learner_state.load(self._trained(), self.optimizers, data)
+
+    # It generates too, as an actor does.
+
+    def abandon(self, indices: Collection[int] | None = None) -> None:
+        self.actor.abandon(indices)
+
+    def start_profile(self) -> None:
+        self.actor.start_profile()
+
+    def end_profile(self) -> list[Recording]:
+        return self.actor.end_profile()
 
     def close(self) -> None:
         self.leave()

@@ -167,7 +167,9 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
     if is_controlled:
         begin = "The control is better"
         if changed.mean > 0:
-            begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
+            begin = f"{one.name} is better than the control, but not than before training"
+            if verdict(one).kind == BETTER:
+                begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
     number = f"{abs(100 * changed.mean):+.0f} points"
     return Verdict(UNKNOWN, f"{begin}: {said}", number, "up" if changed.mean > 0 else "same")
 
