@@ -206,7 +206,7 @@ def test_auto_is_the_newest_run_of_these_options(tmp_path, whole, capfd, monkeyp
     shutil.copytree(folder, moved)
     assert cli.main(["--resume", str(moved), "--lr", "1"]) == 0
     printed = capfd.readouterr().out
-    assert str(folder) not in printed and f"--adapter {moved}" in printed
+    assert str(folder) not in printed and f"adapter: {moved}/" in printed
     assert "without effect, as no step is left: lr" in printed
     shutil.rmtree(moved)
     assert cli.main([*auto, "--max_steps", "5"]) == 0  # as that run has said
@@ -235,7 +235,7 @@ def test_the_best_evaluation_has_a_checkpoint_whenever_it_comes(tmp_path, monkey
 def test_a_killed_run_ends_as_a_whole_one(phase, tmp_path, whole):
     """-9 in the second step, and again on resuming it; bench/survival.py does more of it."""
     where = ["--output_dir", str(tmp_path), "--run_name", "x"]
-    killed_in(phase, 3, ["train", *FLAGS, *where])
+    killed_in(phase, 3, ["train", *FLAGS, "--checkpoint_every", "1", *where])
     killed_in(phase, 1, ["train", "--resume", str(tmp_path / "x")])
     assert cli.main(["--resume", str(tmp_path / "x")]) == 0
     assert differences(tmp_path / "x", whole) == []

@@ -63,7 +63,8 @@ def test_what_is_killed_before_the_first_step_is_started_again(started):
     assert note.startswith("learner-0 ") and "SIGKILL" in note and note.endswith("started again")
     handles = everyone(processes)
     assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
-    assert set(processes.gather([handle.check(None) for handle in handles])) == {("", "base", None)}
+    found = processes.gather([handle.check(None) for handle in handles])
+    assert {each[:2] for each in found} == {("", "base")}
 
     learner = processes.learners[0]  # and one that dies later, while nothing is asked of it
     for _ in range(3):
