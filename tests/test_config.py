@@ -203,11 +203,19 @@ def test_what_is_wrong_with_the_flags_is_said_before_the_machine_is_looked_at(mo
             resolve(flags)
 
 
-def test_a_learner_that_generates_keeps_its_model_on_the_card():
-    with pytest.raises(UserError, match="offload model"):
-        resolve({"offload": "model"}, CPU)
-    right = {"number_of_actors": "1", "learner_chunk_size": "0"}
-    assert resolve({"offload": "model", **right}, CPU)
+@pytest.mark.parametrize(
+    ("flags", "wrong", "right"),
+    [
+        # a learner that generates keeps its model on the card
+        ({"offload": "model"}, {}, {"number_of_actors": "1", "learner_chunk_size": "0"}),
+        # one candidate has no variance
+        ({"select": "max_variance", "topk": "1"}, {"learner": "grpo"}, {"learner": "ppo"}),
+    ],
+)
+def test_what_cannot_be_together_is_refused(flags, wrong, right):
+    with pytest.raises(UserError, match=" with ".join(f"{k} {v}" for k, v in flags.items())):
+        resolve({**flags, **wrong}, CPU)
+    assert resolve({**flags, **right}, CPU)
 
 
 def test_a_kl_in_the_reward_is_estimated_by_k1_unless_another_is_named():

@@ -204,6 +204,11 @@ def check_objective(config: Config, objective: Objective) -> None:
             f"num_candidates must be at least 2 for {config.learner} (rewards are compared within "
             f"a group), got {candidates}: set --num_candidates 8"
         )
+    learns_alone = objective.has_critic or objective.trains_without_advantage
+    if config.select == "max_variance" and config.topk < 2 and not learns_alone:
+        raise UserError(
+            "select max_variance with topk 1: one candidate alone has no advantage: set --topk 2"
+        )
     chosen = rewards.choose(config.reward)
     if config.environment == SINGLE_TURN and not any(reward.weight for reward in chosen):
         raise UserError("reward: every weight is 0, so nothing would be learnt: set NAME=1")
