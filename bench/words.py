@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -397,7 +398,8 @@ def main() -> None:
         runs = pool.map(lambda kind: trained(*kind), kinds)
         for (kind, seed), run in zip(kinds, runs, strict=True):
             result["runs"][f"{kind} {seed}"] = figures(run)
-            RESULT.write_text(json.dumps(result, indent=2) + "\n")
+            pairs = re.sub(r"\[\s+(\S+),\s+(\S+)\s+\]", r"[\1, \2]", json.dumps(result, indent=1))
+            RESULT.write_text(pairs + "\n")
     for name, found in result["runs"].items():
         first, last = (found["pass@1 by step"][place][1] for place in (0, -1))
         print(f"{name}: pass@1 {first:.3f} -> {last:.3f}, {found['wall_s']} s")
