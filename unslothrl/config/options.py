@@ -5,6 +5,7 @@ no NumPy, so that `--help` is quick. The first groups, to the objective's, are i
 """
 
 from dataclasses import Field, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING
 
 from unslothrl.config.option import (
@@ -25,6 +26,7 @@ MOST_RANK = 512  # that vLLM takes
 # Ways to divide a learner's work among several: the first two may go together.
 SPLITS = ("learner_shards", "context_parallel", "learner_tensor_parallel", "pipeline_stages")
 DEFAULT_NUM_SEQS = 256  # sequences at once of an engine where max_num_seqs is not set
+divided = partial(hardware, 1, at_least=1, at_most=64)  # among so many processes or GPUs
 
 
 @dataclass(frozen=True)
@@ -130,33 +132,21 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         1, "fewest actors with which a run continues while dead ones are being replaced", at_least=0
     )
     number_of_learners: int = hardware(1, "processes that train", at_least=1, at_most=1024)
-    learner_shards: int = hardware(
-        1,
+    learner_shards: int = divided(
         "learners that hold one base together, each a part of it, for a base larger than a GPU; "
-        "number_of_learners is a multiple of it",
-        at_least=1,
-        at_most=64,
+        "number_of_learners is a multiple of it"
     )
-    context_parallel: int = hardware(
-        1,
+    context_parallel: int = divided(
         "learners over which each row of tokens is split, for sequences too long for a GPU; "
-        "number_of_learners is a multiple of it",
-        at_least=1,
-        at_most=64,
+        "number_of_learners is a multiple of it"
     )
-    learner_tensor_parallel: int = hardware(
-        1,
+    learner_tensor_parallel: int = divided(
         "learners over which each matrix of the base is split, over a fast link; "
-        "number_of_learners is a multiple of it",
-        at_least=1,
-        at_most=64,
+        "number_of_learners is a multiple of it"
     )
-    pipeline_stages: int = hardware(
-        1,
+    pipeline_stages: int = divided(
         "learners over which the base's layers are divided, over a slow link; "
-        "number_of_learners is a multiple of it",
-        at_least=1,
-        at_most=64,
+        "number_of_learners is a multiple of it"
     )
     learner_chunk_size: int = hardware(
         8, "prompts per step for which each learner generates, 0 = none", at_least=0, unit="prompts"
@@ -164,14 +154,9 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
     actor_gpu_usage: float = hardware(
         0.91, "share of its GPU's memory that an actor's engine may use", over=0, at_most=1
     )
-    actor_tensor_parallel: int = hardware(
-        1, "GPUs of one node over which each actor's vLLM is split", at_least=1, at_most=64
-    )
-    actor_pipeline_parallel: int = hardware(
-        1,
-        "GPUs of one node among which the layers of each actor's vLLM are divided",
-        at_least=1,
-        at_most=64,
+    actor_tensor_parallel: int = divided("GPUs of one node over which each actor's vLLM is split")
+    actor_pipeline_parallel: int = divided(
+        "GPUs of one node among which the layers of each actor's vLLM are divided"
     )
     learner_gpu_usage: float = hardware(
         0.35, "share of its GPU's memory that a learner's engine may use", over=0, at_most=1
