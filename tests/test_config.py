@@ -9,7 +9,7 @@ import pytest
 from layouts import card, machine_of
 from stopped_run import MACHINE as CPU
 
-from unslothrl.config import names, parts
+from unslothrl.config import parts, values
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.config.toml_files import read_recipe, read_toml, to_toml
 from unslothrl.config.values import RUN, read_value
@@ -238,14 +238,14 @@ def test_a_kl_in_the_reward_is_estimated_by_k1_unless_another_is_named():
     ],
 )
 def test_what_an_unknown_option_is_answered_with(theirs, said):
-    assert f" is not an option of train: {said}" in names.unknown(theirs, RUN.flags)
+    assert f" is not an option of train: {said}" in values.unknown(theirs, RUN.flags)
 
 
 def test_every_name_that_is_answered_leads_to_options_that_exist():
-    assert len(names.elsewhere()) > 500
-    assert {*names.GONE} <= {*names.elsewhere()}
+    assert len(values.elsewhere()) > 500
+    assert {*values.GONE} <= {*values.elsewhere()}
     known = {*RUN.flags, "card", "json"}
-    for theirs, (ours, about) in names.elsewhere().items():
+    for theirs, (ours, about) in values.elsewhere().items():
         assert {flag.split()[0].removeprefix("--") for flag in ours} <= known, theirs
         assert ours or about, theirs
 

@@ -15,9 +15,8 @@ from unslothrl.actors.actor import Actor
 from unslothrl.algorithms import objectives
 from unslothrl.backends.lora import LoraBackend
 from unslothrl.commands import cli
-from unslothrl.config import names
-from unslothrl.config.options import OPTIONS
 from unslothrl.config.toml_files import read_toml
+from unslothrl.config.values import RUN
 from unslothrl.rewards.reward import Overlong
 from unslothrl.weights import adapter_use
 
@@ -36,8 +35,7 @@ def train(tmp_path, capfd):
 
     def run(**options):
         flags = {**SMALL, "output_dir": tmp_path / "runs", "run_name": "x", **options}
-        groups = {name: OPTIONS[name].metadata["group"] for name in flags}
-        flags = {names.in_full(name, groups[name]): value for name, value in flags.items()}
+        flags = {RUN.flag(name): value for name, value in flags.items()}
         several = {name: v if isinstance(v, list) else [v] for name, v in flags.items()}
         arguments = [f"--{n}={v}" for n, values in several.items() for v in values if v is not True]
         arguments += [f"--{name}" for name, value in flags.items() if value is True]

@@ -10,7 +10,7 @@ import option_documents
 import pytest
 from stopped_run import MACHINE as CPU
 
-from unslothrl.config import names
+from unslothrl.config import values
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN
@@ -38,7 +38,7 @@ def test_every_option_of_grpo_in_trl_is_known_or_of_another_kind():
     fields, inherited = (each.__dataclass_fields__.keys() for each in trl.GRPOConfig.__mro__[:2])
     of_grpo = fields - inherited
     assert len(of_grpo) > 40
-    unknown = of_grpo - {*OPTIONS, *names.ALIASES, *names.elsewhere()}
+    unknown = of_grpo - {*OPTIONS, *values.ALIASES, *values.elsewhere()}
     assert unknown == {"router_aux_loss_coef"}  # of mixtures of experts
 
 

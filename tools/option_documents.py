@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl.commands.flags import EVERYDAY
-from unslothrl.config.names import off
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
-from unslothrl.config.values import RUN, Table, choices_of, limits_text, toml_value
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, off, toml_value
 
 PAGE = Path(__file__).parents[1] / "docs" / "options.md"
 WIDTH = 110  # of a description; the rest of a longer one is in a row below

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.names import off
+from unslothrl.config.values import off
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN

@@ -16,9 +16,8 @@ import click
 
 from unslothrl.commands.flags import Program
 from unslothrl.commands.signatures import HELPS, MAKERS
-from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.values import choices_of
+from unslothrl.config.values import choices_of, off, unknown
 from unslothrl.errors import RunError, UserError
 from unslothrl.text import for_terminal, printable, redacted
 
@@ -89,13 +88,13 @@ def usage_message(error: Any) -> str:
         return near.format_message().rstrip(".")
     said = error.format_message().rstrip(".")
     if "does not take a value" in said:
-        off = names.off(error.option_name.lstrip("-"))
-        return f"{said}: write it alone, or --{off} to turn it off"
+        opposite = off(error.option_name.lstrip("-"))
+        return f"{said}: write it alone, or --{opposite} to turn it off"
     if isinstance(error, click.NoSuchOption) and error.ctx is not None:
         command = error.ctx.command
         flags = [flag for each in command.params for flag in (*each.opts, *each.secondary_opts)]
         known = [flag.lstrip("-") for flag in flags]
-        return names.unknown(error.option_name.lstrip("-"), known, str(command.name))
+        return unknown(error.option_name.lstrip("-"), known, str(command.name))
     return f"{said}: {EXTRA if 'unexpected extra argument' in said else 'see --help'}"
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from unslothrl import __version__
-from unslothrl.config.names import off
 from unslothrl.config.toml_files import RECIPES
-from unslothrl.config.values import RUN, Table, choices_of, limits_text, read_value
+from unslothrl.config.values import RUN, Table, choices_of, limits_text, off, read_value
 from unslothrl.embedded import BASES
 
 EVERYDAY = (  # in the order in which they are shown

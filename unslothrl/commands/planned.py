@@ -4,11 +4,10 @@ from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from unslothrl.config.names import off
 from unslothrl.config.offline_options import TABLES, OfflineOptions, PreferenceOptions
 from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import versions_in_flight
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, off
 from unslothrl.errors import UserError
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages

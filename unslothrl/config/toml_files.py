@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.names import ALIASES, GONE, SECTION
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import OBJECTIVE
-from unslothrl.config.values import RUN, Table, read_value, toml_value
+from unslothrl.config.values import ALIASES, GONE, RUN, SECTION, Table, read_value, toml_value
 from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, read_text

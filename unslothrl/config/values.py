@@ -1,23 +1,39 @@
-"""A value of one option: read in its own type and inside its limits, or refused with one that would
-do, as the user writes it: --lr 2e-5, or in TOML lr = 2e-5."""
+"""What an option is called, here, in the field, in other systems and in earlier versions; and a
+value of it: read in its own type and inside its limits, or refused with one that would do, as the
+user writes it: --lr 2e-5, or in TOML lr = 2e-5."""
 
 import difflib
+import functools
 import json
 import math
 import operator
+import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
 from typing import Any
 
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective
-from unslothrl.config import names
+from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.text import shown
+from unslothrl.files import documented
+from unslothrl.text import plain, shown
 
+ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may be written
+    "epochs": "episodes",
+    "micro_batch_size": "train_batch_size",
+    "lora_rank": "max_lora_rank",
+    "num_generations": "num_candidates",
+    "learning_rate": "lr",
+    "gpu": "card",
+}
+GONE = ("ray_port", "ray_worker_ports", "ray_node_ip", "ray_temp_dir", "renderer")
+SECTION = OBJECTIVE.lower()  # of a TOML file, and what its options' flags begin with
+ROW = re.compile(r"^\| (`.*?`) \| (.*?) \|(?: (.*?) \|| \|)$", re.MULTILINE)
+CODE = re.compile(r"`([^`]+)`")
 KINDS = {
     int: "a whole number",
     float: "a number",
@@ -46,11 +62,13 @@ class Table:
         return isinstance(self.types[name], types.UnionType)
 
     def flag(self, name: str) -> str:
-        return names.in_full(name, self.options[name].metadata["group"])
+        """Its name with the section that it is in."""
+        is_of_section = self.options[name].metadata["group"] == OBJECTIVE
+        return f"{SECTION}.{name}" if is_of_section else name
 
     def spellings(self, name: str) -> list[str]:
         """What an option may be called on the command line, its own name first."""
-        return [self.flag(name), *(alias for alias, of in names.ALIASES.items() if of == name)]
+        return [self.flag(name), *(alias for alias, of in ALIASES.items() if of == name)]
 
     @property
     def flags(self) -> list[str]:
@@ -60,13 +78,54 @@ class Table:
 RUN = Table(Config, "train")
 
 
+def off(flag: str) -> str:
+    """What turns a switch off."""
+    section, dot, name = flag.rpartition(".")
+    return f"{section}{dot}no_{name}"
+
+
+@functools.cache
+def elsewhere() -> dict[str, tuple[list[str], str]]:
+    """Names in other systems -> (flags here, what to know), from the tables of the page."""
+    rows = ROW.findall(documented("coming-from.md"))
+    return {
+        theirs: (CODE.findall(here), about.replace("`", ""))
+        for names, here, about in rows
+        for theirs in CODE.findall(names)
+    }
+
+
+def unknown(name: str, flags: Collection[str], command: str = "train", dashes: str = "--") -> str:
+    """The message for an option that `command` does not have. `dashes`: "" in a TOML file."""
+    name = plain(name, 80)
+    return f"{dashes}{name} is not an option of {command}: {_hint(name, flags, command, dashes)}"
+
+
+def _hint(name: str, flags: Collection[str], command: str, dashes: str) -> str:
+    """What to set instead. A dotted name is looked up whole, then without its first parts."""
+    key = name.replace("-", "_").lower()
+    parts = key.split(".")[-8:]
+    for last in (".".join(parts[i:]) for i in range(len(parts))):
+        for own in (last, f"{SECTION}.{last}"):
+            if own in flags:
+                return f"set {dashes}{own}"
+        here, about = elsewhere().get(last, ([], ""))
+        if about and not here:
+            return f"{about}: leave it out"
+        if here and {flag.split()[0].removeprefix("--") for flag in here} <= {*flags}:
+            named = " and ".join(dashes + flag.removeprefix("--") for flag in here)
+            return f"set {named}" + (f" ({about})" if about else "")
+    near = difflib.get_close_matches(key, flags, 1, 0.75)
+    return f"did you mean {dashes}{near[0]}?" if near else f"see unslothrl {command} --help"
+
+
 def read_value(
     name: str, value: Any, is_flag: bool = True, table: Table = RUN, where: str = ""
 ) -> Any:
     """`value` in the option's own type and limits; a flag's may be text. UserError with `where`."""
     if name not in table.options:
         dashes = "--" if is_flag else ""
-        raise UserError(where + names.unknown(name, table.flags, table.command, dashes))
+        raise UserError(where + unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):
         return None
     typed = in_own_type(name, value, is_flag, table)

@@ -10,9 +10,8 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config import names
 from unslothrl.config.offline_options import TABLES
-from unslothrl.config.values import RUN
+from unslothrl.config.values import RUN, off, unknown
 from unslothrl.errors import UserError
 from unslothrl.system.program import error_in, process
 
@@ -32,10 +31,10 @@ def flags(command: str, options: Mapping[str, Sequence[str]]) -> list[str]:
         if name in OWN:
             raise UserError(f"{name} is the page's own: leave it out")
         if name is None:
-            raise UserError(names.unknown(spelled, table.flags, command))
+            raise UserError(unknown(spelled, table.flags, command))
         for each in values:
             if table.kind(name) is bool:
-                words.append(f"--{spelled if each.lower() == 'true' else names.off(spelled)}")
+                words.append(f"--{spelled if each.lower() == 'true' else off(spelled)}")
             else:
                 words.append(f"--{spelled}={each}")
     return words
