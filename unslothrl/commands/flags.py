@@ -123,22 +123,16 @@ class Program(click.Group):
                 formatter.write_dl([(name, self.helps[name].split("\n")[0]) for name in names])
 
 
-class TableOption(click.Option):
-    """An option of a table, in one of its groups. Its value is read by config."""
-
-    def __init__(self, name: str, group: str, spelled: Sequence[str], **more: Any):
-        super().__init__([*spelled, name], **more)
-        self.group = group
-
-
 class GroupedCommand(click.Command):
     """A command whose options are listed under their groups' names, with examples."""
+
+    groups: Mapping[str, str]  # of the options of a table
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Options": []}
         brief: dict[str, tuple[str, str]] = {}  # of those of the table
         for parameter in self.get_params(ctx):
-            record, group = parameter.get_help_record(ctx), getattr(parameter, "group", None)
+            record, group = parameter.get_help_record(ctx), self.groups.get(str(parameter.name))
             if record and group and not ctx.meta.get(ALL):
                 brief[str(parameter.name)] = (parameter.opts[0], in_brief(record[1]))
             elif record:
@@ -200,7 +194,9 @@ def command(
     )
     flags = [flag(each, table, defaults.get(each)) for each in options]
     parameters = [*own, *flags, *([whole] if flags else [])]
-    return GroupedCommand(name, callback=called, params=parameters, **more)
+    made = GroupedCommand(name, callback=called, params=parameters, **more)
+    made.groups = {each: table.options[each].metadata["group"] for each in options}
+    return made
 
 
 def print_all(ctx: click.Context, option: click.Parameter, is_wanted: bool) -> None:
@@ -221,10 +217,8 @@ def flag(name: str, table: Table = RUN, default: str | None = None) -> click.Opt
     def complete(ctx: click.Context, option: click.Parameter, incomplete: str) -> list[str]:
         return [value for value in known if value.startswith(incomplete)]
 
-    return TableOption(
-        name,
-        table.options[name].metadata["group"],
-        spelled,
+    return click.Option(
+        [*spelled, name],
         default=() if kind is tuple else None,
         multiple=kind is tuple,
         help=help_text(name, table, default),

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from unslothrl.commands.flags import command
+from unslothrl.config import toml_files
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
 from unslothrl.config.values import RUN, Table, read_value
@@ -132,11 +133,8 @@ def data(command: str, source: str, json: bool, **flags: Any) -> None:
 
 def command_of(command: str, flags: Mapping[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
-    if command != RUN.command or "recipe" not in flags:
-        return command
-    from unslothrl.config.toml_files import command_of
-
-    return command_of(flags["recipe"])
+    is_named = command == RUN.command and "recipe" in flags
+    return toml_files.command_of(flags["recipe"]) if is_named else command
 
 
 for of in (RUN, *TABLES.values()):
@@ -206,35 +204,31 @@ def newest_run(has_adapter: bool = False) -> str:
         "- reads it from stdin.", "[RUN] QUESTION", nargs=-1, required=True,
     ),
     ADAPTER[1],
-    option("--base/--no-base", "Also ask the base alone.", default=False),
+    option("--base/--no-base with_base", "Also ask the base alone.", default=False),
     TEMPERATURE,
     options=("model", "max_new_tokens"),
 )  # fmt: skip
-def ask(
-    words: Sequence[str], adapter: str | None, base: bool, temperature: float | None, **flags: Any
-) -> None:
+def ask(words: Sequence[str], adapter: str | None, **flags: Any) -> None:
     """Ask a trained adapter one question."""
     from unslothrl.commands.chat import ask as answer
 
     run, *said = words if adapter is None and len(words) > 1 else [None, *words]
-    answer(named_adapter(run, adapter), " ".join(map(str, said)), base, temperature, **flags)
+    answer(named_adapter(run, adapter), " ".join(map(str, said)), **flags)
 
 
 @takes(
     *ADAPTER,
-    option("--base/--no-base", "Do not ask the base beside it.", default=True),
+    option("--base/--no-base with_base", "Do not ask the base beside it.", default=True),
     TEMPERATURE,
-    option("--json", "Read conversations, print answers: JSON lines for programs.", is_flag=True),
+    option("--json as_json", "Read conversations, print answers: JSON lines for programs.",
+           is_flag=True),
     options=("model", "max_new_tokens"),
-)
-def chat(
-    run: str | None, adapter: str | None, base: bool, temperature: float | None, json: bool,
-    **flags: Any,
-) -> None:  # fmt: skip
+)  # fmt: skip
+def chat(run: str | None, adapter: str | None, **flags: Any) -> None:
     """Chat with an adapter, its base beside it; lines of a pipe are questions of their own."""
     from unslothrl.commands.chat import chat as talk
 
-    talk(named_adapter(run, adapter), base, temperature, json, **flags)
+    talk(named_adapter(run, adapter), **flags)
 
 
 @takes(
@@ -287,14 +281,11 @@ def eval_(
     option("--private", "Create the repository as private.", is_flag=True),
     options=("model",),
 )  # fmt: skip
-def export(
-    run: str | None, adapter: str | None, output: str | None, to: str, gguf_type: str,
-    push: str | None, private: bool, **flags: Any,
-) -> None:  # fmt: skip
+def export(run: str | None, adapter: str | None, **flags: Any) -> None:
     """Export an adapter: merged, for PEFT and vLLM, as GGUF, to the hub."""
     from unslothrl.commands.export import export as write
 
-    write(named_adapter(run, adapter), to, output, flags.get("model"), gguf_type, push, private)
+    write(named_adapter(run, adapter), **flags)
 
 
 @takes(
