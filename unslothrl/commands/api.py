@@ -23,7 +23,7 @@ from unslothrl.config.values import off
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN
-from unslothrl.system.program import error_in, process
+from unslothrl.system.variables import error_in, process
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import (
     ADAPTERS,

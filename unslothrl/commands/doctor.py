@@ -33,7 +33,7 @@ from unslothrl.system.machine import (
     unmet,
     usable_ram_mb,
 )
-from unslothrl.system.variables import python_path
+from unslothrl.system.variables import process
 from unslothrl.text import redacted
 from unslothrl.weights.base_model import cache_folder
 
@@ -228,15 +228,8 @@ def trained_step() -> Check:
     """Trains the embedded base in a process and a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="unslothrl-doctor-") as folder:
         begun = time.monotonic()
-        ended = subprocess.run(
-            [sys.executable, "-m", "unslothrl", *FLAGS.split(), folder],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": python_path(), "HF_HUB_OFFLINE": "1"},
-            stdin=subprocess.DEVNULL,
-        )
+        step = process([*FLAGS.split(), folder], {"HF_HUB_OFFLINE": "1"})
+        ended = subprocess.run(**step, capture_output=True, cwd=folder)
     took_s = time.monotonic() - begun
     if ended.returncode:
         said = (ended.stderr.strip().splitlines() or ["no message"])[-1]

@@ -1,4 +1,5 @@
-"""Environment variables that must be set before torch is imported, the same in every process.
+"""Environment variables that must be set before torch is imported, the same in every process; and
+the command line as a process of its own: for Python's interface, the page and the self-test.
 
 Equal thread counts are what makes the in-process cluster and Ray agree bit for bit; vLLM on a CPU
 fixes them for good when it starts, and Ray would set one thread for each worker.
@@ -8,17 +9,22 @@ import contextlib
 import importlib.util
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 CARD_LIMIT = "UNSLOTHRL_CARD_MB"  # what this project may use of each GPU
 SCRATCH = "UNSLOTHRL_SCRATCH"  # folder for adapters on their way to vLLM; the driver removes it
 PROCESS = "UNSLOTHRL_PROCESS"  # an actor's or learner's name, in its environment for others to see
+PYTHON = "UNSLOTHRL_PYTHON"  # of the environment that has it, where that is not this process's
 UNSANDBOXED = "UNSLOTHRL_UNSANDBOXED"  # set where tools may run code with limits only
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves VISIBLE as it is
 IMPORT_FOLDER = Path(__file__).parents[2]  # where another process finds the package
 CHECKER = "answercheck"  # the package that compares answers; in a checkout it lies elsewhere
+SAID = "unslothrl: "  # begins the line of an error
 
 INHERITED = (
     "HF_HOME",
@@ -124,3 +130,21 @@ def of_cards(*indices: int) -> dict[str, str]:
     names = os.environ.get(VISIBLE, "").split(",")
     chosen = [names[i] if i < len(names) and names[i] else str(i) for i in indices]
     return {VISIBLE: ",".join(chosen), KEEP_VISIBLE: "1"}
+
+
+def process(words: Sequence[str], variables: Mapping[str, str] = {}) -> dict[str, Any]:
+    """The arguments of `subprocess` for a command line, with these variables besides."""
+    own = {"PYTHONPATH": python_path(), "PYTHONUNBUFFERED": "1", "PYTHONUTF8": "1"}
+    return {
+        "args": [os.environ.get(PYTHON, sys.executable), "-m", "unslothrl", *words],
+        "env": {**os.environ, **own, **variables},
+        "encoding": "utf-8",
+        "errors": "replace",
+        "stdin": subprocess.DEVNULL,
+    }
+
+
+def error_in(lines: Iterable[str]) -> str:
+    """What it has said last of a mistake or a failure, or ""."""
+    said = [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
+    return said[-1] if said else ""

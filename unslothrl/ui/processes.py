@@ -13,7 +13,7 @@ from typing import Any
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.values import RUN, off, unknown
 from unslothrl.errors import UserError
-from unslothrl.system.program import error_in, process
+from unslothrl.system.variables import error_in, process
 
 COMMANDS = {RUN.command: RUN, **TABLES}
 OWN = ("output_dir", "resume")  # options that the page sets itself
