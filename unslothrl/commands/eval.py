@@ -21,7 +21,7 @@ from unslothrl.data import sources, tasks
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, write_whole
-from unslothrl.records import Group, Task
+from unslothrl.records import Group
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import check_rewards
@@ -70,7 +70,12 @@ def evaluate(
         from unslothrl.runs import evaluation
 
         policies: dict[str, Adapter | None] = {BASE: None} if with_base else {}
-        view.header(header(config, found, evals, [*notes, *more]))
+        sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in evals.items())
+        drawing = (
+            f"base {config.model}, {config.engine}, {config.eval_candidates} completions per "
+            f"problem at temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}"
+        )
+        view.header([f"{found.folder} on {sets}", drawing, *notes, *more])
         policies[ADAPTER] = read_adapter(found.folder)
         drawn = evaluation.draw(config, base, evals, policies, level, view)
     results = figures(config, drawn)
@@ -174,18 +179,6 @@ def read_adapter(folder: Path) -> Adapter:
     version = int(number[0]) if (number := re.findall(r"^v(\d+)$", folder.name)) else 1
     weights = (folder / WEIGHTS_FILE).read_bytes()
     return Adapter.of(version, weights, (folder / CONFIG_FILE).read_text("utf-8"))
-
-
-def header(
-    config: Config, found: Found, evals: dict[str, list[Task]], notes: Sequence[str]
-) -> list[str]:
-    sets = ", ".join(f"{name} ({len(of_set)} problems)" for name, of_set in evals.items())
-    return [
-        f"{found.folder} on {sets}",
-        f"base {config.model}, {config.engine}, {config.eval_candidates} completions per problem "
-        f"at temperature {config.eval_temperature:g}, top_p {config.eval_top_p:g}",
-        *notes,
-    ]
 
 
 def figures(

@@ -176,8 +176,8 @@ def stage_settings(
     if "max_length" not in stage.given:
         found["largest"] = stages.longest(options, shape, gpu)
     if "train_batch_size" not in stage.given:
-        most = stages.LARGEST_MICRO_BATCH
-        found["fastest"] = stages.with_micro_batch(options, shape, gpu, most)
+        most = replace(options, train_batch_size=stages.LARGEST_MICRO_BATCH)
+        found["fastest"] = stages.with_micro_batch(most, shape, gpu)
     names = {"max_length", "train_batch_size"} | stage.given
     settings: dict[str, dict[str, Any] | None] = dict.fromkeys(found)
     for which, tried in found.items():

@@ -45,6 +45,7 @@ CLIPPED = "clip_low clip_high clip_dual"
 WITH = (  # an option, values of it, and the options that then change nothing
     ("select", ("all",), "topk"),
     ("num_candidates", (1,), "shuffle_rewards"),
+    ("dataset", (EMBEDDED,), "holdout prompt_column answer_column episodes"),
     ("environment", (SINGLE_TURN,), "environment_options"),
     ("turn_rewards", ("sum", "last"), "turn_discount"),
     ("advantage", ("centred", "leave_one_out", "gae"), "advantage_std advantage_epsilon"),
@@ -69,8 +70,6 @@ def conditions(config: Config, machine: Machine, adapter: Any) -> Iterator[tuple
     for name, values, others in WITH:
         value = getattr(config, name)
         yield value in values, f"with {name} {value}", others
-    is_embedded = config.dataset == EMBEDDED
-    yield is_embedded, "with dataset embedded", "holdout prompt_column answer_column episodes"
     yield bool(config.eval_dataset), "with eval_dataset", "holdout"
     places = {reward.runs for reward in rewards.choose(config.reward)}
     can_stall = bool(places & {IN_PROCESS, IN_SANDBOX})

@@ -231,12 +231,10 @@ def fits(options: OfflineOptions, shape: Shape, gpu: Gpu) -> bool:
     return needs(options, shape, gpu).peak_mb() <= usable_mb(gpu)
 
 
-def with_micro_batch(
-    options: OfflineOptions, shape: Shape, gpu: Gpu, most: int | None = None
-) -> OfflineOptions:
-    """With the largest micro-batch of at most `most` rows, by default those that the options have,
-    that fits; with one row where none does."""
-    most = most or options.train_batch_size
+def with_micro_batch(options: OfflineOptions, shape: Shape, gpu: Gpu) -> OfflineOptions:
+    """With the largest micro-batch that fits, of at most the options' own rows; with one row where
+    none does."""
+    most = options.train_batch_size
     parts = range(min(most, options.batch_size), 0, -1)
     for size in (most, *(part for part in parts if options.batch_size % part == 0)):
         tried = replace(options, train_batch_size=size)
