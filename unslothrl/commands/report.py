@@ -1,14 +1,13 @@
 """Writes the report of a run, compares runs, or lists the runs in a folder."""
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder
 from unslothrl.text import aligned, for_terminal, one_line, plain
-from unslothrl.tracking import proof
+from unslothrl.tracking.proof import Check, checks
 from unslothrl.tracking.report.history import DAMAGED, WRONG, RunHistory, read_all
 from unslothrl.tracking.report.page import write_page, write_report
 from unslothrl.tracking.report.verdict import cells, table_of
@@ -17,34 +16,25 @@ from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
 
 
-def report(names: Sequence[str], output: str | None = None) -> None:
-    """See the command's help. UserError, also where a file of a run is damaged."""
-    folders = list(dict.fromkeys(map(folder_of, names)))
-    if len(folders) == 1 and not is_run(folders[0]):
-        if not (runs := runs_in(folders[0])):
-            raise UserError(f"report {plain(str(folders[0]))}: no run there: give a run's folder")
-        lines = aligned(table_of([listed(path) for path in runs]))
-    else:
-        with naming_damage():
-            lines = [str(written(folders, output))]
-    print("\n".join(map(for_terminal, lines)))
-
-
-def prove(names: Sequence[str]) -> int:
-    """Prints the checks of runs. -> the exit code: 1 where one has failed."""
-    with naming_damage():
-        runs = [RunHistory.read(RunFolder(path)) for path in map(folder_of, names)]
-        found = [check for run in runs for check in proof.checks(run)]
-    print("\n".join(for_terminal(check.line) for check in found))
-    return int(any(check.passed is False for check in found))
-
-
-@contextmanager
-def naming_damage() -> Iterator[None]:
+def report(names: Sequence[str], output: str | None = None, proof: bool = False) -> int:
+    """See the command's help. -> the exit code: 1 where a check of `proof` has failed. UserError,
+    also where a file of a run is damaged."""
+    folders, found = list(dict.fromkeys(map(folder_of, names))), list[Check]()
     try:
-        yield
+        if proof:
+            found = [each for path in folders for each in checks(RunHistory.read(RunFolder(path)))]
+            lines = [check.line for check in found]
+        elif len(folders) == 1 and not is_run(folders[0]):
+            if not (runs := runs_in(folders[0])):
+                where = plain(str(folders[0]))
+                raise UserError(f"report {where}: no run there: give a run's folder")
+            lines = aligned(table_of([listed(path) for path in runs]))
+        else:
+            lines = [str(written(folders, output))]
     except WRONG as error:
         raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
+    print("\n".join(map(for_terminal, lines)))
+    return int(any(check.passed is False for check in found))
 
 
 def written(folders: Sequence[Path], output: str | None) -> Path:

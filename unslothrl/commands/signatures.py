@@ -296,16 +296,11 @@ def export(run: str | None, adapter: str | None, **flags: Any) -> None:
     option("--proof", "Print what a run proves of itself; exit code 1 if a check fails.",
            is_flag=True),
 )  # fmt: skip
-def report(runs: Sequence[str], output: str | None, proof: bool) -> int:
+def report(runs: Sequence[str], **flags: Any) -> int:
     """Write a run's report.html, a page that compares several runs, or list a folder's runs."""
-    from unslothrl.commands.report import prove
     from unslothrl.commands.report import report as write
 
-    names = runs or [newest_run()]
-    if proof:
-        return prove(names)
-    write(names, output)
-    return 0
+    return write(runs or [newest_run()], **flags)
 
 
 @takes(
