@@ -105,9 +105,11 @@ class Transcript:
         return between.join(filter(None, parts))
 
 
-def set_column(record: Any, name: str, dtype: type) -> None:
-    """A field of a frozen record as an array; without a copy where it is one."""
-    object.__setattr__(record, name, np.asarray(getattr(record, name), dtype))
+def set_columns(record: Any, **types: type) -> None:
+    """Fields of a frozen record as arrays, but for None; without a copy where they are."""
+    for name, dtype in types.items():
+        if (value := getattr(record, name)) is not None:
+            object.__setattr__(record, name, np.asarray(value, dtype))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -125,10 +127,8 @@ class Completion:
     transcript: Transcript | None = None  # with an environment
 
     def __post_init__(self) -> None:
-        set_column(self, "token_ids", np.int32)
-        set_column(self, "logprobs", np.float32)
-        set_column(self, "sampled", np.bool_)
-        set_column(self, "versions", np.int32)
+        set_columns(self, token_ids=np.int32, logprobs=np.float32)
+        set_columns(self, sampled=np.bool_, versions=np.int32)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Completion):
@@ -149,14 +149,8 @@ class Completion:
     ) -> "Completion":
         """What an engine has sampled under one version."""
         count = len(token_ids)
-        return cls(
-            np.asarray(token_ids, np.int32),
-            np.asarray(logprobs, np.float32),
-            np.ones(count, np.bool_),
-            np.full(count, version, np.int32),
-            finish_reason,
-            text,
-        )
+        columns: Any = (token_ids, logprobs, np.ones(count), np.full(count, version))
+        return cls(*columns, finish_reason, text)
 
     @classmethod
     def of_text(cls, text: str) -> "Completion":
@@ -276,10 +270,7 @@ class Sample:
     is_traced: bool = False  # whether `Update.traced` is to have its log-probabilities
 
     def __post_init__(self) -> None:
-        set_column(self, "completion_ids", np.int32)
-        set_column(self, "sampler_logprobs", np.float32)
-        if self.sampled is not None:
-            set_column(self, "sampled", np.bool_)
+        set_columns(self, completion_ids=np.int32, sampler_logprobs=np.float32, sampled=np.bool_)
 
     @classmethod
     def of(cls, prompt_ids: tuple[int, ...], completion: Completion) -> "Sample":
