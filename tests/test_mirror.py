@@ -293,7 +293,7 @@ def test_one_that_hangs_delays_nothing_and_is_left_behind(run, tmp_path, monkeyp
         copies.update()
     assert copies.thread.is_alive() and not go_on.is_set()  # it has returned all the same
     if ends == "a signal":
-        threading.Timer(0.1, stopping._handle, [signal.SIGTERM, None]).start()
+        threading.Timer(0.1, stopping._stops.ask, [signal.SIGTERM]).start()
     copies.close(most_s)
     assert "sends the rest" in notes[0]
     go_on.set()

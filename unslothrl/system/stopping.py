@@ -39,8 +39,9 @@ class Stops:
         self.is_closed = False  # the output
         self.waiting: signal.Signals | None = None
 
-    def ask(self, number: signal.Signals) -> None:
+    def ask(self, signalled: int, frame: FrameType | None = None) -> None:
         """In the main thread. Raises Stopped unless it is held, or stopping already."""
+        number = signal.Signals(signalled)
         if self.is_stopping and number != signal.SIGINT:
             self.is_urgent = True
             return
@@ -63,11 +64,7 @@ def listen() -> None:
     _stops = Stops()
     for number in SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _handle)
-
-
-def _handle(number: int, frame: FrameType | None) -> None:
-    _stops.ask(signal.Signals(number))
+            signal.signal(number, _stops.ask)
 
 
 @contextlib.contextmanager
