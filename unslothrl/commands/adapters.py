@@ -14,6 +14,8 @@ from unslothrl.weights import adapter_check, adapter_use, base_model, base_parts
 from unslothrl.weights.adapter_use import Use
 from unslothrl.weights.base_model import Stage
 
+BASE, ADAPTER = "base", "adapter"  # policies
+
 
 @dataclass(frozen=True)
 class Found:

@@ -24,17 +24,8 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.files import newest_numbered, write_whole
 from unslothrl.runs.run import BEGUN
 from unslothrl.system.variables import error_in, process
+from unslothrl.tracking import run_folder
 from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import (
-    ADAPTERS,
-    CONFIG,
-    REPORT,
-    ROLLOUTS,
-    RunFolder,
-    is_held,
-    stop_holder,
-)
-from unslothrl.tracking.run_folder import newest as newest_run
 from unslothrl.weights.base_model import cache_folder
 
 POLL_S = 0.2
@@ -90,7 +81,7 @@ class Run:
     @classmethod
     def newest(cls, output_dir: str = "runs") -> "Run":
         """The run that was begun last. UserError where there is none."""
-        return cls(newest_run(Path(output_dir), has_adapter=False))
+        return cls(run_folder.newest(Path(output_dir), has_adapter=False))
 
     def __repr__(self) -> str:
         return f"Run({str(self.folder)!r}, {self.status})"
@@ -105,7 +96,7 @@ class Run:
     @property
     def is_running(self) -> bool:
         """Also where another process has begun or resumed it."""
-        return self._process.poll() is None if self._process else is_held(self.folder)
+        return self._process.poll() is None if self._process else run_folder.is_held(self.folder)
 
     @property
     def status(self) -> str:
@@ -115,17 +106,17 @@ class Run:
     @property
     def summary(self) -> Row:
         """summary.json: status, steps, seconds, first and best evaluation; {} while it runs."""
-        return {} if self.is_running else RunFolder(self.folder).read_summary()
+        return {} if self.is_running else run_folder.RunFolder(self.folder).read_summary()
 
     @property
     def config(self) -> Row:
         """All options as they were resolved."""
-        return tomllib.loads((self.folder / CONFIG).read_text("utf-8"))
+        return tomllib.loads((self.folder / run_folder.CONFIG).read_text("utf-8"))
 
     @property
     def rows(self) -> list[Row]:
         """metrics.jsonl so far."""
-        return RunFolder(self.folder).read_metrics(lambda damaged: None)
+        return run_folder.RunFolder(self.folder).read_metrics(lambda damaged: None)
 
     @property
     def metrics(self) -> Any:
@@ -136,18 +127,18 @@ class Run:
 
     def rollouts(self, step: int | None = None) -> list[Row]:
         """Every completion of a step, by default the last: prompt, completion, answer, rewards."""
-        folder = RunFolder(self.folder)
-        last = folder.steps_of(ROLLOUTS)[-1] if step is None else step
-        return read_jsonl(folder.step_file(ROLLOUTS, last))
+        folder = run_folder.RunFolder(self.folder)
+        last = folder.steps_of(run_folder.ROLLOUTS)[-1] if step is None else step
+        return read_jsonl(folder.step_file(run_folder.ROLLOUTS, last))
 
     @property
     def report(self) -> Path:
-        return self.folder / REPORT
+        return self.folder / run_folder.REPORT
 
     @property
     def adapter(self) -> Path | None:
         """The newest that is saved."""
-        return newest_numbered(self.folder / ADAPTERS, "v")
+        return newest_numbered(self.folder / run_folder.ADAPTERS, "v")
 
     def __iter__(self) -> Iterator[Row]:
         """The rows of metrics, each as soon as it is written, until the run has ended. Where it is
@@ -211,7 +202,7 @@ class Run:
         process trains it."""
         if self.is_running:
             if self._process is None:
-                stop_holder(self.folder)
+                run_folder.stop_holder(self.folder)
                 return self.wait()
             self._process.send_signal(signal.SIGINT)
             self._process.wait()

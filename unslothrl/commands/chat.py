@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.commands.adapters import find, half_here, source_of
+from unslothrl.commands.adapters import ADAPTER, BASE, find, half_here, source_of
 from unslothrl.data import rendering
 from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
@@ -20,14 +20,12 @@ from unslothrl.text import for_terminal, printable
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter_use import MOST_NEW_TOKENS, USE_FILE, Use
 
-ADAPTER, BASE = "adapter", "base"  # policies
 Turns = Sequence[tuple[str, str]]  # (role, text)
 HALF_A_CHARACTER = "\ufffd"
 QUIT, NEW = "/quit", "/new"
 COMMANDS = f"{NEW} clears the conversation, {QUIT} or Ctrl-D ends it, Ctrl-C stops an answer"
 SINGLE_TURNS = "the embedded base knows single questions only: every question starts anew"
 PROMPT = "> "
-STDIN = "-"
 
 
 def ask(
@@ -35,7 +33,7 @@ def ask(
 ) -> None:
     """Prints the answer as it is generated; with `with_base` that of the base before it. A question
     "-" is read from stdin. `options`: see `load`. UserError for a folder that is no adapter."""
-    if question == STDIN:
+    if question == "-":
         question = sys.stdin.read()
     if not question.strip():
         raise UserError('question is empty: ask something, e.g. "What is 347 + 285?"')

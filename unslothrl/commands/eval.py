@@ -13,7 +13,7 @@ from rich.console import Console
 
 from unslothrl import cluster, rewards
 from unslothrl.cluster.build import data_options
-from unslothrl.commands.adapters import Found, base_of, base_under, find
+from unslothrl.commands.adapters import ADAPTER, BASE, Found, base_of, base_under, find
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import COMMAND, entries, read_toml
 from unslothrl.config.values import RUN
@@ -34,7 +34,6 @@ from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE, Adapter
 
-BASE, ADAPTER = "base", "adapter"
 PROGRAM = "environment_python"
 OF_CODE = ("reward", "learner", "environment", "tools", PROGRAM)  # options that may name code
 

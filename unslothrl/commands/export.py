@@ -178,7 +178,6 @@ def special_ids(source: Source, tokenizer: Any) -> tuple[dict[str, int], bool]:
 
 
 def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
-    """See `merging.merged`."""
     import torch
 
     from unslothrl.export import merging

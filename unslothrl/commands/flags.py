@@ -165,7 +165,7 @@ def in_brief(text: str) -> str:
 def command(
     name: str,
     function: Callable[..., Any],
-    own: Sequence[click.Parameter],
+    own: Sequence[click.Parameter] = (),
     options: Sequence[str] = (),
     table: Table = RUN,
     defaults: Mapping[str, str] = {},

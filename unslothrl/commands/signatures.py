@@ -13,7 +13,7 @@ from unslothrl.commands.flags import command
 from unslothrl.config import toml_files
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.option import TASK
-from unslothrl.config.values import RUN, Table, read_value
+from unslothrl.config.values import RUN, read_value
 from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 
@@ -31,17 +31,10 @@ MAKERS: dict[str, Callable[[], click.Command]] = {}  # by the command's name, "p
 HELPS: dict[str, str] = {}
 
 
-def add(
-    name: str,
-    function: Callable[..., Any],
-    own: Sequence[click.Parameter] = (),
-    options: Sequence[str] = (),
-    table: Table = RUN,
-    defaults: Mapping[str, str] = {},
-    about: str = "",
-) -> None:
-    HELPS[name] = about or function.__doc__ or ""
-    MAKERS[name] = partial(command, name, function, own, options, table, defaults, help=HELPS[name])
+def add(name: str, function: Callable[..., Any], about: str | None, **more: Any) -> None:
+    """`more`: see `flags.command`."""
+    HELPS[name] = about or ""
+    MAKERS[name] = partial(command, name, function, help=HELPS[name], **more)
 
 
 def takes(
@@ -50,7 +43,8 @@ def takes(
     """Makes a function a command with these parameters, and these options of a run."""
 
     def added(function: Callable[..., Any]) -> Callable[..., Any]:
-        add(function.__name__.rstrip("_"), function, own, options, defaults=defaults)
+        more: dict[str, Any] = {"own": own, "options": options, "defaults": defaults}
+        add(function.__name__.rstrip("_"), function, function.__doc__, **more)
         return function
 
     return added
@@ -145,10 +139,12 @@ for of in (RUN, *TABLES.values()):
         for each, entry in of.options.items()
         if each in OF_DATA or (entry.metadata["group"] == TASK and each != "dataset")
     ]
-    add(name, train if of is RUN else partial(stage, name), about=STAGES.get(name, ""), **whole)
-    said, usual = plan.__doc__ or "", {"learner": "default grpo"} if of is RUN else {}
-    add(f"plan{end}", partial(plan, name), [CARD, JSON], defaults=usual, about=said, **whole)
-    add(f"data{end}", partial(data, name), [SOURCE, JSON], of_data, of, about=data.__doc__ or "")
+    function: Any = train if of is RUN else partial(stage, name)
+    add(name, function, STAGES.get(name, train.__doc__), **whole)
+    usual = {"learner": "default grpo"} if of is RUN else {}
+    add(f"plan{end}", partial(plan, name), plan.__doc__, own=[CARD, JSON], defaults=usual, **whole)
+    whole |= {"options": of_data}
+    add(f"data{end}", partial(data, name), data.__doc__, own=[SOURCE, JSON], **whole)
 
 
 @takes(options=("output_dir", "seed"), defaults={})

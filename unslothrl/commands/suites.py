@@ -21,7 +21,7 @@ from typing import Any
 from urllib.request import urlopen
 
 from unslothrl.algorithms.estimates import paired
-from unslothrl.commands.adapters import Source, find, source_of
+from unslothrl.commands.adapters import ADAPTER, BASE, Source, find, source_of
 from unslothrl.config.parts import half_precision, vllm_rank
 from unslothrl.errors import RunError, UserError
 from unslothrl.export.serving import CPU_CACHE_GB, SERVER
@@ -34,7 +34,6 @@ from unslothrl.weights import adapter_check
 from unslothrl.weights.base_model import cache_folder, say
 
 PINS = Path(__file__).with_suffix(".txt")  # of lm-eval and all that it needs
-BASE, ADAPTER = "base", "adapter"
 FULL_NAMES = {"math500": "minerva_math500"}
 OPTIONS = {"model", "system_prompt", "max_new_tokens", "eval_problems"}  # that suites know
 BATCH = 128  # prompts in a request; lm-eval cuts prompts that are too long only in batches

@@ -16,18 +16,11 @@ from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint, forecast
+from unslothrl.planning import setting_search as search
 from unslothrl.planning.dividing import check_model, ways
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
 from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
-from unslothrl.planning.setting_search import (
-    LEAST_NEW_TOKENS,
-    fastest,
-    has_length,
-    kept,
-    largest,
-    lower,
-)
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights.shapes import HALF, Shape, shape_of
 
@@ -118,7 +111,6 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
 
 
 def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list[str]]:
-    """`fit` of the processes as they are."""
     changes = Fitting(config, given)
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)
@@ -226,7 +218,7 @@ def _fit_context(changes: Fitting, shape: Shape | None) -> None:
     if shape is None or shape.context is None or prompt + new <= shape.context:
         return
     room = shape.context - prompt
-    if not has_length(config, changes.given) and room >= min(new, LEAST_NEW_TOKENS):
+    if not search.has_length(config, changes.given) and room >= min(new, search.LEAST_NEW_TOKENS):
         changes.set(option, room, f"the model's context is {shape.context} tokens")
         return
     remedies = [f"--{option} {room}"] if room > 0 else []
@@ -256,12 +248,12 @@ def _fit_memory(changes: Fitting, shape: Shape, machine: Machine) -> None:
         return tightest(config).excess_mb()
 
     card, config = tightest(start), start
-    find = {"largest": largest, "fastest": fastest}.get(start.fit)
-    found = find and find(start, lambda c: excess(kept(c, start, given)) <= 0, shape.context)
+    find = {"largest": search.largest, "fastest": search.fastest}.get(start.fit)
+    found = find and find(start, lambda c: excess(search.kept(c, start, given)) <= 0, shape.context)
     if found is not None:
-        config = kept(found, start, given)
+        config = search.kept(found, start, given)
     elif start.fit != "off":
-        config = lower(start, given, excess)
+        config = search.lower(start, given, excess)
     fits = excess(config) <= 0
     why = f"{'fits' if fits else 'the least for'} {gb(card.gpu.memory_mb)}"
     if card.gpu.free_mb < 0.8 * card.gpu.memory_mb:
@@ -272,8 +264,8 @@ def _fit_memory(changes: Fitting, shape: Shape, machine: Machine) -> None:
         card = tightest(config)
         changes.notes.append(
             f"this may run out of memory: about {gb(card.needed_mb())} needed, "
-            f"{gb(card.usable_mb)} usable on {card.gpu.name}: choose a smaller model"
-            + (f" or lower --{config.length_option}" if has_length(start, given) else "")
+            f"{gb(usable_mb(card.gpu))} usable on {card.gpu.name}: choose a smaller model"
+            + (f" or lower --{config.length_option}" if search.has_length(start, given) else "")
         )
     config = with_engines(config, given, shape, resources)
     changes.set("kv_cache_mb", config.kv_cache_mb, "learner and actors share 1 GPU")

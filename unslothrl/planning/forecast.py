@@ -101,7 +101,7 @@ class Forecast:
             "cards": [
                 {
                     "name": card.gpu.name,
-                    "usable_mb": round(card.usable_mb),
+                    "usable_mb": round(footprint.usable_mb(card.gpu)),
                     "needed_mb": round(card.needed_mb()),
                     "spare_mb": round(card.spare_mb()),
                     "fits": card.fits,

@@ -13,13 +13,6 @@ from dataclasses import replace
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.footprint import (
-    NCCL_MB,
-    ON_A_CARD,
-    EngineLimits,
-    usable_mb,
-    usable_share,
-)
 from unslothrl.planning.placement import ACTOR, LEARNER, Node, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu
 from unslothrl.weights.shapes import Shape, shape_of
@@ -175,7 +168,7 @@ def _for_actors(
 
 def size(gpu: Gpu | None) -> float:
     """MB of a GPU that may be used; GPUs of unknown size are alike."""
-    return 1.0 if gpu is None else usable_mb(gpu)
+    return 1.0 if gpu is None else footprint.usable_mb(gpu)
 
 
 def process_mb(base_mb: float, workers: int = 1) -> float:
@@ -242,12 +235,12 @@ def _divide(
     `is_shared`: by a learner and actors."""
     has_card = processes[0].card is not None
     actors = sum(process.kind == ACTOR for process in processes)
-    left, plans = usable_share(processes[0].gpu), []
+    left, plans = footprint.usable_share(processes[0].gpu), []
     for process in processes:
         limits, share = actor_alone(config).limits, left / max(1, actors)
         if process.kind == LEARNER:
             has_engine, share = has_card and config.learner_has_engine, left
-            limits = EngineLimits(config.learner_gpu_usage) if has_engine else None
+            limits = footprint.EngineLimits(config.learner_gpu_usage) if has_engine else None
         sleeps = limits is not None and (is_shared or process.kind == LEARNER)
         leaves = is_shared and config.learner_shards > 1
         process = replace(process, limits=limits, share=share, takes_turns=sleeps or leaves)
@@ -269,13 +262,13 @@ def _share_beside_actors(config: Config, learner: ProcessPlan) -> float:
         return config.learner_gpu_usage
     if learner.needs:
         return learner.needs.generating_mb() / learner.gpu.memory_mb
-    beside_engine = sum(ON_A_CARD.values()) if learner.limits else 0.0
+    beside_engine = sum(footprint.ON_A_CARD.values()) if learner.limits else 0.0
     return config.learner_gpu_usage + beside_engine / learner.gpu.memory_mb
 
 
 def actor_alone(config: Config) -> ProcessPlan:
     """An actor that has the GPU that it finds, whatever its size, or a CPU to itself."""
-    is_vllm = config.engine == "vllm"
-    nccl_mb = NCCL_MB if config.gpus_per_actor > 1 else 0.0
-    limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb, nccl_mb) if is_vllm else None
+    limits, nccl_mb = None, footprint.NCCL_MB if config.gpus_per_actor > 1 else 0.0
+    if config.engine == "vllm":
+        limits = footprint.EngineLimits(config.actor_gpu_usage, config.kv_cache_mb, nccl_mb)
     return ProcessPlan(ACTOR, 0, limits=limits)

@@ -97,10 +97,6 @@ class CardPlan:
     gpu: Gpu
     processes: tuple[ProcessPlan, ...]
 
-    @property
-    def usable_mb(self) -> float:
-        return usable_mb(self.gpu)
-
     def needed_mb(self, least: bool = False) -> float:
         """By the estimate of all its processes, whose model's sizes must be known. `least`: with KV
         caches no larger than need be."""
@@ -110,10 +106,10 @@ class CardPlan:
 
     def spare_mb(self) -> float:
         """Of what is usable, what is left, or is only a larger KV cache than need be."""
-        return self.usable_mb - self.needed_mb(least=True)
+        return usable_mb(self.gpu) - self.needed_mb(least=True)
 
     def excess_mb(self) -> float:
-        return self.needed_mb() - self.usable_mb
+        return self.needed_mb() - usable_mb(self.gpu)
 
     @property
     def fits(self) -> bool:

@@ -32,7 +32,6 @@ def has_length(config: Config, given: Set[str]) -> bool:
 
 
 def with_length(config: Config, tokens: int) -> Config:
-    """With so many tokens after a prompt."""
     changed: dict[str, Any] = {config.length_option: tokens}
     return replace(config, **changed)
 

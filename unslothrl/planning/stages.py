@@ -15,17 +15,7 @@ from unslothrl.config.offline_options import (
 )
 from unslothrl.errors import UserError
 from unslothrl.planning import footprint
-from unslothrl.planning.footprint import (
-    LOGIT,
-    MB,
-    NCCL_MB,
-    ON_A_CARD,
-    TRAINED,
-    Needs,
-    Parts,
-    gb,
-    usable_mb,
-)
+from unslothrl.planning.footprint import LOGIT, MB, TRAINED, Needs, Parts, gb, usable_mb
 from unslothrl.planning.forecast import Forecast
 from unslothrl.planning.placement import LEARNER, Placement, ProcessPlan
 from unslothrl.planning.setting_search import LONGEST, longest_that_fits
@@ -56,7 +46,6 @@ class Reference:
     def of(
         cls, options: DpoOptions, weights: int, pairs: int, evaluation_pairs: int
     ) -> "Reference":
-        """Of a run with so many pairs to train on, and to evaluate on."""
         read = options.episodes * pairs
         if options.max_steps:
             read = min(read, options.max_steps * options.batch_size)
@@ -130,9 +119,9 @@ def needs(options: OfflineOptions, shape: Shape, gpu: Gpu | None) -> Needs:
     if shards > 1:
         card |= {"gathered layers": shape.gathered_bytes() / MB, "sum of gradients": lora * 4 / MB}
     if gpu:
-        card["CUDA context"] = float(ON_A_CARD["context"])
+        card["CUDA context"] = float(footprint.ON_A_CARD["context"])
     if gpu and shards > 1:
-        card["NCCL"] = 3 * NCCL_MB
+        card["NCCL"] = 3 * footprint.NCCL_MB
     backend = UNSLOTH if options.backend == UNSLOTH else PEFT  # auto: what takes more
     on_card, on_host = footprint.activations(tokens, options.max_lora_rank, backend, shape, gpu)
     card["activations"] = (on_card + tokens * shape.hidden * NUMBER) / MB  # with the last norm's
