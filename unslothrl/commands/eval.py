@@ -162,15 +162,13 @@ def code_of(name: str, text: str) -> list[Path]:
 
 def with_reward(config: Config, flags: Mapping[str, Any]) -> tuple[Config, tuple[str, ...]]:
     """-> (the config with a reward that can grade the named sets, a note where that is another)."""
-    chosen = rewards.choose(config.reward)
-    if not chosen:
-        return config, ()
-    first, names = chosen[0].name, sources.eval_sources(config.eval_dataset)
-    reward = None if "reward" in flags else sources.reward_of(names, first)
+    chosen, names = rewards.choose(config.reward), sources.eval_sources(config.eval_dataset)
+    is_asked = bool(chosen) and "reward" not in flags
+    reward = sources.reward_of(names, chosen[0].name) if is_asked else None
     if reward is None:
         return config, ()
     known = ", ".join(name for name in names if sources.name_of(name) is not None)
-    note = f"reward {first} -> {reward}, which grades {known}: --reward sets another"
+    note = f"reward {chosen[0].name} -> {reward}, which grades {known}: --reward sets another"
     return replace(config, reward=(reward,)), (note,)
 
 

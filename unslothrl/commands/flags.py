@@ -176,13 +176,10 @@ def command(
     that is not the table's default."""
 
     def called(**found: Any) -> Any:
-        mine = {str(each.name): found[str(each.name)] for each in own}
-        flags = {
-            each: read_value(each, found[each], table=table)
-            for each in options
-            if found[each] not in (None, ())
-        }
-        return function(**mine, **flags)
+        for each in options:
+            if (value := found.pop(each)) not in (None, ()):
+                found[each] = read_value(each, value, table=table)
+        return function(**found)
 
     whole = click.Option(
         ["--help-all"],

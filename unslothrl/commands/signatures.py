@@ -334,9 +334,7 @@ def setup(kind: str | None, check: bool) -> int:
     return subprocess.call([*command, *(["--check"] if check else [])])
 
 
-@takes(
-    click.Option(["--self-test/--no-self-test"], default=True, help="Do not train a step."), JSON
-)
+@takes(option("--self-test/--no-self-test", "Do not train a step.", default=True), JSON)
 def doctor(self_test: bool, json: bool) -> int:
     """Check this machine for a run, and train one step.
 

@@ -148,13 +148,8 @@ def read_value(
 
 
 def toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, tuple):
-        return "[" + ", ".join(map(toml_value, value)) + "]"
-    if isinstance(value, str):  # TOML's basic strings are JSON's, but for DEL
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-    return repr(value)
+    """An option's value as JSON, which is TOML but for DEL in a string."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def choices_of(name: str, table: Table = RUN) -> tuple[str, ...]:
