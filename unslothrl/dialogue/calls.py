@@ -96,22 +96,17 @@ class CallForm:
             is_whole = at < end or text.rstrip().endswith(("}", "]"))
             return end, [broken(text[start:at], NOT_JSON if is_whole else CUT_OFF)]
         written = text[start:at]
-        while at < len(text) and text[at].isspace():
-            at += 1
+        at = len(text) - len(text[at:].lstrip())
         closing = self.end.match(text, at)
         end = closing.end() if closing else at
         if has_name:
             return end, [call_of(written, found[1].strip(), value)]
         values = value if isinstance(value, list) else [value]
-        keys = {"name", self.arguments_key}
-        if self.is_bare and not all(isinstance(v, dict) and keys <= v.keys() for v in values):
+        calls = [value if isinstance(value, dict) else {} for value in values]  # {}: has no name
+        key = self.arguments_key
+        if self.is_bare and not all({"name", key} <= call.keys() for call in calls):
             return end, []
-        return end, [self._call(written, each) for each in values]
-
-    def _call(self, text: str, value: Any) -> ToolCall:
-        if not isinstance(value, dict):
-            return broken(text, NO_NAME)
-        return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
+        return end, [call_of(written, call.get("name"), call.get(key, {})) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
