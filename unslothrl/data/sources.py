@@ -19,7 +19,7 @@ import numpy as np
 
 from unslothrl.data import files
 from unslothrl.data.columns import UnusableRow, attempt, parsed
-from unslothrl.data.files import JoinedRows, PickedRows, Rows
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON, ROWS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
@@ -171,7 +171,7 @@ def local_splits(path: Path) -> dict[str, Rows]:
     if not by_split:
         known = ", ".join(files.READERS)
         raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")
-    return {name: JoinedRows(parts) for name, parts in by_split.items()}
+    return {name: files.joined(parts) for name, parts in by_split.items()}
 
 
 def split_of(file: Path) -> str:

@@ -6,6 +6,7 @@ more, each is rendered when it is drawn.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import random
@@ -85,27 +86,16 @@ class FiniteTasks:
 
     def __init__(self, tasks: Sequence[Task] | LazyTasks, seed: int):
         self.tasks, self.seed = tasks, seed
-        self.order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # of which episode
 
     def steps_per_episode(self, batch_size: int) -> int:
         return -(-len(self.tasks) // batch_size)
-
-    def order_of(self, episode: int) -> np.ndarray:
-        """The tasks' indices in the order of an episode, [tasks]."""
-        if self.order[0] != episode:
-            seed = seed_of(self.seed, "episode", episode) % 2**32
-            # RandomState's stream is the same in every version of NumPy.
-            shuffled = np.arange(len(self.tasks), dtype=np.uint32)
-            np.random.RandomState(seed).shuffle(shuffled)
-            self.order = (episode, shuffled)
-        return self.order[1]
 
     def draw(self, position: int, count: int) -> tuple[list[Task], int]:
         """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
         the position after them). UserError where none can be used."""
         for _ in range(2):
             episode, index = divmod(position, len(self.tasks))
-            order = self.order_of(episode)
+            order = order_of(self.seed, episode, len(self.tasks))
             drawn: list[Task] = []
             while index < len(order) and len(drawn) < count:
                 task = self.tasks[int(order[index])]
@@ -115,6 +105,15 @@ class FiniteTasks:
             if drawn:
                 return drawn, position
         raise UserError("dataset: no row of a whole episode can be used: see unslothrl data SOURCE")
+
+
+@functools.lru_cache(maxsize=1)
+def order_of(seed: int, episode: int, count: int) -> np.ndarray:
+    """The indices of `count` tasks in the order of an episode, [tasks]."""
+    # RandomState's stream is the same in every version of NumPy.
+    shuffled = np.arange(count, dtype=np.uint32)
+    np.random.RandomState(seed_of(seed, "episode", episode) % 2**32).shuffle(shuffled)
+    return shuffled
 
 
 class EndlessTasks:
