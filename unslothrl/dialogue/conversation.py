@@ -63,7 +63,11 @@ class Conversation:
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
         # The prompt may have opened the reasoning that the policy continues.
         is_open = dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
-        reasoning, rest = reasoned(raw, is_open)
+        reasoning: str | None = None
+        rest = raw
+        if is_open or raw.lstrip().startswith(OPEN):
+            thought, _, rest = raw.lstrip().removeprefix(OPEN).partition(CLOSE)
+            reasoning = thought.strip("\n")
         found: list[ToolCall] = []
         if self.tools:
             rest, found = (dialogue.native or HERMES).read(rest, self.tools)
@@ -176,12 +180,3 @@ def as_message(reply: Action) -> Message:
         if not call.error
     ]
     return message | ({"tool_calls": calls} if calls else {})
-
-
-def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
-    """-> (the reasoning that a reply begins with or goes on with, the rest)."""
-    text = raw.lstrip()
-    if not is_open and not text.startswith(OPEN):
-        return None, raw
-    thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
-    return thought.strip("\n"), rest

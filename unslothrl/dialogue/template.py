@@ -9,6 +9,7 @@ there, and the tokenizer finds ordinary text. Broken are the special tokens of t
 other single tokens that the model's turns are made of. What the policy writes is never touched.
 """
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -17,13 +18,13 @@ from unslothrl.data import rendering
 from unslothrl.dialogue.calls import (
     NAME,
     PROBE_TOOL,
+    TOOLS,
     CallForm,
     TaggedForm,
     Tool,
     as_texts,
     form_of,
     has_tools,
-    with_tools,
 )
 from unslothrl.environments.base import Message
 from unslothrl.errors import UserError
@@ -180,6 +181,12 @@ class TemplateDialogue:
         if self.native is not None:
             return texts, list(tools)
         texts = as_texts(texts)
-        if tools:
-            texts = with_tools(texts, tools, "system" if self.has_system else "user")
+        if tools:  # after the system message or, where there can be none, before the user's first
+            role = "system" if self.has_system else "user"
+            said = TOOLS.format(tools="\n".join(json.dumps(t, ensure_ascii=False) for t in tools))
+            if not texts or texts[0]["role"] != role:
+                return [{"role": role, "content": said}, *texts], []
+            given = texts[0]["content"]
+            parts = (given, said) if role == "system" else (said, given)
+            texts[0] = {**texts[0], "content": "\n\n".join(parts)}
         return texts, []
