@@ -80,14 +80,6 @@ def joined(parts: Sequence[Rows]) -> LazyRows:
     return LazyRows(ends[-1], row_at)
 
 
-def number_of(rows: Rows, index: int) -> int:
-    """The number of a row in its source, from 1 on, however it was picked."""
-    while isinstance(rows, PickedRows):
-        index = int(rows.indices[index])
-        rows = rows.rows
-    return index + 1
-
-
 def kind_of(name: str) -> str | None:
     """The ending of a file's name that says how it is read, None where none does."""
     path = Path(name.lower().removesuffix(GZIP))

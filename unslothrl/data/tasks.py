@@ -150,15 +150,24 @@ def load(options: DataOptions, tokenizer) -> Data:
     renderer = renderer_of(options, tokenizer)
     held_out: Rows = []
     notes: list[str] = []
-    source = sources.parse(options.dataset)
     if options.dataset == EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, options.seed)
         train.draw(0, 1)  # raises now if no prompt fits
     else:
+        name, limit = sources.parse(options.dataset).label, options.max_prompt_tokens
         rows, held_out = sources.split(options, options.reader)
-        tasks, skipped = rendered(source.label, rows, renderer)
+        skipped = Skipped(source=rows)
+        if len(rows) <= MOST_EAGER:
+            tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
+            kept = len(tasks)
+        else:
+            picked = np.random.RandomState(0).choice(len(rows), PROBED, replace=False)
+            probed = ((i + 1, rows[int(i)]) for i in picked)
+            kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
+            tasks = LazyTasks(name, rows, renderer)
+        check_usable(f"dataset {name}", skipped, kept, limit)
         train = FiniteTasks(tasks, options.seed)
-        notes += skipped.notes(source.label, options.max_prompt_tokens)
+        notes += skipped.notes(name, limit)
     evals, more = evals_of(options, renderer, held_out)
     if isinstance(train, FiniteTasks):
         more += notes_on_repeated(train, evals)
@@ -211,22 +220,6 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
         replaces=options.system_prompt is not None,
         reader=options.reader,
     )
-
-
-def rendered(
-    name: str, rows: Rows, renderer: Renderer
-) -> tuple[Sequence[Task] | LazyTasks, Skipped]:
-    """-> (the tasks of all rows, what is skipped; of a large set, of `PROBED`). UserError."""
-    skipped = Skipped(source=rows)
-    if len(rows) <= MOST_EAGER:
-        tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
-        check_usable(f"dataset {name}", skipped, len(tasks), renderer.max_prompt_tokens)
-        return tasks, skipped
-    picked = np.random.RandomState(0).choice(len(rows), PROBED, replace=False)
-    probed = ((i + 1, rows[int(i)]) for i in picked)
-    kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
-    check_usable(f"dataset {name}", skipped, kept, renderer.max_prompt_tokens)
-    return LazyTasks(name, rows, renderer), skipped
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:
