@@ -20,7 +20,7 @@ from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
 from unslothrl.data import files, formats, rendering, sources, tasks
 from unslothrl.data.columns import UnusableRow
-from unslothrl.data.files import TableRows
+from unslothrl.data.files import LazyRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
 from unslothrl.data.sources import Source
@@ -138,7 +138,7 @@ def test_tables_that_do_not_fit_into_memory_stay_on_disk(suffix, tmp_path, monke
     monkeypatch.setattr(files, "IN_MEMORY", 10)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
     rows = files.read(write(tmp_path / f"rows{suffix}", ROWS))
-    assert isinstance(rows, TableRows) == (suffix != ".parquet")  # Arrow is mapped into memory
+    assert isinstance(rows, LazyRows) == (suffix != ".parquet")  # Arrow is mapped into memory
     assert [rows[i] for i in (19, 0, 7, 6, 14)] == [ROWS[i] for i in (19, 0, 7, 6, 14)]
 
 

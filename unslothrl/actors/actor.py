@@ -12,7 +12,7 @@ from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, pl
 from unslothrl.actors.scoring import BackgroundScoring, Result, Work, group_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
-from unslothrl.environments.host import Setup
+from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import Assignment, Completion, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
@@ -61,7 +61,7 @@ class Actor:
         self.dialogue = TemplateDialogue(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
-        self.host = None if environment is None else environment.host()
+        self.host = None if environment is None else Host(environment)
         self.rules = rules or Rules()
         if self.host is not None:
             self.host.start()

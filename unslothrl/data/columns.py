@@ -90,8 +90,7 @@ def tagged(text: str) -> str | None:
 
 def boxed(text: str) -> str | None:
     """The content of the last box. None without a box that closes. Escaped braces do not count."""
-    contents = boxes(text)
-    return contents[-1] if contents else None
+    return next(reversed(boxes(text)), None)
 
 
 def boxes(text: str) -> list[str]:

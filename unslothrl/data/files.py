@@ -48,65 +48,36 @@ class Rows(Protocol):
     def __getitem__(self, index: int, /) -> Row: ...
 
 
-class JsonLines:
-    """The objects on a file's lines, read when asked for. `starts`: where they begin, [rows]."""
+class LazyRows:
+    """`count` rows, each of which `row_at` reads when it is asked for."""
 
-    def __init__(self, path: Path, starts: Sequence[int]):
-        self.starts, self.file = starts, path.open("rb")
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def __getitem__(self, index: int) -> Row:
-        self.file.seek(self.starts[index])
-        return json.loads(self.file.readline())
-
-
-class TableRows:
-    def __init__(self, table: Any):
-        self.table = table
+    def __init__(self, count: int, row_at: Callable[[int], Row]):
+        self.count, self.row_at = count, row_at
 
     def __len__(self) -> int:
-        return self.table.num_rows
+        return self.count
 
     def __getitem__(self, index: int) -> Row:
-        return self.table.slice(index, 1).to_pylist()[0]
+        return self.row_at(index)
 
 
-class JoinedRows:
-    """The rows of several files, one after the other."""
-
-    def __init__(self, parts: Sequence[Rows]):
-        self.parts = parts
-        self.ends = list(itertools.accumulate(map(len, parts)))
-
-    def __len__(self) -> int:
-        return self.ends[-1]
-
-    def __getitem__(self, index: int) -> Row:
-        which = bisect.bisect_right(self.ends, index)
-        return self.parts[which][index - (self.ends[which] - len(self.parts[which]))]
-
-
-class PickedRows:
+class PickedRows(LazyRows):
     """Some rows of a source, in an order of their own."""
 
     def __init__(self, rows: Rows, indices: Sequence[int] | np.ndarray):
+        super().__init__(len(indices), lambda index: rows[int(indices[index])])
         self.rows, self.indices = rows, indices
 
-    def __len__(self) -> int:
-        return len(self.indices)
 
-    def __getitem__(self, index: int) -> Row:
-        return self.rows[int(self.indices[index])]
+def joined(parts: Sequence[Rows]) -> LazyRows:
+    """The rows of several files, one after the other."""
+    ends = list(itertools.accumulate(map(len, parts)))
 
+    def row_at(index: int) -> Row:
+        which = bisect.bisect_right(ends, index)
+        return parts[which][index - (ends[which] - len(parts[which]))]
 
-def number_of(rows: Rows, index: int) -> int:
-    """The number of a row in its source, from 1 on, however it was picked."""
-    while isinstance(rows, PickedRows):
-        index = int(rows.indices[index])
-        rows = rows.rows
-    return index + 1
+    return LazyRows(ends[-1], row_at)
 
 
 def kind_of(name: str) -> str | None:
@@ -218,7 +189,7 @@ def rows_in(whole: Any) -> list[Row] | None:
 
 
 def read_lines(path: Path) -> Rows:
-    """An object a line. Unreadable."""
+    """An object a line, of which only the place is kept. Unreadable."""
     starts = array("q")
     for begin, line in lines_of(path):
         if line.strip():
@@ -228,7 +199,13 @@ def read_lines(path: Path) -> Rows:
                     'write {"problem": ..., "answer": ...}, each object on one line, as jq -c does'
                 )
             starts.append(begin)
-    return JsonLines(path, starts)
+    file = path.open("rb")
+
+    def row_at(index: int) -> Row:
+        file.seek(starts[index])
+        return json.loads(file.readline())
+
+    return LazyRows(len(starts), row_at)
 
 
 def read_csv(path: Path) -> Rows:
@@ -290,11 +267,11 @@ def read_arrow(path: Path) -> Rows:
     return table_rows(opened.read_all())
 
 
-def table_rows(table: Any) -> TableRows:
+def table_rows(table: Any) -> Rows:
     """ValueError for texts and lists outside of the table, which Arrow would read elsewhere."""
     table.validate(full=True)
     refuse_repeated(table.schema.names)
-    return TableRows(table)
+    return LazyRows(table.num_rows, lambda index: table.slice(index, 1).to_pylist()[0])
 
 
 READERS: dict[str, Callable[[Path], Rows]] = {

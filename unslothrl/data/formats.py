@@ -111,8 +111,12 @@ def read_prompt(
     """-> (turns, what the assistant says after them, the column). A row without a prompt asks what
     the first of `problems` that recognises it writes. Raises UnusableRow."""
     column = column or next((name for name in PROMPTS if row.get(name) is not None), None)
-    if column == INSTRUCTION:
-        return instructed(row)
+    if column == INSTRUCTION:  # Alpaca's, with its input, after a system turn where there is one
+        parts = [name for name in (INSTRUCTION, INPUT) if filled(row.get(name))]
+        asked = "\n\n".join(text_of(row[name], name) for name in parts or [INSTRUCTION])
+        system = [("system", text_of(row[SYSTEM], SYSTEM))] if filled(row.get(SYSTEM)) else []
+        read_from = [*parts, *([SYSTEM] if system else [])]
+        return (*system, ("user", asked)), None, " + ".join(read_from)
     if column is not None:
         turns, last = conversation(value_of(row, column), column)
         if column == "conversations" and turns[0][0] != "system" and filled(row.get(SYSTEM)):
@@ -123,15 +127,6 @@ def read_prompt(
         if problem is not None:
             return (("user", problem),), None, columns
     raise missing(row, PROMPTS, "prompt")
-
-
-def instructed(row: Mapping) -> tuple[Turns, None, str]:
-    """Alpaca's turns: the instruction with its input, after a system turn where there is one."""
-    parts = [name for name in (INSTRUCTION, INPUT) if filled(row.get(name))]
-    asked = "\n\n".join(text_of(row[name], name) for name in parts or [INSTRUCTION])
-    system = [("system", text_of(row[SYSTEM], SYSTEM))] if filled(row.get(SYSTEM)) else []
-    columns = [*parts, *([SYSTEM] if system else [])]
-    return (*system, ("user", asked)), None, " + ".join(columns)
 
 
 def filled(value: Any) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.data.columns import UnusableRow, attempt
-from unslothrl.data.files import Rows, number_of
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Reader, Record
 from unslothrl.errors import UserError
 from unslothrl.records import Task
@@ -94,11 +94,11 @@ class Skipped:
         self.unusable.setdefault(reason, [0, self.in_source(row)])[0] += 1
 
     def in_source(self, row: int) -> int:
-        return row if self.source is None else number_of(self.source, row - 1)
-
-    @property
-    def unusable_rows(self) -> int:
-        return sum(count for count, _ in self.unusable.values())
+        """The number of a row, from 1 on, where those of `source` were picked from."""
+        index, rows = row - 1, self.source
+        while isinstance(rows, PickedRows):
+            index, rows = int(rows.indices[index]), rows.rows
+        return index + 1
 
     def notes(self, name: str, limit: int) -> list[str]:
         return [f"{name}: of {self.rows} rows not used: {line}" for line in self.lines(limit)]
@@ -124,25 +124,23 @@ class Renderer:
     replaces: bool = False  # whether the system prompt replaces a row's own
     reader: Reader = field(default_factory=Reader)
 
-    def text(self, record: Record) -> str:
-        return render(self.tokenizer, record.messages, self.system_prompt, self.replaces)
-
     def tasks(
         self, name: str, rows: Iterable[tuple[int, Mapping]], skipped: Skipped
     ) -> Iterator[Task]:
         """Of (number, row) pairs, but for `skipped` ones. UserError: one prompt of two problems."""
         asked: dict[int, tuple[int, int]] = {}  # hash of ids -> (hash of the problem, its row)
         for batch in batches(rows, BATCH):
-            kept: list[tuple[int, Record, str]] = []
+            kept: list[tuple[int, Record, list[tuple[str, str]], str]] = []
             for number, row in batch:
                 skipped.rows += 1
                 record = attempt(self.reader.record, row)
                 if isinstance(record, UnusableRow):
                     skipped.add(str(record), number)
                 else:
-                    kept.append((number, record, self.text(record)))
+                    turns = turns_of(record.messages, self.system_prompt, self.replaces)
+                    kept.append((number, record, turns, render(self.tokenizer, turns, "")))
             ids = tokenise(self.tokenizer, [text for *_, text in kept])
-            for (number, record, text), tokens in zip(kept, ids, strict=True):
+            for (number, record, turns, text), tokens in zip(kept, ids, strict=True):
                 problem = hash(plain(record.problem))
                 other, first = asked.setdefault(hash(tuple(tokens)), (problem, number))
                 if other != problem:
@@ -154,7 +152,6 @@ class Renderer:
                 if len(tokens) > self.max_prompt_tokens:
                     skipped.too_long.append(len(tokens))
                 else:
-                    turns = turns_of(record.messages, self.system_prompt, self.replaces)
                     yield Task(f"{name}/{number - 1}", record.problem, record.answer, text,
                                tuple(tokens), record.extra, tuple(turns), record.read)  # fmt: skip
 
@@ -185,10 +182,11 @@ def check_usable(
     `limit`, which `option` says. `source`: what they were read from, if `name` does not say so."""
     if not skipped.rows:
         raise UserError(f"{name}: it is empty: give one with rows")
-    if skipped.unusable_rows > skipped.rows / 2:
+    unusable = sum(count for count, _ in skipped.unusable.values())
+    if unusable > skipped.rows / 2:
         reason, (_, row) = max(skipped.unusable.items(), key=lambda item: item[1][0])
         where = f" of {source}" if source else ""
-        counts = f" ({skipped.unusable_rows} of {skipped.rows} rows cannot be used)"
+        counts = f" ({unusable} of {skipped.rows} rows cannot be used)"
         raise UserError(f"{name} row {row}{where}: {reason}; fix or drop the row{counts}")
     if not kept:
         lengths = skipped.too_long

@@ -19,7 +19,7 @@ import numpy as np
 
 from unslothrl.data import files
 from unslothrl.data.columns import UnusableRow, attempt, parsed
-from unslothrl.data.files import JoinedRows, PickedRows, Rows
+from unslothrl.data.files import PickedRows, Rows
 from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON, ROWS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out
@@ -52,20 +52,13 @@ class Source:
     @property
     def is_local(self) -> bool:
         """Whether the name can only mean a file: it exists, or it is written like a path."""
-        return (
-            exists(self.name)
-            or files.kind_of(self.name) is not None
-            or self.name.startswith((".", "/", "~"))
-        )
-
-    @property
-    def path(self) -> Path:
-        return expanded(self.name)
+        is_path = self.name.startswith((".", "/", "~"))
+        return is_path or files.kind_of(self.name) is not None or exists(self.name)
 
     @property
     def label(self) -> str:
         """Its name, wherever it lies: task ids and names of eval sets are made of it."""
-        return self.known or (self.path.name if self.is_local else self.name)
+        return self.known or (expanded(self.name).name if self.is_local else self.name)
 
 
 def parse(text: str) -> Source:
@@ -96,7 +89,7 @@ def absolute(text: str) -> str:
     source = parse(text)
     if not source.is_local or not text.startswith(source.name):
         return text
-    return str(source.path.absolute()) + text.removeprefix(source.name)
+    return str(expanded(source.name).absolute()) + text.removeprefix(source.name)
 
 
 def absolute_eval(text: str) -> str:
@@ -110,7 +103,7 @@ def absolute_eval(text: str) -> str:
 
 def load_splits(source: Source) -> dict[str, Rows]:
     """Split name -> rows, only the one that the source names if it names one. UserError."""
-    splits = local_splits(source.path) if source.is_local else hub_splits(source)
+    splits = local_splits(expanded(source.name)) if source.is_local else hub_splits(source)
     if source.split is not None:
         if list(splits) == [WHOLE] and source.split in TRAIN:
             splits = {source.split: splits[WHOLE]}  # all that a file has
@@ -171,7 +164,7 @@ def local_splits(path: Path) -> dict[str, Rows]:
     if not by_split:
         known = ", ".join(files.READERS)
         raise UserError(f"dataset {path}: no file with rows in this folder: use {known}")
-    return {name: JoinedRows(parts) for name, parts in by_split.items()}
+    return {name: files.joined(parts) for name, parts in by_split.items()}
 
 
 def split_of(file: Path) -> str:
@@ -236,19 +229,16 @@ def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
     keys = problem_keys(rows, reader, seed_of(options.seed, "held out"))
-    held_out = least(keys, options.holdout, options.dataset)
+    different = np.unique(keys)
+    count = max(1, round(options.holdout * len(different)))
+    if count >= len(different):
+        raise UserError(
+            f"dataset {options.dataset}: nothing is left to train on with {count} of "
+            f"{len(different)} different problems held out: give more"
+        )
+    held_out = keys < different[count]
     trained, evaluated = np.flatnonzero(~held_out), np.flatnonzero(held_out)
     return PickedRows(rows, trained), PickedRows(rows, evaluated)
-
-
-def least(keys: np.ndarray, share: float, name: str) -> np.ndarray:
-    """Whether each row has one of the least keys, `share` of all that differ, [rows]. UserError."""
-    different = np.unique(keys)
-    count = max(1, round(share * len(different)))
-    if count >= len(different):
-        counts = f"{count} of {len(different)} different problems held out"
-        raise UserError(f"dataset {name}: nothing is left to train on with {counts}: give more")
-    return keys < different[count]
 
 
 def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:

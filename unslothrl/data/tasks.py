@@ -6,6 +6,7 @@ more, each is rendered when it is drawn.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import random
@@ -85,27 +86,16 @@ class FiniteTasks:
 
     def __init__(self, tasks: Sequence[Task] | LazyTasks, seed: int):
         self.tasks, self.seed = tasks, seed
-        self.order: tuple[int, np.ndarray] = (-1, np.empty(0, np.int64))  # of which episode
 
     def steps_per_episode(self, batch_size: int) -> int:
         return -(-len(self.tasks) // batch_size)
-
-    def order_of(self, episode: int) -> np.ndarray:
-        """The tasks' indices in the order of an episode, [tasks]."""
-        if self.order[0] != episode:
-            seed = seed_of(self.seed, "episode", episode) % 2**32
-            # RandomState's stream is the same in every version of NumPy.
-            shuffled = np.arange(len(self.tasks), dtype=np.uint32)
-            np.random.RandomState(seed).shuffle(shuffled)
-            self.order = (episode, shuffled)
-        return self.order[1]
 
     def draw(self, position: int, count: int) -> tuple[list[Task], int]:
         """-> (up to `count` tasks from `position` on, at least one, never across an episode's end;
         the position after them). UserError where none can be used."""
         for _ in range(2):
             episode, index = divmod(position, len(self.tasks))
-            order = self.order_of(episode)
+            order = order_of(self.seed, episode, len(self.tasks))
             drawn: list[Task] = []
             while index < len(order) and len(drawn) < count:
                 task = self.tasks[int(order[index])]
@@ -115,6 +105,15 @@ class FiniteTasks:
             if drawn:
                 return drawn, position
         raise UserError("dataset: no row of a whole episode can be used: see unslothrl data SOURCE")
+
+
+@functools.lru_cache(maxsize=1)
+def order_of(seed: int, episode: int, count: int) -> np.ndarray:
+    """The indices of `count` tasks in the order of an episode, [tasks]."""
+    # RandomState's stream is the same in every version of NumPy.
+    shuffled = np.arange(count, dtype=np.uint32)
+    np.random.RandomState(seed_of(seed, "episode", episode) % 2**32).shuffle(shuffled)
+    return shuffled
 
 
 class EndlessTasks:
@@ -151,15 +150,24 @@ def load(options: DataOptions, tokenizer) -> Data:
     renderer = renderer_of(options, tokenizer)
     held_out: Rows = []
     notes: list[str] = []
-    source = sources.parse(options.dataset)
     if options.dataset == EMBEDDED:
         train: FiniteTasks | EndlessTasks = EndlessTasks(renderer, options.seed)
         train.draw(0, 1)  # raises now if no prompt fits
     else:
+        name, limit = sources.parse(options.dataset).label, options.max_prompt_tokens
         rows, held_out = sources.split(options, options.reader)
-        tasks, skipped = rendered(source.label, rows, renderer)
+        skipped = Skipped(source=rows)
+        if len(rows) <= MOST_EAGER:
+            tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
+            kept = len(tasks)
+        else:
+            picked = np.random.RandomState(0).choice(len(rows), PROBED, replace=False)
+            probed = ((i + 1, rows[int(i)]) for i in picked)
+            kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
+            tasks = LazyTasks(name, rows, renderer)
+        check_usable(f"dataset {name}", skipped, kept, limit)
         train = FiniteTasks(tasks, options.seed)
-        notes += skipped.notes(source.label, options.max_prompt_tokens)
+        notes += skipped.notes(name, limit)
     evals, more = evals_of(options, renderer, held_out)
     if isinstance(train, FiniteTasks):
         more += notes_on_repeated(train, evals)
@@ -212,22 +220,6 @@ def renderer_of(options: DataOptions, tokenizer) -> Renderer:
         replaces=options.system_prompt is not None,
         reader=options.reader,
     )
-
-
-def rendered(
-    name: str, rows: Rows, renderer: Renderer
-) -> tuple[Sequence[Task] | LazyTasks, Skipped]:
-    """-> (the tasks of all rows, what is skipped; of a large set, of `PROBED`). UserError."""
-    skipped = Skipped(source=rows)
-    if len(rows) <= MOST_EAGER:
-        tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
-        check_usable(f"dataset {name}", skipped, len(tasks), renderer.max_prompt_tokens)
-        return tasks, skipped
-    picked = np.random.RandomState(0).choice(len(rows), PROBED, replace=False)
-    probed = ((i + 1, rows[int(i)]) for i in picked)
-    kept = sum(1 for _ in renderer.tasks(name, probed, skipped))
-    check_usable(f"dataset {name}", skipped, kept, renderer.max_prompt_tokens)
-    return LazyTasks(name, rows, renderer), skipped
 
 
 def notes_on_repeated(train: FiniteTasks, evals: Mapping[str, Sequence[Task]]) -> list[str]:

@@ -96,22 +96,17 @@ class CallForm:
             is_whole = at < end or text.rstrip().endswith(("}", "]"))
             return end, [broken(text[start:at], NOT_JSON if is_whole else CUT_OFF)]
         written = text[start:at]
-        while at < len(text) and text[at].isspace():
-            at += 1
+        at = len(text) - len(text[at:].lstrip())
         closing = self.end.match(text, at)
         end = closing.end() if closing else at
         if has_name:
             return end, [call_of(written, found[1].strip(), value)]
         values = value if isinstance(value, list) else [value]
-        keys = {"name", self.arguments_key}
-        if self.is_bare and not all(isinstance(v, dict) and keys <= v.keys() for v in values):
+        calls = [value if isinstance(value, dict) else {} for value in values]  # {}: has no name
+        key = self.arguments_key
+        if self.is_bare and not all({"name", key} <= call.keys() for call in calls):
             return end, []
-        return end, [self._call(written, each) for each in values]
-
-    def _call(self, text: str, value: Any) -> ToolCall:
-        if not isinstance(value, dict):
-            return broken(text, NO_NAME)
-        return call_of(text, value.get("name"), value.get(self.arguments_key, {}))
+        return end, [call_of(written, call.get("name"), call.get(key, {})) for call in calls]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,16 +215,6 @@ Write = Callable[[list[Message], list[Tool], bool], str]
 
 def form_of(write: Write) -> CallForm | TaggedForm | None:
     """The form in which a chat template writes calls; None where it is none of `FORMS`."""
-    text = probed(write)
-    for form in FORMS:
-        _, calls = form.read(text)
-        if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
-            return form
-    return None
-
-
-def probed(write: Write) -> str:
-    """What a template writes for a call; "" if it refuses."""
     user: Message = {"role": "user", "content": "-"}
     call = {"type": "function", "function": {"name": NAME, "arguments": {KEY: VALUE}}}
     calling: Message = {"role": "assistant", "content": ""}
@@ -237,21 +222,17 @@ def probed(write: Write) -> str:
     opening = write([user], [PROBE_TOOL], True)
     text = write([user, calling], [PROBE_TOOL], False)
     pairs = enumerate(zip(text, opening, strict=False))
-    return text[next((i for i, (one, other) in pairs if one != other), len(opening)) :]
-
-
-def with_tools(messages: list[Message], tools: Sequence[Tool], role: str) -> list[Message]:
-    """The tools after the system message or, if that is the `role`, before the user's first one."""
-    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-    text = TOOLS.format(tools=lines)
-    if not messages or messages[0]["role"] != role:
-        return [{"role": role, "content": text}, *messages]
-    parts = (messages[0]["content"], text) if role == "system" else (text, messages[0]["content"])
-    return [{**messages[0], "content": "\n\n".join(parts)}, *messages[1:]]
+    begin = next((i for i, (one, other) in pairs if one != other), len(opening))
+    for form in FORMS:
+        _, calls = form.read(text[begin:])
+        if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
+            return form
+    return None
 
 
 def as_texts(messages: Sequence[Message]) -> list[Message]:
-    """Calls as text of the assistant, results of tools as turns of the user."""
+    """Calls as text of the assistant, results of tools as turns of the user. A call in OpenAI's
+    form may lack its outer object."""
     written: list[Message] = []
     was_result = False
     for message in messages:
@@ -263,9 +244,9 @@ def as_texts(messages: Sequence[Message]) -> list[Message]:
             else:
                 written.append({"role": "user", "content": text})
         elif has_calls(message):
-            calls = [
-                json.dumps(function(call), ensure_ascii=False) for call in message["tool_calls"]
-            ]
+            inner = [call.get("function", call) for call in message["tool_calls"]]
+            made = ({"name": each["name"], "arguments": each["arguments"]} for each in inner)
+            calls = (json.dumps(each, ensure_ascii=False) for each in made)
             texts = (f"<tool_call>\n{call}\n</tool_call>" for call in calls)
             content = "\n".join(filter(None, (message.get("content"), *texts)))
             written.append({"role": "assistant", "content": content})
@@ -283,9 +264,3 @@ def has_tools(messages: Sequence[Message]) -> bool:
 def has_calls(message: Message) -> bool:
     """The policy's own turn alone: no one else can call."""
     return message["role"] == "assistant" and bool(message.get("tool_calls"))
-
-
-def function(call: dict[str, Any]) -> dict[str, Any]:
-    """Of a call in OpenAI's form, which may lack its outer object."""
-    inner = call.get("function", call)
-    return {"name": inner["name"], "arguments": inner["arguments"]}

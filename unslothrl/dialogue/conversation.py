@@ -61,7 +61,13 @@ class Conversation:
         """Takes the policy's turn, whole or cut off. -> its text, and its parts."""
         dialogue, ids = self.dialogue, tuple(token_ids)
         raw = self._said(ids[:-1] if ids and ids[-1] in dialogue.ends else ids)
-        reasoning, rest = reasoned(raw, self._is_open())
+        # The prompt may have opened the reasoning that the policy continues.
+        is_open = dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
+        reasoning: str | None = None
+        rest = raw
+        if is_open or raw.lstrip().startswith(OPEN):
+            thought, _, rest = raw.lstrip().removeprefix(OPEN).partition(CLOSE)
+            reasoning = thought.strip("\n")
         found: list[ToolCall] = []
         if self.tools:
             rest, found = (dialogue.native or HERMES).read(rest, self.tools)
@@ -104,10 +110,15 @@ class Conversation:
         for ended in self._may_end(last):
             raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
             said = {**self.raw[-1], "content": raw}
-            rendered = self._rendered(said, new)
+            try:
+                rendered = self._render([*self.raw[:-1], said, *new])
+            except UserError:  # results of calls that the template does not see in a plain text
+                rendered = self._render(self.parsed + new)
             if rendered.startswith(self.text + raw):
                 ids = dialogue.tokens(rendered[len(self.text + raw) :])
-                if ids[:1] == last if ended else self._starts_well(ids):
+                # Nothing may stand between a reply that was cut off and what follows it.
+                follows = not dialogue.adds_space or not ids or ids[0] in dialogue.single
+                if ids[:1] == last if ended else follows:
                     before, ids = self.prompt_ids + self.reply_ids, ids[ended:]
                     break
         else:
@@ -116,10 +127,6 @@ class Conversation:
         self.parsed += new
         self.text, self.prompt_ids = rendered, before + ids
         return Extension(ids, bool(before))
-
-    def _starts_well(self, ids: tuple[int, ...]) -> bool:
-        """Whether nothing stands between a reply that was cut off and what follows it."""
-        return not self.dialogue.adds_space or not ids or ids[0] in self.dialogue.single
 
     def _may_end(self, last: tuple[int, ...]) -> list[bool]:
         """Whether a reply's last token ends its turn. One that stands for a text of its own may do
@@ -134,16 +141,6 @@ class Conversation:
         before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
         text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
         return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
-
-    def _is_open(self) -> bool:
-        """Whether the policy goes on in reasoning that its prompt has opened."""
-        return self.dialogue.decode(self.prompt_ids[-TAIL:]).rstrip().endswith(OPEN)
-
-    def _rendered(self, said: Message, new: list[Message]) -> str:
-        try:
-            return self._render([*self.raw[:-1], said, *new])
-        except UserError:  # results of calls that the template does not see in a plain text
-            return self._render(self.parsed + new)
 
     def _render(self, messages: list[Message]) -> str:
         return self.dialogue.written(messages, self.native_tools)
@@ -183,12 +180,3 @@ def as_message(reply: Action) -> Message:
         if not call.error
     ]
     return message | ({"tool_calls": calls} if calls else {})
-
-
-def reasoned(raw: str, is_open: bool) -> tuple[str | None, str]:
-    """-> (the reasoning that a reply begins with or goes on with, the rest)."""
-    text = raw.lstrip()
-    if not is_open and not text.startswith(OPEN):
-        return None, raw
-    thought, _, rest = text.removeprefix(OPEN).partition(CLOSE)
-    return thought.strip("\n"), rest

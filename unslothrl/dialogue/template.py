@@ -2,24 +2,30 @@
 
 A template without tools, or whose calls `calls.py` cannot read, gets Hermes' form: the tools in the
 system message, calls in <tool_call>, and results as a turn of the user in <tool_response>.
+
+Text of an observation that would be read as a special token, and could forge a turn, is broken.
+What a tool returns may contain `<|im_end|>`. The policy reads `< |im_end|>`: it can see what stood
+there, and the tokenizer finds ordinary text. Broken are the special tokens of the tokenizer and the
+other single tokens that the model's turns are made of. What the policy writes is never touched.
 """
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from unslothrl.data import rendering
 from unslothrl.dialogue.calls import (
     NAME,
     PROBE_TOOL,
+    TOOLS,
     CallForm,
     TaggedForm,
     Tool,
     as_texts,
     form_of,
     has_tools,
-    with_tools,
 )
-from unslothrl.dialogue.markers import Markers
 from unslothrl.environments.base import Message
 from unslothrl.errors import UserError
 
@@ -29,6 +35,47 @@ PROBE: list[Message] = [
     {"role": "user", "content": "-"},
 ]
 RESULT = "zqresult7"
+FIELDS = ("content", "name", "tool_call_id")
+REPLACEMENT = "\ufffd"  # of a special token that is a single character
+
+
+class Markers:
+    """The special tokens of a tokenizer. `written`: what its turns are made of, as token ids."""
+
+    def __init__(self, tokenizer, written: Iterable[int] = ()):
+        added, written = tokenizer.added_tokens_decoder, set(written)
+        texts = set(tokenizer.all_special_tokens) | {
+            str(token.content)
+            for token_id, token in added.items()
+            if token.special or token_id in written
+        }
+        longest_first = sorted(filter(None, texts), key=lambda text: (-len(text), text))
+        self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        # What a tokenizer does to a text before it looks for special tokens; None: nothing
+        normal = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
+        is_used = normal is not None and any(token.normalized for token in added.values())
+        self._normalise = normal.normalize_str if is_used else None
+
+    def broken(self, text: str) -> str:
+        """The text without any special token in it."""
+        if self._normalise is not None and self._pattern.search(normal := self._normalise(text)):
+            text = normal
+        while self._pattern.search(text):
+            text = self._pattern.sub(
+                lambda found: f"{found[0][0]} {found[0][1:]}" if found[0][1:] else REPLACEMENT, text
+            )
+        return text
+
+    def removed(self, text: str) -> str:
+        return self._pattern.sub("", text)
+
+    def clean(self, messages: Sequence[Message]) -> list[Message]:
+        """Observations that cannot forge a turn: without keys such as `tool_calls`."""
+        return [
+            {"role": message["role"]}
+            | {key: self.broken(message[key]) for key in FIELDS if message.get(key) is not None}
+            for message in messages
+        ]
 
 
 class TemplateDialogue:
@@ -117,10 +164,7 @@ class TemplateDialogue:
 
     def tokens(self, text: str) -> tuple[int, ...]:
         """Of a text in which the template has written the special tokens."""
-        if not text:
-            return ()
-        (ids,) = self.tokenizer([text], add_special_tokens=False, verbose=False)["input_ids"]
-        return tuple(ids)
+        return tuple(rendering.tokenise(self.tokenizer, [text])[0]) if text else ()
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         return self.tokenizer.decode(
@@ -137,6 +181,12 @@ class TemplateDialogue:
         if self.native is not None:
             return texts, list(tools)
         texts = as_texts(texts)
-        if tools:
-            texts = with_tools(texts, tools, "system" if self.has_system else "user")
+        if tools:  # after the system message or, where there can be none, before the user's first
+            role = "system" if self.has_system else "user"
+            said = TOOLS.format(tools="\n".join(json.dumps(t, ensure_ascii=False) for t in tools))
+            if not texts or texts[0]["role"] != role:
+                return [{"role": role, "content": said}, *texts], []
+            given = texts[0]["content"]
+            parts = (given, said) if role == "system" else (said, given)
+            texts[0] = {**texts[0], "content": "\n\n".join(parts)}
         return texts, []

@@ -71,12 +71,10 @@ def corpus_of(text: str) -> str | None:
 
 def absolute_tool(text: str) -> str:
     """The same tool, a file or folder by its whole path."""
-    if text in TOOLS:
+    if text in (*TOOLS, SEARCH):
         return text
-    path = corpus_of(text)
-    if path is None:
-        return str(expanded(text).absolute())
-    return SEARCH + (path and str(expanded(path).absolute()))
+    before = SEARCH if text.startswith(SEARCH) else ""
+    return f"{before}{expanded(text.removeprefix(before)).absolute()}"
 
 
 def options_of(texts: Sequence[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ search finds is what it shows.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,25 +33,20 @@ def passages(name: str) -> tuple[list[Passage], int]:
     are left out). UserError."""
     found: list[Passage] = []
     dropped = 0
-    for document in documents(name):
-        if WORD.search(document.text) is None:
-            dropped += 1
+    for shown, file in files_of(name).items():
+        if file.suffix.lower() in TEXTS:
+            documents: Iterable[Passage] = [Passage(shown, read_text(file))]
         else:
-            found += parts(document)
+            rows = files.read(file)
+            documents = (of_row(rows[i], f"{shown} {i + 1}") for i in range(len(rows)))
+        for document in documents:
+            if WORD.search(document.text) is None:
+                dropped += 1
+            else:
+                found += parts(document)
     if not found:
         raise refused(name, f"there is no text in it: rows have it in a column {TEXT[0]}")
     return found, dropped
-
-
-def documents(name: str) -> Iterator[Passage]:
-    """Every row and text file; its text is "" where it has none. UserError."""
-    for shown, file in files_of(name).items():
-        if file.suffix.lower() in TEXTS:
-            yield Passage(shown, read_text(file))
-            continue
-        rows = files.read(file)
-        for number in range(len(rows)):
-            yield of_row(rows[number], f"{shown} {number + 1}")
 
 
 def files_of(name: str) -> dict[str, Path]:

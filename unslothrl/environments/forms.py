@@ -23,7 +23,6 @@ RL2_PARAMETERS = ("state", "action", "extra_info")
 OBSERVED = ("user", "tool", "system")  # roles
 MESSAGE = ("role", "content", "name", "tool_call_id")  # the parts of one, all of them texts
 Answer = dict[str, Any]
-OVER: Answer = {"observation": "", "reward": 0.0, "done": True, "score": None}
 
 
 class EnvironmentForm:
@@ -56,7 +55,10 @@ class EnvironmentForm:
     def prompt(self, task: Task, seed: int) -> Answer:
         """Ours: the seed may be left out. Gymnasium's may give a dict beside the first text."""
         reset = self.environment.reset
-        given = (task,) if takes_task(reset) else ()
+        kinds = {each.name: each.kind for each in inspect.signature(reset).parameters.values()}
+        first = next(iter(kinds), "seed")  # unlike Gymnasium's, ours takes the task
+        is_named = kinds.get(first) is not inspect.Parameter.VAR_KEYWORD
+        given = (task,) if is_named and first not in ("seed", "options") else ()
         said = awaited(reset(*given, **taken(reset, {"seed": seed})))
         if not given and isinstance(said, tuple) and len(said) == 2:
             said = said[0]
@@ -117,7 +119,7 @@ class TrlForm(EnvironmentForm):
         return {"more": more or ""}
 
     def answered(self, action: Action) -> Answer:
-        return {**OVER, **self.finish()}
+        return {"observation": "", "done": True, "score": None, **self.finish()}
 
 
 class Rl2Form(EnvironmentForm):
@@ -219,13 +221,6 @@ def form_of(found: type) -> type[EnvironmentForm]:
     takes_row = len(names) < len(parameters) and "task" not in names and "seed" not in names
     is_trls = hasattr(found, "get_reward") or takes_row or not callable(step)
     return TrlForm if is_trls else EnvironmentForm
-
-
-def takes_task(reset: Callable) -> bool:
-    """Unlike Gymnasium's, of a method."""
-    kinds = {each.name: each.kind for each in inspect.signature(reset).parameters.values()}
-    first = next(iter(kinds), "seed")
-    return first not in ("seed", "options") and kinds[first] is not inspect.Parameter.VAR_KEYWORD
 
 
 def taken(function: Callable, named: dict[str, Any]) -> dict[str, Any]:

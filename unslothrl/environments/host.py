@@ -49,13 +49,6 @@ class Setup:
     allow_unsandboxed: bool = False  # the model's code may run with limits only
 
     @property
-    def start_s(self) -> float:
-        return START_S + INDEX_S * any(tool.startswith("search:") for tool in self.tools)
-
-    def host(self) -> "Host":
-        return Host(self)
-
-    @property
     def label(self) -> str:
         return f"environment {self.file}:{self.name}" if self.file else f"tools {self.tools[0]}"
 
@@ -121,7 +114,8 @@ class Host:
                 env={**os.environ, **unsandboxed},
             )
         self.control = control
-        control.settimeout(self.setup.start_s)
+        searches = any(tool.startswith("search:") for tool in self.setup.tools)
+        control.settimeout(START_S + INDEX_S * searches)
         try:
             control.sendall(server.packed(asdict(self.setup)))
             answer = server.receive(control)

@@ -29,6 +29,9 @@ TYPES: dict[str, type | tuple[type, ...]] = {  # others, such as images, are not
 }
 
 
+written = functools.partial(json.dumps, ensure_ascii=False, default=str)
+
+
 class InvalidEnvironment(Exception):
     """What an environment must not do: a line for its author."""
 
@@ -104,7 +107,8 @@ class Tools:
         if why := misfit(function, self.kinds[call.name], arguments):
             return f"error: {call.name}: {why}"[:MOST_ERROR], True
         try:
-            return text(awaited(function(**arguments))), False
+            value = awaited(function(**arguments))
+            return value if isinstance(value, str) else written(value), False
         except Exception as error:
             if isinstance(error, ToolError):
                 return str(error)[:MOST_TOOL_ERROR], True
@@ -145,8 +149,8 @@ def misfit(function: Callable, kinds: Mapping[str, Any], arguments: Mapping[str,
 def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
     """How a value differs from a JSON schema as transformers writes it, "" where it does not. What
     is in a list or an object is the function's to check."""
-    kinds = kind.get("anyOf", [kind])
-    types = [each for one in kinds for each in listed(one.get("type", []))]
+    named = (each.get("type", []) for each in kind.get("anyOf", [kind]))  # a name, or several
+    types = [each for names in named for each in ([names] if isinstance(names, str) else names)]
     if value is None and kind.get("nullable"):
         return ""
     if types and not any(is_of(value, each) for each in types):
@@ -157,10 +161,6 @@ def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
     return ""
 
 
-def listed(value: str | list[str]) -> list[str]:
-    return [value] if isinstance(value, str) else value
-
-
 def is_of(value: Any, name: str) -> bool:
     if isinstance(value, bool) and name in ("integer", "number"):
         return False
@@ -168,10 +168,4 @@ def is_of(value: Any, name: str) -> bool:
 
 
 def shown(value: Any) -> str:
-    return f"{json.dumps(value, ensure_ascii=False, default=str):.80}"
-
-
-def text(value: Any) -> str:
-    """As the policy reads it."""
-    is_text = isinstance(value, str)
-    return value if is_text else json.dumps(value, ensure_ascii=False, default=str)
+    return f"{written(value):.80}"

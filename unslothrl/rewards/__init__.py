@@ -94,7 +94,17 @@ def _choose(text: str) -> Chosen:
         model.head_of(folder)
         return Chosen(model.NAME, weight, str(folder), IN_LEARNER, needs_answer=False)
     if ".py:" in name:
-        return _custom(name, weight)
+        file, _, function = name.rpartition(":")
+        path = expanded(file)
+        if not is_file(path):
+            raise UserError(f"reward {plain(name)}: no such file: check the path")
+        if function in TAKEN:
+            raise UserError(
+                f"reward {plain(name)}: {function} is a figure of every run: rename the function"
+            )
+        signature = signature_of(path, function)
+        whole = f"{path.absolute()}:{function}"
+        return Chosen(function, weight, whole, IN_PROCESS, signature.takes_answer, None, signature)
     if name not in builtin.names():
         raise UserError(
             f"reward must be one of {', '.join(builtin.names())}, file.py:function or "
@@ -116,17 +126,3 @@ def meant(text: str) -> str:
     if rest and is_file(expanded(f"{name}.py")):
         return f"{name}.py:{rest}"
     return (difflib.get_close_matches(text.lower(), builtin.names(), 1) or ["accuracy"])[0]
-
-
-def _custom(name: str, weight: float) -> Chosen:
-    file, _, function = name.rpartition(":")
-    path = expanded(file)
-    if not is_file(path):
-        raise UserError(f"reward {plain(name)}: no such file: check the path")
-    if function in TAKEN:
-        raise UserError(
-            f"reward {plain(name)}: {function} is a figure of every run: rename the function"
-        )
-    signature = signature_of(path, function)
-    whole = f"{path.absolute()}:{function}"
-    return Chosen(function, weight, whole, IN_PROCESS, signature.takes_answer, None, signature)

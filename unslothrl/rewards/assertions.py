@@ -32,7 +32,10 @@ def read(row: Mapping) -> dict[str, Any] | None:
         return None
     tree = parsed_python(text, column)
     entry = entry_point(row, tree)
-    setup = parsed_python(setup_of(row), "test_setup_code")
+    given = [parsed(row.get(name)) for name in SETUPS]
+    parts = [part for value in given for part in (value if isinstance(value, list) else [value])]
+    written = "\n".join(part for part in parts if isinstance(part, str))
+    setup = parsed_python(written, "test_setup_code")
     prelude = prompt_code(row) + [node for node in setup.body if isinstance(node, _DEFINITIONS)]
     rest = [node for node in setup.body if not isinstance(node, _DEFINITIONS)]
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
@@ -108,12 +111,6 @@ def entry_point(row: Mapping, tree: ast.Module) -> str | None:
     if not isinstance(node, ast.Name):
         raise UnusableRow(f"column {ENTRY} is no name: {value!r:.60}")
     return value
-
-
-def setup_of(row: Mapping) -> str:
-    values = [parsed(row.get(name)) for name in SETUPS]
-    parts = [part for value in values for part in (value if isinstance(value, list) else [value])]
-    return "\n".join(part for part in parts if isinstance(part, str))
 
 
 def prompt_code(row: Mapping) -> list[ast.stmt]:

@@ -24,8 +24,6 @@ ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer w
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
 OF_TRL = (ALL, IDS, STATE, PROMPT[1])
 OWN = (ANSWER[1], *ROW)  # names that TRL's have not
-Function = ast.FunctionDef | ast.AsyncFunctionDef
-
 
 Scorable = tuple[Task, Completion]
 """A completion whose text is set, and the task that it answers."""
@@ -50,12 +48,8 @@ class Signature:
 
     def has_messages(self, task: Task) -> bool:
         """Whether it gets completion and prompt as lists of messages, as TRL has them."""
-        is_own = bool({*self.names, self.second} & set(OWN))
-        return (
-            self.is_batch
-            and not is_own
-            and any(is_turns(parsed(each)) for each in task.read.values())
-        )
+        is_trls = self.is_batch and not {*self.names, self.second} & set(OWN)
+        return is_trls and any(is_turns(parsed(each)) for each in task.read.values())
 
     def values(self, task: Task, done: Completion) -> dict[str, Any]:
         """All that it may ask for about one completion, by name."""
@@ -100,9 +94,6 @@ class Signature:
         return {**given, STATE: {"global_step": int(step), "max_steps": steps}}
 
 
-ANY_FORM_OF_TRL = Signature((), None, is_batch=True, is_async=False, takes_rest=True)
-
-
 def signature_of(path: Path, name: str) -> Signature:
     """UserError for a file that is no Python; the function is looked for when it is loaded."""
     from unslothrl.rewards.assertions import python_of
@@ -111,9 +102,16 @@ def signature_of(path: Path, name: str) -> Signature:
     tree, why = python_of(text, path.name)
     if tree is None:
         raise UserError(f"reward {path}: it is not Python ({why:.200}): fix it")
-    functions = {each.name: each for each in map(_function, tree.body) if each is not None}
-    if name not in functions:
-        return ANY_FORM_OF_TRL  # by an import, an assignment, under a condition
+    functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                functions[node.name] = node
+            case ast.Assign(targets=[ast.Name(id=given)], value=ast.Lambda(args=args, body=body)):
+                made = ast.FunctionDef(given, args, [ast.Expr(body)], [])
+                functions[given] = ast.copy_location(made, node)
+    if name not in functions:  # by an import, an assignment, under a condition: as TRL calls it
+        return Signature((), None, is_batch=True, is_async=False, takes_rest=True)
     signature = _signature(functions[name])
     if not signature.is_batch and {*signature.names, signature.second} & set(COMPLETION):
         raise UserError(
@@ -123,17 +121,7 @@ def signature_of(path: Path, name: str) -> Signature:
     return signature
 
 
-def _function(node: ast.stmt) -> Function | None:
-    """What a statement defines by `def`, or by giving a lambda a name."""
-    match node:
-        case ast.FunctionDef() | ast.AsyncFunctionDef():
-            return node
-        case ast.Assign(targets=[ast.Name(id=name)], value=ast.Lambda(args=args, body=body)):
-            return ast.copy_location(ast.FunctionDef(name, args, [ast.Expr(body)], []), node)
-    return None
-
-
-def _signature(function: Function) -> Signature:
+def _signature(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Signature:
     arguments = function.args
     names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
     by_keyword = [argument.arg for argument in arguments.kwonlyargs]
@@ -146,12 +134,9 @@ def _signature(function: Function) -> Signature:
     others = [name for name in names if name not in passed]
     has_second = bool(others) and not (is_batch and arguments.kwarg)  # TRL's are all by name
     wanted = {*required, *ANSWER, *PROMPT, *ROW, IDS}  # other options keep their defaults
+    asked = [*(names if is_batch else names[1:]), *by_keyword]
     return Signature(
-        names=tuple(
-            name
-            for name in ((*names, *by_keyword) if is_batch else (*names[1:], *by_keyword))
-            if name in wanted and name not in LOGS
-        ),
+        names=tuple(name for name in asked if name in wanted and name not in LOGS),
         second=others[0] if has_second and others[0] in required else None,
         is_batch=is_batch,
         is_async=isinstance(function, ast.AsyncFunctionDef),

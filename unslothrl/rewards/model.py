@@ -61,12 +61,10 @@ def kept(asked: Sequence[str], begun: Any, before: Sequence[str]) -> tuple[str, 
     for text in before:
         name, _ = parted(text)
         folder = Path(name.removeprefix(PREFIX))
-        if name.startswith(PREFIX) and folder.parent.name == ADAPTERS and is_folder(folder):
-            own[f"{PREFIX}{folder.parent.parent}"] = name
-    return tuple(
-        (own.get(name, name) if name in same else name) + weight
-        for name, weight in map(parted, asked)
-    )
+        run = f"{PREFIX}{folder.parent.parent}"
+        if run in same and folder.parent.name == ADAPTERS and is_folder(folder):
+            own[run] = name
+    return tuple(own.get(name, name) + weight for name, weight in map(parted, asked))
 
 
 def parted(text: str) -> tuple[str, str]:

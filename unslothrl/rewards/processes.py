@@ -175,7 +175,8 @@ class ProcessPool(contextlib.AbstractContextManager):
         left behind, it is made again in a fresh one, and fails where that is lost as well."""
         if call.group is not None and call.group in self.failed:
             return Result()
-        if self.is_silent(call):
+        has_answered = call.function in self.first_calls
+        if call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT:
             before = f"{TOO_LONG}its deadline in all of {MOST_SILENT} calls before this one"
             return Result(None, before)
         slot, is_again = self.idle.get(), False
@@ -219,11 +220,6 @@ class ProcessPool(contextlib.AbstractContextManager):
         if call.function in self.first_calls:
             return own + 2 * self.first_calls[call.function]
         return max(own, min(START_S, LOADING_FACTOR * own))
-
-    def is_silent(self, call: RewardCall) -> bool:
-        """Whether it is in vain to call a function, as it has missed every deadline so far."""
-        has_answered = call.function in self.first_calls
-        return call.may_load and not has_answered and self.late[call.function] >= MOST_SILENT
 
     def replace(self, slot: int) -> None:
         """Kills a process; a new one takes its place. Raises Closed."""

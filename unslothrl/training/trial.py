@@ -79,7 +79,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         passage.write_text(json.dumps({"text": task.problem or "nothing"}) + "\n")
         search = f"{environments.SEARCH}{passage}"
         tools = tuple(search if environments.corpus_of(t) else t for t in setup.tools)
-        host = replace(setup, tools=tools).host()
+        host = Host(replace(setup, tools=tools))
         try:
             host.start()
             lost: list[str] = []
