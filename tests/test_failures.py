@@ -13,7 +13,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.cluster import causes
 from unslothrl.errors import RunError
 from unslothrl.runs import run
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.tracking.run_folder import RunFolder
 
 FAST = (
@@ -91,7 +91,7 @@ def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
     (said,) = err.splitlines()
     for part in (f"KeyError: 'lost' (test_failures.py, line {line})", "runs/x/error.txt"):
         assert part in said
-    assert f"resume: {calling.command('--resume', 'runs/x')}" in out.splitlines()
+    assert f"resume: {origin.command('--resume', 'runs/x')}" in out.splitlines()
     assert (tmp_path / "runs/x/error.txt").read_text().endswith("\nKeyError: 'lost'\n")
     assert json.loads((tmp_path / "runs/x/summary.json").read_text())["status"] == "failed"
 
@@ -146,12 +146,12 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     (shell / "unslothrl").touch(mode=0o755)
     monkeypatch.setattr(sys, "executable", str(shell / "python"))
     monkeypatch.setenv("PATH", str(shell))
-    assert calling.program() == "unslothrl"
+    assert origin.program() == "unslothrl"
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.chdir(tmp_path)
-    assert calling.program() == "'an environment/bin/unslothrl'"
+    assert origin.program() == "'an environment/bin/unslothrl'"
     (shell / "unslothrl").unlink()
     monkeypatch.chdir(tmp_path.parent)
-    assert calling.program() == f"{shlex.quote(f'{shell}/python')} -m unslothrl"
-    command = calling.command("chat", "--adapter", Path("my runs/x"))
+    assert origin.program() == f"{shlex.quote(f'{shell}/python')} -m unslothrl"
+    command = origin.command("chat", "--adapter", Path("my runs/x"))
     assert command.endswith("chat --adapter 'my runs/x'")

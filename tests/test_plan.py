@@ -21,7 +21,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Placement, Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.weights import shapes
 from unslothrl.weights.shapes import KNOWN, Shape
 
@@ -247,7 +247,7 @@ def test_commands_can_be_pasted(capsys):
              "--train_batch_size", "4"]  # fmt: skip
     best = as_json(flags, capsys)["settings"]["fastest"]
     program, _, flags = best["command"].partition(" train ")
-    assert program == calling.program()
+    assert program == origin.program()
     words = shlex.split(flags)
     assert words[words.index("--system_prompt") + 1] == "Think; don't guess"
     assert words.count("--reward") == 2 and words[-2:] == ["--fit", "off"]

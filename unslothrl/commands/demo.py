@@ -10,7 +10,7 @@ from unslothrl.records import Group
 from unslothrl.runs.resolve import resolve
 from unslothrl.runs.rl import run
 from unslothrl.text import for_terminal
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import Row
 from unslothrl.tracking.report.rollout_data import answer_of
 from unslothrl.tracking.report.signs import Sign
@@ -31,10 +31,10 @@ A model of 0.9 million parameters learns by reinforcement learning (GRPO): what 
 answer becomes likelier. It can add three-digit numbers, and guesses when it subtracts.
 Below, held-out questions, which are never trained on."""
 NEXT = (
-    ("your GPU", calling.command("plan", "--gpu", "4090")),
+    ("your GPU", origin.command("plan", "--gpu", "4090")),
     (
         "your task",
-        calling.command("grpo", "--dataset", "problems.jsonl", "--reward", "mine.py:reward"),
+        origin.command("grpo", "--dataset", "problems.jsonl", "--reward", "mine.py:reward"),
     ),
 )
 

@@ -18,7 +18,7 @@ from unslothrl.export import serving
 from unslothrl.files import expanded, staged
 from unslothrl.rewards import model as judge
 from unslothrl.text import for_terminal, one_line
-from unslothrl.tracking import calling, card
+from unslothrl.tracking import card, origin
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import adapter_check, adapter_use, base_model
 from unslothrl.weights.adapter import CARD_FILE, CONFIG_FILE, WEIGHTS_FILE, with_base
@@ -114,7 +114,7 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
     if scores:
-        return [f"reward: {calling.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
+        return [f"reward: {origin.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
     stored = base_model.read_config(base_model.find(source.name, weights=False))
     is_16_bit = not stored.get("quantization_config") and source.name not in BASES

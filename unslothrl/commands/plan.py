@@ -22,7 +22,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.text import aligned
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
@@ -180,7 +180,7 @@ def table_lines(models: Report) -> list[str]:
     text += aligned([["", *map(str, CONTEXTS)], *rows], are_numbers=True)
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
-    return [*text, "", f"more: {calling.program()} plan --model NAME --card GB"]
+    return [*text, "", f"more: {origin.program()} plan --model NAME --card GB"]
 
 
 def gb(mb: float) -> str:
@@ -239,7 +239,7 @@ def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:
     text = aligned(rows)
     if others := [each["name"] for each in found if not each["fits"]]:
         text += ["", f"{'too large' if has_gb else 'need a GPU'}: {', '.join(others)}"]
-    return [*text, "", f"details: {calling.program()} plan --recipe NAME"]
+    return [*text, "", f"details: {origin.program()} plan --recipe NAME"]
 
 
 # GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"

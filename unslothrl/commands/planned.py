@@ -18,7 +18,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.system.machine import Gpu, Machine
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.weights import base_model, shapes
 from unslothrl.weights.shapes import Shape
 
@@ -139,7 +139,7 @@ def setting(
         else:
             for each in value if isinstance(value, tuple) else (value,):
                 words += [f"--{flag}", str(each)]
-    pasted = calling.command(command, *words)
+    pasted = origin.command(command, *words)
     return {**chosen, "needed_mb": round(needed_mb), "command": pasted}
 
 

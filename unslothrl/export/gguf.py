@@ -207,12 +207,10 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     writer.add_rope_dimension_count(head)
     rope = rope_settings(config)
     writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
-    if rope["rope_type"] == "linear":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+    if rope["rope_type"] in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
-    elif rope["rope_type"] == "yarn":
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "yarn":
         original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
 
@@ -248,13 +246,9 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
 
 def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
     """Llama's q and k: value i of each half of a head beside value i of the other."""
-    if config.model_type != "llama" or ".self_attn." not in name:
-        return values
-    if ".q_proj." in name:
-        heads = config.num_attention_heads
-    elif ".k_proj." in name:
-        heads = config.num_key_value_heads
-    else:
+    counts = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    heads = counts.get(name.split(".")[-2])
+    if config.model_type != "llama" or heads is None:
         return values
     halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
     return halves.transpose(1, 2).reshape(values.shape)

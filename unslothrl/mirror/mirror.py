@@ -129,8 +129,6 @@ def order(name: str) -> tuple[bool, bool, str]:
 
 
 class Mirror:
-    """Of one run."""
-
     def __init__(self, target: Target, folder: Path, note: Callable[[str], None]):
         """`note` gets a line when the target fails, and when it works again."""
         self.folder, self.note, self.target = folder, note, target

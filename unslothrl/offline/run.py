@@ -20,7 +20,7 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.run import Job, ends_early
 from unslothrl.system import stopping, variables
 from unslothrl.system.machine import Machine
-from unslothrl.tracking import calling
+from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import is_number
 from unslothrl.tracking.run_folder import ADAPTERS, DATA_FILE
 from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
@@ -253,8 +253,6 @@ class StageRun(Job):
     def save(self, status: str, error: BaseException | None) -> Path | None:
         if self.model is not None and error is None and self.step:
             self.save_adapter(self.step)
-            if self.options.lora_save_path and self.adapter:
-                adapter_use.copy_adapter(self.adapter, Path(self.options.lora_save_path))
         return self.adapter
 
     def progress(self) -> tuple[int, float, list[dict[str, Any]]]:
@@ -273,12 +271,12 @@ class StageRun(Job):
         newest = newest_numbered(run / ADAPTERS, "v")
         named = run if best in (None, newest) else best
         has_template = bool(self.tokenizer.chat_template)
-        command: str | None = calling.command("chat", "--adapter", named)
+        command: str | None = origin.command("chat", "--adapter", named)
         if isinstance(self.options, RmOptions):
-            command = calling.command("train", "--reward", f"rm:{named}") if has_template else None
+            command = origin.command("train", "--reward", f"rm:{named}") if has_template else None
         elif not has_template:
             words = ("--adapter", named, "--output", f"{run.name}-exported")
-            command = calling.command("export", *words)
+            command = origin.command("export", *words)
         return {
             "best_adapter": str(best) if best else None,
             "command": None if newest is None else command,

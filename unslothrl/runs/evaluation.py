@@ -6,6 +6,7 @@ self-consistency). Answers are the same where their texts are; those to mathemat
 where mathematics says so, in processes that are killed where that takes too long.
 """
 
+import contextlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -60,8 +61,8 @@ def draw(
         max_staleness=0,
         engine=engine_of(config),
     )
-    processes = cluster.start(alone, base, Machine.detect(), view.stage)
-    try:
+    started = cluster.start(alone, base, Machine.detect(), view.stage)
+    with contextlib.closing(started) as processes:
         Checks(level, shape=shapes[0] if shapes else None).check_all(processes)
         stream = RolloutStream(
             processes, config.learner_chunk_size, note=view.note, stand_ins=stand_ins
@@ -75,8 +76,6 @@ def draw(
             drawn[name] = evaluation.draw(name)
         view.stage("stopping")
         return drawn
-    finally:
-        processes.close()
 
 
 # Figures

@@ -14,7 +14,6 @@ what follows from other options is filled in (`following`).
 """
 
 import datetime
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,6 +31,7 @@ from unslothrl.data import sources
 from unslothrl.embedded import BASES, EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
+from unslothrl.mirror.fetching import RUN_NAME
 from unslothrl.planning import fit
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs import resume
@@ -103,11 +103,8 @@ def resolve(
     config = replace(config, **shape_of(config))
     if config.max_staleness:  # actors generate all the time: learners only train
         config = replace(config, learner_chunk_size=0)
-    if config.learners_together > 1:  # they only train
-        usual: dict[str, Any] = {
-            "learner_chunk_size": 0,
-            "number_of_learners": config.learners_together,
-        }
+    if (together := config.learners_together) > 1:  # they only train
+        usual = dict[str, Any](learner_chunk_size=0, number_of_learners=together)
         config = replace(config, **{k: v for k, v in usual.items() if k not in given})
     config, changes = fit.fit(config, given, machine)
     notes += changes
@@ -162,8 +159,7 @@ def over_resumed(
     before = read_toml(folder / CONFIG, table, notes)
     if not asked.keys().isdisjoint(SPLITS):  # by which it is chosen again
         before.pop("number_of_learners", None)
-    begun, now = origin.read(folder).recipe, resume.recipe_of(table, asked)
-    begun = begun if isinstance(begun, dict) else {}  # nobody knows
+    begun, now = origin.read(folder).recipe or {}, resume.recipe_of(table, asked)
     fixed = FIXED if table is RUN else set(table.options) - FREE_OF_STAGES
     for name in sorted(fixed & user.keys()):
         was = in_full({name: before.get(name, table.options[name].default)})[name]
@@ -327,7 +323,7 @@ def check_files(options: Options) -> None:
     if options.lora_save_path is not None:
         adapter_use.check_target(expanded(options.lora_save_path))
     run_name = options.run_name if options.resume is None else None  # else its folder is there
-    if run_name is not None and not re.fullmatch(r"[\w][\w.+=@-]{0,99}", run_name):
+    if run_name is not None and not RUN_NAME.fullmatch(run_name):
         raise UserError(
             "run_name must be at most 100 letters, digits and . _ - + = @, got "
             f"{run_name[:120]!r}: set --run_name and put folders into --output_dir"

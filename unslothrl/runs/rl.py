@@ -27,7 +27,7 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.run import EarlierRun, Job, ends_early
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
-from unslothrl.tracking import calling, origin
+from unslothrl.tracking import origin
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training import trial
 from unslothrl.training.metrics import Pieces
@@ -83,7 +83,6 @@ class RlRun(Job):
         return self.earlier.checkpoint.state if self.earlier and self.earlier.step else RunState()
 
     def train(self) -> None:
-        """Starts the processes and trains to the last step."""
         config, folder, view = self.options, self.folder, self.view
         adapter = config.adapter and (starting_adapter.kept(folder.path) or config.adapter)
         started = replace(config, adapter=adapter, max_steps=self.steps)
@@ -124,8 +123,6 @@ class RlRun(Job):
             if trainer is not None and trainer.published is not None and error is None:
                 save = trainer.save_last_adapter
                 adapter = save() if status == "finished" else self._if_possible(save, "adapter")
-            if adapter is not None and self.options.lora_save_path:
-                adapter_use.copy_adapter(adapter, Path(self.options.lora_save_path))
             return adapter
         finally:
             if self.cluster is not None:
@@ -154,9 +151,9 @@ class RlRun(Job):
         if adapter is None:
             return {"command": None, **more}
         return {
-            "command": calling.command("chat", "--adapter", run),
-            "evaluate": calling.command("eval", "--adapter", run),
-            "export": calling.command("export", "--adapter", run, "--output", f"{run.name}-export"),
+            "command": origin.command("chat", "--adapter", run),
+            "evaluate": origin.command("eval", "--adapter", run),
+            "export": origin.command("export", "--adapter", run, "--output", f"{run.name}-export"),
             **more,
         }
 
@@ -226,6 +223,5 @@ def check_rewards(config: Config, task: Task | None = None) -> str | None:
 
 
 def judges_of(config: Config) -> list[str]:
-    """The folders of its reward models."""
     chosen = rewards.choose(config.reward)
     return [each.function for each in chosen if each.runs == rewards.IN_LEARNER]

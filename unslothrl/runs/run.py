@@ -26,7 +26,7 @@ from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
 from unslothrl.text import redacted, redacted_values
-from unslothrl.tracking import calling, card, origin, trackers
+from unslothrl.tracking import card, origin, trackers
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.verdict import ending
@@ -34,7 +34,7 @@ from unslothrl.tracking.run_folder import CONFIG, DATA_FILE, REPORT, RunFolder, 
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.weights import starting_adapter
-from unslothrl.weights.adapter_use import Use
+from unslothrl.weights.adapter_use import Use, copy_adapter
 
 BEGUN = "UNSLOTHRL_BEGUN"  # names a file in which a run writes its folder when it begins
 INTERRUPTED_S = 10.0  # that trackers and a mirror have to send what is left of such a run
@@ -83,11 +83,6 @@ class EarlierRun:
         return self.checkpoint.step if self.checkpoint else 0
 
     @property
-    def logged(self) -> int:
-        """The last step whose metrics are kept; -1: none."""
-        return self.checkpoint.logged if self.checkpoint else -1
-
-    @property
     def changed(self) -> set[str]:
         """The options of `changes`."""
         return {line.partition(" ")[0] for line in self.changes}
@@ -125,7 +120,8 @@ class EarlierRun:
         """Once the training is as it was: deletes what came after, writes the config."""
         config = to_toml(replace(options, resume=None), comments)
         write_whole(self.folder.path / CONFIG, config.encode())
-        self.folder.truncate_after(self.step, self.logged)
+        logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
+        self.folder.truncate_after(self.step, logged)
         origin.record_resume(self.folder.path, self.step, self.changes)
         view.resumed(self.folder.read_metrics())
 
@@ -134,18 +130,14 @@ def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     """The newest whole checkpoint, or that before where the record of its step was cut off."""
     whole = folder.checkpoints.whole_ones(notes.append)
     newest = next(whole, None)
-    if newest is None:
-        return None
-    step = newest.step
-    cut_off = folder.incomplete_record(step, newest.logged)
-    if cut_off is None:
+    cut_off = newest and folder.incomplete_record(newest.step, newest.logged)
+    if not cut_off:
         return newest
-    before = next(whole, None)
-    if before is None or before.step != step - 1:
-        notes.append(f"{cut_off} is incomplete: what it had of step {step} is lost")
-        return newest
-    notes.append(f"{cut_off} is incomplete: step {step} is done again")
-    return before
+    before, step = next(whole, None), newest.step
+    is_repeated = before is not None and before.step == step - 1
+    end = f"step {step} is done again" if is_repeated else f"what it had of step {step} is lost"
+    notes.append(f"{cut_off} is incomplete: {end}")
+    return before if is_repeated else newest
 
 
 class Job(abc.ABC):
@@ -170,13 +162,11 @@ class Job(abc.ABC):
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
         130 after Ctrl-C. Raises UserError before anything starts; RunError."""
-        if self.options.track:
-            trackers.check(self.options.track)
+        trackers.check(self.options.track)
         stopping.listen()
         with self.view, self.at_end:
             try:
-                if self.options.mirror is not None:
-                    self.target = mirror.of_run(self.options)
+                self.target = mirror.of_run(self.options)
                 if self.options.resume and self._has_finished():
                     return 0
                 self.prepare()
@@ -300,6 +290,8 @@ class Job(abc.ABC):
         stopping.begin()
         self.view.stage("saving and stopping")
         adapter = self.save(status, error)
+        if adapter is not None and error is None and self.options.lora_save_path:
+            copy_adapter(adapter, Path(self.options.lora_save_path))
         steps, seconds, evals = self.progress()
         if isinstance(error, UserError) and not self.has_results and not self.earlier:
             self.folder.discard()  # so that its name is free for the next try
@@ -353,7 +345,7 @@ class Job(abc.ABC):
         command = self.resolved.command
         words = [] if command == RUN.command else [command]
         return {
-            "resume": calling.command(*words, "--resume", self.folder.path),
+            "resume": origin.command(*words, "--resume", self.folder.path),
             "goes_on": f"after step {saved}{repeats}" if saved else f"from its start{repeats}",
         }
 

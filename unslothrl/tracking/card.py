@@ -70,8 +70,9 @@ def card(title: str, use: Use | None, base: str, run: RunHistory, form: str = "a
         what = "A reward model: a LoRA adapter, and a head that gives an answer a score"
     is_public = is_hub_id(base) or base in BASES
     trained_on = code(base) if is_public else f"{code(Path(base).name)}, a local model,"
+    stages = use.stages if use is not None and len(use.stages) > 1 else ()  # that were before it
     sections = {
-        "Stages": stages(use),
+        "Stages": "\n".join(f"{number}. {inline(each)}" for number, each in enumerate(stages, 1)),
         "Use": usage(base, run, use) if form == "adapter" else "",
         "Evaluation": evaluations(run),
         "Recipe": recipe(run),
@@ -101,12 +102,6 @@ def front_matter(base: str, library: str, run: RunHistory) -> str:
         tags=[*tags, learner] if learner.isidentifier() else tags,
     )
     return f"{found.to_yaml()}\n"
-
-
-def stages(use: Use | None) -> str:
-    """What has trained it before, where it began as an adapter."""
-    known = use.stages if use is not None and len(use.stages) > 1 else ()
-    return "\n".join(f"{number}. {inline(stage)}" for number, stage in enumerate(known, 1))
 
 
 def usage(base: str, run: RunHistory, use: Use | None) -> str:

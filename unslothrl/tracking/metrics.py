@@ -31,11 +31,6 @@ LARGEST = 1e300
 PARTS = ("generation", "reward", "update", "sync")  # of a step
 
 
-def series(rows: Iterable[Row], name: str) -> Points:
-    """The curve of one metric; rows that lack it or hold null are left out."""
-    return [(row["step"], row[name]) for row in rows if is_number(row.get(name))]
-
-
 def components(rows: Iterable[Row]) -> list[str]:
     """The names of the rewards: `reward/<name>`."""
     names = dict.fromkeys(name for row in rows for name in row if name.startswith("reward/"))
@@ -114,11 +109,6 @@ class Timer:
             yield
         finally:
             self.spent[part] += time.perf_counter() - began
-
-    def move(self, seconds: float, source: str, target: str) -> None:
-        """Counts `seconds` that were timed as part `source` to part `target`."""
-        self.spent[source] -= seconds
-        self.spent[target] += seconds
 
     def metrics(self) -> dict[str, float]:
         """`timing/<part>_s` for every part, overhead and the whole step so far."""

@@ -1,5 +1,6 @@
 """What a run is of: its command, and run.json, which says how it was started, with which versions,
-and where it was resumed; no secrets."""
+and where it was resumed; no secrets. And how programs are called in the user's shell, for every
+command that is printed to be copied."""
 
 import hashlib
 import itertools
@@ -7,6 +8,7 @@ import json
 import platform
 import re
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
 from unslothrl.tracking.run_folder import ORIGIN
 
+NAME = "unslothrl"
 PYTHON_FILE = re.compile(r".+?\.py(?=[:=]|$)")  # of file.py:name=weight, also below .pyenv/
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
@@ -80,7 +83,7 @@ class Origin:
 def record(folder: Path, **known: Any) -> None:
     """Writes run.json of a run that begins, with its command as it can be typed again; `known` are
     fields of `Origin`."""
-    command = " ".join(["unslothrl", *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
+    command = " ".join([NAME, *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
     write(folder, Origin(command, now(), versions(), **known))
 
 
@@ -132,3 +135,24 @@ def versions() -> dict[str, str]:
 
 def now() -> str:
     return time.strftime("%Y-%m-%d %H:%M")
+
+
+def command(*words: object) -> str:
+    """A line that runs this program with `words`, quoted for a POSIX shell."""
+    return f"{program()} {shlex.join(map(str, words))}"
+
+
+def program() -> str:
+    """This program, quoted: `make train` does not activate the environment it is installed in."""
+    if Path(sys.executable).with_name(NAME).is_file():
+        return shlex.quote(located(NAME))
+    return f"{shlex.quote(sys.executable)} -m {NAME}"
+
+
+def located(name: str) -> str:
+    """A program of this environment by its name where the shell finds it, else by its path; one
+    that the environment lacks by its name."""
+    own = Path(sys.executable).with_name(name)
+    if not own.is_file() or shutil.which(name) == str(own):
+        return name
+    return str(own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own)

@@ -48,7 +48,6 @@ class Profiler:
         self.part_name, self.began, self.ticks = "", 0.0, 0
 
     def arm(self) -> None:
-        """Records the next call of every part."""
         self.armed = set(RECORDED)
 
     def take(self) -> list[Recording]:

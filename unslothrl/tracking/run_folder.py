@@ -316,18 +316,14 @@ def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str,
     completion's first tokens "pieces" has the texts, "logprobs" the sampler's (None: not sampled),
     "gaps" learner - sampler (None: not compared) and "advantages" what is not the same for all; so
     many are "left_out" after them. The numbers become whole ones, which take the least room."""
-    rows = [
-        {"row": row, **known, **{name: scaled(known[name], by) for name, by in SCALES.items()}}
-        for row, known in tokens.items()
-    ]
+    rows = []
+    for row, known in tokens.items():
+        scaled = {
+            name: known[name] and [round(v * by) if is_number(v) else None for v in known[name]]
+            for name, by in SCALES.items()
+        }
+        rows.append({"row": row, **known, **scaled})
     folder.write_rows(TOKENS, step, rows)
-
-
-def scaled(values: Iterable[float | None] | None, by: int) -> list[int | None] | None:
-    """None stays, and is what not finite ones become."""
-    if values is None:
-        return None
-    return [round(v * by) if is_number(v) else None for v in values]
 
 
 def delete_up_to(folder: RunFolder, step: int) -> None:

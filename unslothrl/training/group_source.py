@@ -160,7 +160,8 @@ class SynchronousSource(GroupSource):
             groups = self.stream.wait(
                 indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )
-        timer.move(self.stream.reward_s, "generation", "reward")
+        timer.spent["generation"] -= self.stream.reward_s
+        timer.spent["reward"] += self.stream.reward_s
         return groups
 
     def _seconds(self, timer: Timer) -> float:

@@ -10,12 +10,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.offline_options import TABLES
-from unslothrl.config.values import RUN, off, unknown
+from unslothrl.config.values import off, unknown
 from unslothrl.errors import UserError
+from unslothrl.runs.resume import COMMANDS
 from unslothrl.system.variables import error_in, process
 
-COMMANDS = {RUN.command: RUN, **TABLES}
 OWN = ("output_dir", "resume")  # options that the page sets itself
 SHOWN = 20_000  # bytes of an output
 IDLE_S = 600.0  # after which the process that answers is ended: it holds memory

@@ -1,4 +1,6 @@
-"""The page's server: what the page asks for, answered by the run folders and the command line."""
+"""The page's server: what the page asks for, answered by the run folders and the command line.
+
+What the files of a run say is text, of whatever kind: a folder may be somebody else's."""
 
 import datetime
 import json
@@ -22,15 +24,20 @@ from unslothrl.config.toml_files import EMBEDDED_RECIPES, command_of, entries, p
 from unslothrl.config.values import RUN
 from unslothrl.embedded import BASES, EMBEDDED
 from unslothrl.errors import UserError
+from unslothrl.files import is_file, leads_out, read_text
 from unslothrl.rewards import builtin
 from unslothrl.system.machine import Machine
+from unslothrl.text import one_line
 from unslothrl.tracking import run_folder
+from unslothrl.tracking.report.history import DAMAGED, WRONG, RunHistory
 from unslothrl.tracking.report.page import asset
-from unslothrl.ui import runs
+from unslothrl.tracking.report.verdict import cells, verdict
 from unslothrl.ui.guard import OF_PAGE, OF_REPORT, PAGE, POLICY, REPORT, Guard, key_of
-from unslothrl.ui.processes import COMMANDS, Answering, Training, asked, flags
+from unslothrl.ui.processes import COMMANDS, SHOWN, Answering, Training, asked, flags
 
 HOST = "127.0.0.1"
+EXPORTS = "exports"  # in a run's folder
+CODE = ("reward", "learner", "environment", "tools")  # options that may name the user's code
 ONE_PROCESS = {"cluster": ["local"], "engine": ["transformers"], "number_of_actors": ["0"]}
 
 
@@ -81,14 +88,14 @@ class Site:
         return HTMLResponse(text, headers={POLICY: OF_PAGE.format(nonce)})
 
     def report(self, request: Request) -> Response:
-        run, headers = runs.named(self.folder, request.query_params["name"]), {POLICY: OF_REPORT}
-        if (path := runs.own_file(run, run_folder.REPORT)) is None:
+        run, headers = named(self.folder, request.query_params["name"]), {POLICY: OF_REPORT}
+        if (path := own_file(run, run_folder.REPORT)) is None:
             raise UserError(f"{run.name} has no report yet")
         return FileResponse(path, media_type="text/html", headers=headers)
 
     def listed(self) -> list[dict[str, str]]:
         """Name and status of each, the newest first; those that have not begun before them."""
-        known = runs.found(self.folder)
+        known = found(self.folder)
         names = [*(name for name in reversed(self.started) if name not in known), *known]
         return [{"name": name, "status": self.status(name, known.get(name))} for name in names]
 
@@ -98,13 +105,15 @@ class Site:
             return "running" if run else "starting"
         if run is None:
             return "failed" if training and training.error else "stopped before it began"
-        return runs.status(run)
+        try:
+            return str(unslothrl.Run(run).status)
+        except (OSError, *WRONG):
+            return DAMAGED
 
     def run(self, name: str) -> dict[str, Any]:
-        training, run = self.started.get(name), runs.found(self.folder).get(name)
-        if training is None:
-            run = runs.named(self.folder, name)
-        shown = {"name": name, "error": "", **(runs.described(run) if run else {})}
+        training = self.started.get(name)
+        run = found(self.folder).get(name) if training else named(self.folder, name)
+        shown = {"name": name, "error": "", **(described(run) if run else {})}
         shown["status"] = self.status(name, run)
         if training:
             shown |= {"output": training.output, "error": training.error or shown["error"]}
@@ -121,7 +130,7 @@ class Site:
         return self.train(name, [command, *words, f"--output_dir={self.folder}"])
 
     def resume(self, name: str, max_steps: str = "") -> dict[str, str]:
-        run, more = runs.named(self.folder, name), [f"--max_steps={max_steps}"] * bool(max_steps)
+        run, more = named(self.folder, name), [f"--max_steps={max_steps}"] * bool(max_steps)
         command = command_of(str(run / run_folder.CONFIG))
         return self.train(name, [command, f"--resume={run}", *more])
 
@@ -137,7 +146,7 @@ class Site:
         if training and training.is_running:
             training.process.terminate()
             training.process.wait()
-        elif run := runs.found(self.folder).get(name):
+        elif run := found(self.folder).get(name):
             unslothrl.Run(run).stop()
         return {"name": name}
 
@@ -148,15 +157,15 @@ class Site:
 
     def export(self, name: str, to: str) -> dict[str, str]:
         """Into the run's folder. -> what the command has printed"""
-        run = runs.named(self.folder, name)
-        adapter = runs.adapter_of(run)
-        folder = runs.inside(run, run / runs.EXPORTS / f"{name}-{adapter.name}-{to}")
+        run = named(self.folder, name)
+        adapter = adapter_of(run)
+        folder = inside(run, run / EXPORTS / f"{name}-{adapter.name}-{to}")
         return {"said": asked("export", str(adapter), f"--to={to}", f"--output={folder}")}
 
     async def ask(self, request: Request) -> Response:
         """The answers to {"name": of a run, "turns": by policy}, as they are generated."""
         body = await request.json()
-        adapter = runs.adapter_of(runs.named(self.folder, body["name"]))
+        adapter = adapter_of(named(self.folder, body["name"]))
         lines = self.answering.answer(adapter, json.dumps(body["turns"]))
         return StreamingResponse(lines, media_type="application/x-ndjson")
 
@@ -200,3 +209,76 @@ def choices() -> dict[str, Any]:
             for command, of in COMMANDS.items()
         },
     }
+
+
+# Runs by their folders
+
+
+def found(folder: Path) -> dict[str, Path]:
+    """Name -> folder of each run, the newest first; none that is a link to what lies elsewhere."""
+    return {
+        path.name: path
+        for path in reversed(run_folder.runs_in(folder))
+        if not leads_out(path, folder) and path.name.isprintable()
+    }
+
+
+def named(folder: Path, name: str) -> Path:
+    """UserError where there is no such run."""
+    runs = found(folder)
+    if name not in runs:
+        raise UserError(f"there is no run {name!r:.100} in {folder}")
+    return runs[name]
+
+
+def adapter_of(run: Path) -> Path:
+    """The newest. UserError where none is saved yet."""
+    adapter = unslothrl.Run(run).adapter
+    if adapter is None:
+        raise UserError(f"{run.name} has saved no adapter yet: wait for it, or stop the run")
+    return inside(run, adapter)
+
+
+def inside(run: Path, path: Path) -> Path:
+    """A path in a run's folder. UserError for one that a link leads out of it."""
+    if not path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{path} leads out of {run.name}")
+    return path
+
+
+def described(run: Path) -> dict[str, Any]:
+    """What a run has done so far, what is wrong with it, and what can be done with it."""
+    adapter = unslothrl.Run(run).adapter
+    shown: dict[str, Any] = {
+        "adapter": adapter and adapter.name,
+        "exports": [str(path) for path in sorted(run.glob(f"{EXPORTS}/*"))],
+        "has_report": own_file(run, run_folder.REPORT) is not None,
+        "error": "",
+    }
+    try:
+        shown["options"] = own_text(run, run_folder.CONFIG)
+        history = RunHistory.read(run_folder.RunFolder(run))
+        judged = verdict(history)
+        shown |= {"facts": cells(history), "verdict": judged.said, "advice": judged.advice}
+        options, shown["most"] = history.options, history.options.get("max_steps")
+        shown["model"] = options.get("model")
+        shown["code"] = [f"{x} {options[x]}" for x in CODE if ".py" in str(options.get(x))]
+        if history.status == "failed":
+            shown["traceback"] = own_text(run, run_folder.ERROR)
+            last = shown["traceback"].strip().rpartition("\n")[2]
+            shown["error"] = str(history.summary.get("error") or last)
+    except (OSError, *WRONG) as error:
+        shown["error"] = f"a file of the run is damaged: {one_line(error)}"
+    return shown
+
+
+def own_file(run: Path, name: str) -> Path | None:
+    """A file of a run's folder; None where it is not there, or is a link out of it."""
+    path = run / name
+    return path if is_file(path) and not leads_out(path, run) else None
+
+
+def own_text(run: Path, name: str) -> str:
+    """The end of such a file, which holds the message of a traceback; "" where there is none."""
+    path = own_file(run, name)
+    return read_text(path)[-SHOWN:] if path else ""

@@ -10,11 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unslothrl.algorithms.estimates import estimate
 from unslothrl.files import documented
 from unslothrl.tracking.metrics import buckets, components, mean, short
 from unslothrl.tracking.report.history import RunHistory
-from unslothrl.tracking.report.problems import OF_PROBLEM, Solved, solved
+from unslothrl.tracking.report.problems import Solved, interval, solved
 
 MOST_POINTS = 300  # a longer curve is averaged over neighbouring steps
 MOST_DOTS = 20  # a curve of no more points has a mark on each
@@ -198,14 +197,11 @@ def curve_of(run: RunHistory, metric: str) -> Curve:
     if metric == SPREAD[0]:
         ends = [dict(run.points(name)) for name in SPREAD[1:]]
         return [(*point, *(each.get(point[0], point[1]) for each in ends)) for point in points]
-    kind, _, rest = metric.partition("/")
-    evaluated, _, key = rest.rpartition("/")
-    has_interval = kind == "eval" and key in OF_PROBLEM
-    known = [run.scores(step, evaluated) for step, _ in points] if has_interval else [{}]
-    if not all(known):
-        return points
-    found = [estimate([OF_PROBLEM[key](s) for s in scores.values()]) for scores in known]
-    return [(*point, each.low, each.high) for point, each in zip(points, found, strict=True)]
+    evaluated, _, key = metric.removeprefix("eval/").rpartition("/")
+    found = [interval(run, evaluated, key, step) for step, _ in points]
+    pairs = zip(points, found, strict=True)
+    known = [(*point, each.low, each.high) for point, each in pairs if each is not None]
+    return known if len(known) == len(points) else points
 
 
 def thinned(curve: Curve) -> list[tuple[float, ...]]:
@@ -234,9 +230,8 @@ def figure(
     steps = sorted({step for points in data for step, *_ in points})
     strokes = [("grid", f"M0 {up(tick, ticks):.2f}H100", "") for tick in ticks[1:]]
     strokes += [("limit", f"M0 {up(limit, ticks):.2f}H100", "") for limit in limits]
-    for mark in marks:
-        if steps[0] <= mark <= steps[-1]:
-            strokes.append(("mark", f"M{across(mark, steps):.2f} 0V100", ""))
+    within = [across(mark, steps) for mark in marks if steps[0] <= mark <= steps[-1]]
+    strokes += [("mark", f"M{at:.2f} 0V100", "") for at in within]
     seen: set[str] = set()
     for points, (colour, _) in zip(data, curves.values(), strict=True):
         x = [across(step, steps) for step, *_ in points]

@@ -10,7 +10,7 @@ from typing import Any
 from unslothrl.config.toml_files import COMMAND, read_table
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean, series
+from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean
 from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
 from unslothrl.tracking.rows import read_jsonl
@@ -59,7 +59,8 @@ class RunHistory:
         return "running" if is_held(self.folder.path) else "killed"
 
     def points(self, name: str) -> Points:
-        return series(self.rows, name)
+        """The curve of a metric; rows that lack it or hold null are left out."""
+        return [(row["step"], row[name]) for row in self.rows if is_number(row.get(name))]
 
     def values(self, name: str) -> list[float]:
         return [value for _, value in self.points(name)]
@@ -72,7 +73,6 @@ class RunHistory:
 
     @cached_property
     def sets(self) -> list[str]:
-        """The names of the evaluation sets."""
         return eval_sets(self.rows)
 
     @cached_property

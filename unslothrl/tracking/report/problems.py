@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from unslothrl.algorithms.estimates import Difference, estimate, paired
+from unslothrl.algorithms.estimates import Difference, Estimate, estimate, paired
 from unslothrl.tracking.metrics import EVALUATED, mean, short
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.rollout_data import Rows, answer_of, problems_of, questions, spread
@@ -59,18 +59,20 @@ def evaluation_cells(run: RunHistory, name: str, key: str) -> list[Any]:
     points = run.points(f"eval/{name}/{key}")
     better = -1 if key == "loss" else 1
     best_step, best = max(points, key=lambda point: better * point[1])
-    first, last = (with_interval(run, name, key, *point) for point in (points[0], points[-1]))
+    ends = (points[0], points[-1])
+    first, last = (str(interval(run, name, key, step) or short(value)) for step, value in ends)
     changed: Difference | str = "-"
     if len(points) > 1:
         changed = difference((run, points[0]), (run, points[-1]), name, key)
     return [first, last if len(points) > 1 else "-", changed, f"{short(best)} (step {best_step})"]
 
 
-def with_interval(run: RunHistory, name: str, key: str, step: int, value: float) -> str:
+def interval(run: RunHistory, name: str, key: str, step: int) -> Estimate | None:
+    """Of a figure of an evaluation; None where that is not there, or it is no problem's own."""
     scores = run.scores(step, name)
     if key not in OF_PROBLEM or not scores:
-        return short(value)
-    return str(estimate([OF_PROBLEM[key](each) for each in scores.values()]))
+        return None
+    return estimate([OF_PROBLEM[key](each) for each in scores.values()])
 
 
 class Example(NamedTuple):

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,8 @@ class Trend:
         self.run, self.of_set = run, of_set
         self.points = run.points(metric)
         self.values = [value for _, value in self.points]
+        self.lowest = min(self.points, key=itemgetter(1), default=(0, math.nan))
+        self.highest = max(self.points, key=itemgetter(1), default=(0, math.nan))
         self.ends = run.ends(metric, 0) or (0.0, 0.0)  # means of the beginning and the end
         if of_set and self.points:
             self.ends = self.values[0], self.values[-1]
@@ -37,14 +40,6 @@ class Trend:
     def trained(self) -> float:
         """The last value, of a run that is long enough to have changed it."""
         return self.values[-1] if self.points[-1][0] >= 2 * LEAST else math.nan
-
-    @property
-    def lowest(self) -> tuple[int, float]:
-        return min(self.points, key=lambda point: point[1])
-
-    @property
-    def highest(self) -> tuple[int, float]:
-        return max(self.points, key=lambda point: point[1])
 
     def blanks(self) -> dict[str, Any]:
         (first, last), (at, lowest), (best_at, best) = self.ends, self.lowest, self.highest
