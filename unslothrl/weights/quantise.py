@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import base_parts, coverage
+from unslothrl.weights import base_model, base_parts
 
 NF4 = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -32,7 +32,7 @@ def main(source: str, target: str) -> None:
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    if reason := coverage.obstacle(model):
+    if reason := base_model.lora_obstacle(model):
         sys.exit(reason)
     limit_card_memory()
     files = base_parts.weight_files(Path(source))
