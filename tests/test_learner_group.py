@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import FakeLearner
 
-from unslothrl.cluster.local import LocalCluster
+from unslothrl.cluster import LocalCluster
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample
 from unslothrl.training import updates
