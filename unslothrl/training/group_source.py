@@ -1,7 +1,6 @@
 """The groups of a step and of an evaluation: tasks are drawn, rolled out and judged by the run's
 reward model, and in a step what the objective filters out is replaced."""
 
-import abc
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +59,9 @@ class RewardModel:
 
 
 @dataclass
-class GroupSource(abc.ABC):
-    """Draws until the batch is full of groups that are kept, at most `max_resample` times."""
+class GroupSource:
+    """Draws until the batch is full of groups that are kept, at most `max_resample` times. Every
+    group is drawn under the newest version, and waited for before the update."""
 
     config: Config
     objective: Objective
@@ -105,13 +105,28 @@ class GroupSource(abc.ABC):
             metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
         return kept[:wanted], left_out + kept[wanted:], metrics
 
-    @abc.abstractmethod
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
         """Up to `count` groups, the `draw`-th draw of the step after `state`."""
+        config, step = self.config, state.step + 1
+        if draw == 0 and state.batches:  # drawn ahead by the run with max_staleness before this one
+            size, *state.batches = state.batches
+            ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
+            tasks = [self._task_at(position) for position in ahead]
+        else:
+            tasks, state.position = self.tasks.draw(state.position, count)
+        total = len(tasks) * config.num_candidates
+        with timer("generation"):
+            seed = config.seed, step, draw
+            indices = self.stream.send(tasks, config.num_candidates, config.training_sampling, seed)
+            groups = self.stream.wait(
+                indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
+            )
+        timer.move(self.stream.reward_s, "generation", "reward")
+        return groups
 
-    @abc.abstractmethod
     def _seconds(self, timer: Timer) -> float:
         """In which the tokens of this step were drawn."""
+        return timer.spent["generation"]
 
     def _more_metrics(self) -> Metrics:
         return {}
@@ -120,7 +135,7 @@ class GroupSource(abc.ABC):
         """The groups that were drawn for later steps, and are complete."""
         return ()
 
-    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:  # noqa: B027
+    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:
         """Goes on from a checkpoint; `ahead`: groups drawn ahead that were complete."""
 
     def _task_at(self, position: int) -> Task:
@@ -140,31 +155,6 @@ class GroupSource(abc.ABC):
         scores = [group.scores[i] for i in group.rated]
         low, high = self.objective.filter_low, self.objective.filter_high
         return bool(totals) and advantages.keeps(totals, scores, low, high)
-
-
-class SynchronousSource(GroupSource):
-    """Every group is drawn under the newest version, and waited for before the update."""
-
-    def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
-        config, step = self.config, state.step + 1
-        if draw == 0 and state.batches:  # drawn ahead by the run with max_staleness before this one
-            size, *state.batches = state.batches
-            ahead, state.outstanding = state.outstanding[:size], state.outstanding[size:]
-            tasks = [self._task_at(position) for position in ahead]
-        else:
-            tasks, state.position = self.tasks.draw(state.position, count)
-        total = len(tasks) * config.num_candidates
-        with timer("generation"):
-            seed = config.seed, step, draw
-            indices = self.stream.send(tasks, config.num_candidates, config.training_sampling, seed)
-            groups = self.stream.wait(
-                indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
-            )
-        timer.move(self.stream.reward_s, "generation", "reward")
-        return groups
-
-    def _seconds(self, timer: Timer) -> float:
-        return timer.spent["generation"]
 
 
 @dataclass

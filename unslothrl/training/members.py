@@ -158,19 +158,16 @@ class Gap(NamedTuple):
     tokens: int
 
 
-Gaps = dict[int, dict[str, Gap]]
-"""By staleness, then by generator."""
-
-
-def gaps_of(parts: Sequence[Update], version: int) -> Gaps:
-    """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
+def gaps_of(parts: Sequence[Update], version: int) -> dict[int, dict[str, Gap]]:
+    """Of a step that trained policy `version`, by staleness, then by generator; tokens that were
+    trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
         for (generator, drawn_under), of_source in divergence.by_source(part).items():
             of_key = sums[version - drawn_under, generator]
             for place, value in enumerate(of_source):
                 of_key[place] += value
-    gaps: Gaps = defaultdict(dict)
+    gaps: dict[int, dict[str, Gap]] = defaultdict(dict)
     for (staleness, generator), (count, total, square) in sorted(sums.items()):
         mean = total / count
         error = (max(0.0, square / count - mean**2) / count) ** 0.5

@@ -22,7 +22,7 @@ from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
-from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
+from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel
 from unslothrl.training.metrics import Metrics, Pieces, Trace, is_traced, selection_metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
@@ -70,8 +70,8 @@ class Trainer:
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
         model = RewardModel.of(config, self.judge)
-        source = OverlappedSource if config.max_staleness else SynchronousSource
-        self.source: GroupSource = source(
+        source = OverlappedSource if config.max_staleness else GroupSource
+        self.source = source(
             config, self.objective, data.train, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)

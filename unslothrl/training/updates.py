@@ -272,22 +272,20 @@ class LearnerGroup:
         self.cluster.gather([learner.load_state(state) for learner in self.learners])
 
 
+@dataclass
 class Updates:
-    """Of a whole run."""
+    """Of a whole run. `stop` gets the name of an actor that draws under another policy, and what
+    shows it."""
 
-    def __init__(
-        self,
-        config: Config,
-        learners: LearnerGroup,
-        folder: RunFolder,
-        view: Terminal,
-        total_steps: int,
-        stop: Callable[[str, str], None] = lambda name, why: None,
-    ):
-        """`stop` gets the name of an actor that draws under another policy, and what shows it."""
-        self.sampler_gaps = SamplerGapWatch(view.note, stop)
-        self.config, self.learners, self.folder, self.view = config, learners, folder, view
-        self.total_steps = total_steps
+    config: Config
+    learners: LearnerGroup
+    folder: RunFolder
+    view: Terminal
+    total_steps: int
+    stop: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self.sampler_gaps = SamplerGapWatch(self.view.note, self.stop)
 
     def run(
         self,
