@@ -237,10 +237,6 @@ class Cluster:
         """Ends every process that was started."""
 
 
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 @dataclass
 class Checks:
     """Of one run. `call` begins them in a process, `problem` judges what came of them."""

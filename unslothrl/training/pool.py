@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from unslothrl.cluster.causes import summary_of
-from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, Found, counted
+from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, Found
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -19,6 +19,7 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
+from unslothrl.text import counted
 from unslothrl.training import members as limits
 from unslothrl.training.members import Member, Pending, Version
 

@@ -16,7 +16,6 @@ from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
 from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
 from unslothrl.cluster.build import environment_of, rules_of
-from unslothrl.cluster.handles import counted
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPES
 from unslothrl.data.tasks import Data, FiniteTasks
@@ -27,6 +26,7 @@ from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
+from unslothrl.text import counted
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
