@@ -62,7 +62,7 @@ class Pending(NamedTuple):
 
     call: Call[Any]
     kind: str  # of which calls take about as long
-    done: Callable[[Any], None]
+    done: Callable[[Any], None] = lambda value: None
     told_s: float = 0.0  # that it was told to take
     version: Version | None = None  # that it loads
 
@@ -203,10 +203,6 @@ class SamplerGapWatch:
                 expected = statistics.median(others)
                 if stands_out(gap, expected, GAP_FACTOR, MARGIN):
                     outstanding.setdefault(name, (gap, expected))
-        self._report(outstanding, version)
-        return metrics if len(metrics) > 1 else {}
-
-    def _report(self, outstanding: dict[str, tuple[Gap, float]], version: int) -> None:
         self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in outstanding}
         for name, (gap, expected) in outstanding.items():
             text = (
@@ -219,6 +215,7 @@ class SamplerGapWatch:
                 self.stop(name, text)
             elif self.in_a_row[name] == IN_A_ROW:
                 self.note(f"{text}: see train/sampler_gap/{name}")
+        return metrics if len(metrics) > 1 else {}
 
 
 def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:
