@@ -36,11 +36,26 @@ def start(
     from unslothrl.cluster.build import build_actor, build_learner
 
     builders = builders or {ACTOR: build_actor, LEARNER: build_learner}
-    if config.cluster == "local":
-        return _start_local(config, base, machine, stage, builders)
-    from unslothrl.cluster.ray_cluster import RayCluster
+    if config.cluster != "local":
+        from unslothrl.cluster.ray_cluster import RayCluster
 
-    return RayCluster(config, base, machine, stage, builders)
+        return RayCluster(config, base, machine, stage, builders)
+    if config.engine == "vllm" and config.number_of_actors > 1:
+        raise UserError(
+            f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
+            "--number_of_actors 1 with --cluster local, or --cluster ray"
+        )
+    placement = place(
+        config, Resources.of_machine(config, machine), base_mb=base_model.size_mb(base)
+    )
+    built: dict[str, dict[str, Any]] = {ACTOR: {}, LEARNER: {}}
+    with contextlib.ExitStack() as on_error:
+        on_error.callback(lambda: LocalCluster.of(built[ACTOR], built[LEARNER]).close())
+        for plan in placement.processes:
+            stage(f"loading {plan.kind} {plan.index}")
+            built[plan.kind][plan.name] = builders[plan.kind](config, base, plan)
+        on_error.pop_all()
+    return LocalCluster.of(built[ACTOR], built[LEARNER])
 
 
 def import_first(config: Config) -> None:
@@ -114,25 +129,3 @@ class LocalCluster(Cluster):
         with contextlib.ExitStack() as stack:  # each is closed, whatever another one raises
             for handle in (*self.learners, *self.actors):
                 stack.callback(self.gather, [handle.close()])
-
-
-def _start_local(
-    config: Config, base: Path, machine: Machine, stage: Stage, builders: Builders
-) -> LocalCluster:
-    """Builds the learners and actors of a run in this process. Raises UserError."""
-    if config.engine == "vllm" and config.number_of_actors > 1:
-        raise UserError(
-            f"number_of_actors {config.number_of_actors}: one process holds one vLLM: set "
-            "--number_of_actors 1 with --cluster local, or --cluster ray"
-        )
-    placement = place(
-        config, Resources.of_machine(config, machine), base_mb=base_model.size_mb(base)
-    )
-    built: dict[str, dict[str, Any]] = {ACTOR: {}, LEARNER: {}}
-    with contextlib.ExitStack() as on_error:
-        on_error.callback(lambda: LocalCluster.of(built[ACTOR], built[LEARNER]).close())
-        for plan in placement.processes:
-            stage(f"loading {plan.kind} {plan.index}")
-            built[plan.kind][plan.name] = builders[plan.kind](config, base, plan)
-        on_error.pop_all()
-    return LocalCluster.of(built[ACTOR], built[LEARNER])
