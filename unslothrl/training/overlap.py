@@ -106,17 +106,13 @@ class OverlappedSource(GroupSource):
                 break
             self.stream.pump(POLL_S)
             self.stream.raise_failure()
-            self.view.progress(
-                "generation", min(self._finished(), count), count, self.stream.tokens
-            )
+            finished = sum(index in self.stream.finished for index in self.outstanding)
+            self.view.progress("generation", min(finished, count), count, self.stream.tokens)
         groups = []
         for index in chosen:
             del self.outstanding[index], self.drawn_under[index]
             groups.append(self.stream.finished.pop(index))
         return groups
-
-    def _finished(self) -> int:
-        return sum(index in self.stream.finished for index in self.outstanding)
 
     def choose(self, count: int, version: int) -> list[int] | None:
         """The indices to train on, None while they are not all there."""
@@ -161,7 +157,7 @@ class OverlappedSource(GroupSource):
         loaded, unloaded, held = self.stream.version_counts()
         return {
             "rollout/outstanding_groups": len(self.outstanding),
-            "rollout/finished_groups": self._finished(),
+            "rollout/finished_groups": sum(i in self.stream.finished for i in self.outstanding),
             "rollout/dropped_groups": self.dropped,
             "rollout/replaced_actors": self.stream.pool.replaced,
             "rollout/versions_loaded": loaded,

@@ -38,8 +38,14 @@ def main(source: str, target: str) -> None:
     files = base_parts.weight_files(Path(source))
     there = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
     tied = set(model.all_tied_weights_keys)
-    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads
-        return whole(source, target)
+    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads all of it
+        return AutoModelForCausalLM.from_pretrained(
+            source,
+            quantization_config=NF4,
+            device_map="cuda:0" if torch.cuda.is_available() else "cpu",
+            dtype=torch.bfloat16,
+            trust_remote_code=False,  # None would ask on stdin
+        ).save_pretrained(target)
     kept = get_keys_to_not_convert(model)
     linears = {
         f"{name}.weight"
@@ -75,17 +81,6 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
             else:
                 found[name] = weight
     return found
-
-
-def whole(source: str, target: str) -> None:
-    """By transformers, which holds all of it."""
-    AutoModelForCausalLM.from_pretrained(
-        source,
-        quantization_config=NF4,
-        device_map="cuda:0" if torch.cuda.is_available() else "cpu",
-        dtype=torch.bfloat16,
-        trust_remote_code=False,  # None would ask on stdin
-    ).save_pretrained(target)
 
 
 if __name__ == "__main__":
