@@ -223,7 +223,6 @@ def import_libraries() -> None:
 
     import unslothrl.runs.rl  # noqa: F401
     from unslothrl.backends import peft as backend  # noqa: F401
-    from unslothrl.cluster import local  # noqa: F401
 
 
 def listening() -> None:

@@ -43,12 +43,13 @@ from facts import facts, result_file
 
 from unslothrl import cluster
 from unslothrl.actors.actor import Actor, ProgressMeter
-from unslothrl.cluster.handles import Cluster, counted
+from unslothrl.cluster.handles import Cluster
 from unslothrl.planning.footprint import CHECK_ONLY, EngineMemory
 from unslothrl.planning.placement import ACTOR, LEARNER
 from unslothrl.runs.resolve import resolve
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
+from unslothrl.text import counted
 from unslothrl.weights.adapter import Adapter
 
 RANK, ALPHA, LAYERS, HIDDEN, INNER, KEYS, HEADS = 32, 64, 28, 3584, 18_944, 512, 28

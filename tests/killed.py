@@ -16,7 +16,7 @@ from typing import Any
 PHASES = {  # name -> module, class or "", function
     "start": ("unslothrl.runs.rl", "RlRun", "prepare"),
     "ray": ("unslothrl.cluster.joining", "", "start"),
-    "load": ("unslothrl.cluster.local", "LocalCluster", "__init__"),
+    "load": ("unslothrl.cluster", "LocalCluster", "__init__"),
     "generation": ("unslothrl.training.rollouts", "RolloutStream", "send"),
     "update": ("unslothrl.learners.learner", "Learner", "forward_backward"),
     "updates": ("unslothrl.training.updates", "LearnerGroup", "update"),  # the driver asks for them

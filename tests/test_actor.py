@@ -13,7 +13,7 @@ from fakes import FakeEngine, draw_groups, task
 from unslothrl import rewards
 from unslothrl.actors.actor import Actor
 from unslothrl.actors.scoring import BackgroundScoring
-from unslothrl.cluster.local import LocalCluster
+from unslothrl.cluster import LocalCluster
 from unslothrl.engines.base import Finished
 from unslothrl.records import Assignment, Completion, Group, Sampling, seed_of
 from unslothrl.rewards.scorer import Scorer

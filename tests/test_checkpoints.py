@@ -17,7 +17,7 @@ from unslothrl.checkpoints import store
 from unslothrl.checkpoints.store import Ahead, Checkpoints, RunState
 from unslothrl.records import Call, Completion, Failure, Group, Transcript, Turn
 from unslothrl.training import saving
-from unslothrl.training.saving import Boundary, CheckpointSchedule
+from unslothrl.training.saving import Boundary, Saving
 
 FILES = ["SHA256SUMS", "learner.safetensors", "progress.json"]
 
@@ -164,20 +164,23 @@ def test_a_boundary_does_not_change_with_the_run():
 
 
 def test_as_often_as_the_user_says_and_after_the_last():
-    assert [step for step in range(1, 11) if CheckpointSchedule(4).is_due(step, 10)] == [4, 8, 10]
+    saving = Saving(None, checkpoint_every=4)
+    assert [step for step in range(1, 11) if saving.is_checkpoint_due(step, 10)] == [4, 8, 10]
 
 
 def test_as_often_as_costs_a_fiftieth_of_the_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now))
-    schedule, written = CheckpointSchedule(None), []
+    schedule, written = Saving(None), []
     for step in range(1, 200):
         now += 1.0
-        if schedule.is_due(step, 1000):
+        if schedule.is_checkpoint_due(step, 1000):
             written.append(step)
             schedule.saves_s.append(1.0)
     assert written == [1, 51, 101, 151]
-    assert schedule.write() and not schedule.is_due(200, 1000)  # after the best evaluation
+    assert schedule.checkpoint_now() and not schedule.is_checkpoint_due(
+        200, 1000
+    )  # after the best evaluation
 
 
 @pytest.mark.real

@@ -14,7 +14,7 @@ from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
-from unslothrl.weights import base_model, coverage
+from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
@@ -97,14 +97,14 @@ def test_the_share_by_hand():
     sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "head_dim": 4,
              "num_attention_heads": 2, "num_key_value_heads": 1}  # fmt: skip
     model = built("Llama", "LlamaConfig", **sizes)
-    assert coverage.obstacle(model) is None
+    assert base_model.lora_obstacle(model) is None
     layer = model.model.layers[0]
     linears = [each for name, each in layer.named_modules() if name.endswith(LORA_TARGETS)]
     assert sum(each.weight.numel() for each in linears) == 576
     layer.other = torch.nn.Linear(8, 9)
-    said = coverage.obstacle(model)
+    said = base_model.lora_obstacle(model)
     assert said and "88.9% of its linear weights" in said and "(not covered: other)" in said
     layer.other = torch.nn.Linear(1, 5, device="meta")  # 576 of 581 are 99.1%
-    assert coverage.obstacle(model) is None
+    assert base_model.lora_obstacle(model) is None
     layer.other = torch.nn.Linear(2, 3)  # 576 of 582: 98.97%
-    assert "99.0%" in (coverage.obstacle(model) or "")
+    assert "99.0%" in (base_model.lora_obstacle(model) or "")

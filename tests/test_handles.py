@@ -8,8 +8,8 @@ import pytest
 from fakes import FakeGenerator, FakeLearner
 
 from unslothrl.actors.actor import Actor
+from unslothrl.cluster import LocalCluster
 from unslothrl.cluster.handles import MOST_STARTS, ActorHandle, Checks, LearnerHandle
-from unslothrl.cluster.local import LocalCluster
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.learners.learner import Learner
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fakes import FakeLearner
 
-from unslothrl.cluster.local import LocalCluster
+from unslothrl.cluster import LocalCluster
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Sample
 from unslothrl.training import updates
@@ -41,7 +41,7 @@ def batch(*lengths: int) -> Batch:
 
 
 def update(group: LearnerGroup, *lengths: int) -> None:
-    group.update(batch(*lengths), {"lora": 1e-3}, True, lambda *_: None)
+    group.update(batch(*lengths), {"lora": 1e-3}, True)
 
 
 def test_a_pace_by_hand():
@@ -86,11 +86,11 @@ def test_learners_that_differ_from_most_are_named(learners, wrong, named):
 def test_what_is_measured_comes_back_in_order():
     group, learners = group_of(3)
     samples = batch(5, 1, 9, 2, 7).samples
-    found = group.measure(samples, True, lambda *_: None)
+    found = group.measure(samples, True)
     assert [each.completion_ids for each in found] == [each.completion_ids for each in samples]
     assert [len(each.logprobs) for each in found] == [5, 1, 9, 2, 7]
     assert sum(int(call.split()[1]) for each in learners for call in each.calls) == 5
-    (alone,) = group.measure(samples[:1], False, lambda *_: None)  # two have nothing to do
+    (alone,) = group.measure(samples[:1], False)  # two have nothing to do
     assert len(alone.logprobs) == 5
 
 

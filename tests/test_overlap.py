@@ -12,7 +12,7 @@ from unslothrl.config.parts import objective_of, with_objective
 from unslothrl.records import Assignment, Group
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.tracking.metrics import Timer
-from unslothrl.training.group_source import SynchronousSource
+from unslothrl.training.group_source import GroupSource
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
@@ -149,7 +149,7 @@ def test_what_was_drawn_ahead_is_drawn_first_where_a_resumed_run_no_longer_overl
     seen = numbers_of(first.steps(1))
     saved, sizes = copy.deepcopy(first.state), []
     assert saved.batches == [4, 2]
-    source = first.source_of(SynchronousSource, RolloutStream(FakeCluster(2), 0))
+    source = first.source_of(GroupSource, RolloutStream(FakeCluster(2), 0))
     source.restore(saved)
     for _ in range(STEPS - 1):
         groups = source.draw(saved, Timer())[0]

@@ -15,7 +15,7 @@ from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
 from unslothrl.training import members
 from unslothrl.training import pool as pool_module
-from unslothrl.training.members import LATE_SILENT_S, SILENT_S, Speed, limits_s
+from unslothrl.training.members import LATE_SILENT_S, SILENT_S, Pending, Speed, limits_s
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -338,9 +338,8 @@ def test_a_learner_that_dies_while_it_publishes_takes_no_actor_with_it(
     cluster, stream, _ = begun(3, learner, overlaps=overlaps)
     publish(stream, 0)
     cluster.processes["actor-2"].is_dead = True
-    stream.pool.call(
-        stream.pool.members["actor-2"], "collect", cluster.processes["actor-2"].call("collect")
-    )
+    collecting = Pending(cluster.processes["actor-2"].call("collect"), "collect")
+    stream.pool.call(stream.pool.members["actor-2"], collecting)
     pump_until(stream, lambda: cluster.started)
     with pytest.raises(ProcessLost, match="learner-0") as lost:
         stream.publish(LostVersion(), 1)
@@ -387,7 +386,7 @@ def test_the_longest_call_of_a_kind_counts():
     pool, member, now = stream.pool, stream.pool.members["actor-0"], 0.0
     pool.clock = SimpleNamespace(now=lambda: now)
     for seconds, longest in ((0.5, 0.5), (4.0, 4.0), (2.0, 4.0)):
-        pool.call(member, "check", member.handle.check(None))
+        pool.call(member, Pending(member.handle.check(None), "check"))
         now += seconds
         pool.poll(0.0)
         assert pool.longest == {"check": longest} and not member.pending

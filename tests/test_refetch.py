@@ -8,8 +8,8 @@ from fakes import FakeLearner
 from test_pool import names_of, send
 from test_trainer import Run
 
+from unslothrl.cluster import LocalCall
 from unslothrl.cluster.handles import Checks, LearnerHandle
-from unslothrl.cluster.local import LocalCall
 from unslothrl.errors import AdapterDamaged
 from unslothrl.training.pool import MOST_DAMAGED
 from unslothrl.training.rollouts import RolloutStream

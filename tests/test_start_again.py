@@ -9,7 +9,7 @@ import fake_processes
 import pytest
 
 from unslothrl import cluster, embedded
-from unslothrl.cluster.handles import Checks, everyone
+from unslothrl.cluster.handles import Checks
 from unslothrl.cluster.ray_calls import FORGET_S
 from unslothrl.errors import ProcessLost
 from unslothrl.planning.placement import ACTOR, LEARNER
@@ -61,7 +61,7 @@ def test_what_is_killed_before_the_first_step_is_started_again(started):
     Checks().check_started(processes, notes.append)
     (note,) = notes
     assert note.startswith("learner-0 ") and "SIGKILL" in note and note.endswith("started again")
-    handles = everyone(processes)
+    handles = [*processes.learners, *processes.actors]
     assert {handle.name for handle in handles} == {"actor-0", "actor-1", "learner-0"}
     found = processes.gather([handle.check(None) for handle in handles])
     assert {each[:2] for each in found} == {("", "base")}

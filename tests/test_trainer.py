@@ -10,7 +10,7 @@ from fake_cluster import holder
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
 from runs_compared import exact
 
-from unslothrl.cluster.local import LocalCluster
+from unslothrl.cluster import LocalCluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data

@@ -46,6 +46,10 @@ def one_line(error: object, most: int = 300) -> str:
     return text[:most] or type(error).__name__
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def aligned(rows: Sequence[Sequence[str]], are_numbers: bool = False) -> list[str]:
     """A line for each row of a table, its cells below those of the row before; numbers, all but
     the first of each row, to the right."""

@@ -194,7 +194,12 @@ class Actor:
             if end is not None and time.monotonic() >= end:
                 break
             if not self.engine.is_finished():
-                self._step()
+                started = time.perf_counter()
+                for finished in self.engine.step():
+                    self.turns.pop(finished.id).set_result(finished.completion)
+                self.engine_steps += 1
+                self.engine_s += time.perf_counter() - started
+                self.profiler.tick()
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
                 if end is not None:
@@ -204,14 +209,6 @@ class Actor:
         self._raise_error()
         self._report()
         return groups
-
-    def _step(self) -> None:
-        started = time.perf_counter()
-        for finished in self.engine.step():
-            self.turns.pop(finished.id).set_result(finished.completion)
-        self.engine_steps += 1
-        self.engine_s += time.perf_counter() - started
-        self.profiler.tick()
 
     def _raise_error(self) -> None:
         if self.error is not None:

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from unslothrl.actors.episodes import Played
 from unslothrl.records import FROM_THE_ENVIRONMENT, Assignment, Failure, Group, Task, correct
@@ -15,6 +15,7 @@ Result = tuple[int, Group]
 """By its assignment's index."""
 
 
+@dataclass(eq=False)
 class BackgroundScoring:
     """Calls `score` on whatever waits, all of it in one call, so that its processes run side by
     side.
@@ -23,14 +24,11 @@ class BackgroundScoring:
     rollout in one call. What `score` raises is raised by `take`.
     """
 
-    def __init__(
-        self,
-        score: Callable[[Sequence[Work]], list[Result]],
-        at_the_end: bool,
-        notify: Callable[[], object] = lambda: None,
-    ):
-        """`notify` is called from the thread when there is something to take, or an error."""
-        self.score, self.at_the_end, self.notify = score, at_the_end, notify
+    score: Callable[[Sequence[Work]], list[Result]]
+    at_the_end: bool
+    notify: Callable[[], object] = lambda: None  # in the thread: there is a result, or an error
+
+    def __post_init__(self) -> None:
         self.waiting: deque[Work] = deque()
         self.calls: deque[Future[list[Result]]] = deque()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")

@@ -6,7 +6,7 @@ from typing import Any
 from peft.tuners.lora import LoraLayer
 
 from unslothrl.weights.adapter import Adapter
-from unslothrl.weights.published import Published, described, is_equal
+from unslothrl.weights.published import Published, difference
 
 
 def published_problem(
@@ -36,8 +36,8 @@ def published_problem(
                 expected = expected.to(held.dtype)
             else:
                 held = held.to(expected.dtype)
-            if not is_equal(held, expected):
-                return described(f"{path}.{kind}", held, expected)
+            if problem := difference(f"{path}.{kind}", held, expected):
+                return problem
     if tensors:
         return f"the model has no LoRA for {min(tensors)} and {len(tensors) - 1} others"
     return None

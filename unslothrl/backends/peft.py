@@ -15,8 +15,7 @@ from unslothrl.records import LORA_TARGETS
 from unslothrl.sharding.split import Rank, Split
 from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import coverage
-from unslothrl.weights.base_model import read_config
+from unslothrl.weights.base_model import check_covered, read_config
 
 # What a base's own configuration may ask for, and the sampler does not have.
 DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
@@ -89,7 +88,7 @@ def load_base(
     model = kind.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False, **more
     )
-    coverage.check(model, base)
+    check_covered(model, base)
     keep_4bit_weights_packed(model, dtype)
     return model
 

@@ -46,7 +46,7 @@ import torch  # before Unsloth, which it lets be
 
 from unslothrl.engines import vllm_internals
 from unslothrl.system.variables import OF_VLLM, kept  # importing Unsloth imports vLLM
-from unslothrl.weights.base_model import cache_folder, read_config
+from unslothrl.weights.base_model import cache_folder, check_covered, read_config
 
 os.environ.update(
     {
@@ -73,7 +73,6 @@ from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.system import memory
-from unslothrl.weights import coverage
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
@@ -196,7 +195,7 @@ def load_base(
             random_state=seed,
             **{"load_in_4bit": True, **loading},
         )
-    coverage.check(model, base)
+    check_covered(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
         # Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence.

@@ -95,7 +95,14 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     having = {str(i): p for i, p in enumerate(_parameters(optimizer)) if str(i) in indices}
     for parameter in set(optimizer.state) - set(having.values()):
         del optimizer.state[parameter]
-    _build(optimizer, list(having.values()))
+    if missing := [each for each in having.values() if not optimizer.state.get(each)]:
+        optimizer.zero_grad(set_to_none=True)
+        for parameter in missing:  # a first step builds its state
+            parameter.grad = torch.zeros_like(parameter)
+        for group in optimizer.param_groups:
+            group["lr"] = 0.0  # each of the run's steps sets its own
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
     built = leaves(optimizer)
     if {n: _form(v) for n, v in built.items()} != {n: _form(v) for n, v in saved.items()}:
         raise ValueError(
@@ -111,21 +118,6 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
 
 def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
     return [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-
-def _build(optimizer: torch.optim.Optimizer, wanted: list[torch.nn.Parameter]) -> None:
-    """Gives every wanted parameter the state of its first step. Leaves no gradients, and a learning
-    rate of 0: each of the run's steps sets its own."""
-    missing = [parameter for parameter in wanted if not optimizer.state.get(parameter)]
-    if not missing:
-        return
-    optimizer.zero_grad(set_to_none=True)
-    for parameter in missing:
-        parameter.grad = torch.zeros_like(parameter)
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def _form(value: Any) -> Any:

@@ -148,8 +148,6 @@ AHEAD = "ahead.jsonl"
 OF_STEP = re.compile("step_([0-9]{6}|[1-9][0-9]{6,})")  # names of what belongs to a step
 KEPT = 2  # the older one is for where the newest is damaged
 
-UNREADABLE = (ValueError, TypeError, RecursionError, OSError)
-
 Note = Callable[[str], None]
 
 
@@ -238,7 +236,12 @@ class CheckpointStore:
             try:
                 check(folder)
                 found = self.read(folder, step)
-            except UNREADABLE as error:  # a checkpoint of another version included
+            except (
+                ValueError,
+                TypeError,
+                RecursionError,
+                OSError,
+            ) as error:  # another version's too
                 note(f"checkpoint {folder.name} is damaged ({error}) and not used")
             else:
                 yield found

@@ -13,7 +13,6 @@ from unslothrl.text import redacted
 VMSTAT = Path("/proc/vmstat")
 SIGNALLED = re.compile(r"\*\*\* (SIG[A-Z]+) |Fatal Python error: ([^\n]+)")
 LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
-COLOUR = re.compile(r"\x1b\[\d+m")
 LOWER_MEMORY = "lower its memory use: see `unslothrl plan`"
 
 
@@ -22,7 +21,7 @@ def original(error: Exception) -> Exception:
     becomes a note of it."""
     text = None
     while (inner := getattr(error, "cause", None)) is not None:
-        text = COLOUR.sub("", str(error))
+        text = re.sub(r"\x1b\[\d+m", "", str(error))  # without colours
         error = inner
     if text is not None:
         error.add_note(text)

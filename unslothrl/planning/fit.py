@@ -22,6 +22,7 @@ from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable
 from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
+from unslothrl.text import counted
 from unslothrl.weights.shapes import HALF, Shape, shape_of
 
 TASK = {  # where no data set is given; once through, it is as many steps as DistRL-LLM's default
@@ -199,16 +200,16 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
         if config.learners_together > 1 and not free:
             way = next(name for name in SPLITS if getattr(config, name) > 1)
             raise UserError(
-                f"{way} {getattr(config, way)}: of {_counted(gpus, 'GPU')} none is left for "
+                f"{way} {getattr(config, way)}: of {counted(gpus, 'GPU')} none is left for "
                 f"actors: set --learner_shards {gpus} instead, or add a GPU"
             )
-        count = _counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
+        count = counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:
         changes.set("number_of_actors", 1, "one process holds one vLLM (--cluster local)")
     else:
         most = max(1, machine.cpus // 2)
-        changes.set("number_of_actors", min(asked, most), _counted(machine.cpus, "CPU"))
+        changes.set("number_of_actors", min(asked, most), counted(machine.cpus, "CPU"))
 
 
 def _fit_context(changes: Fitting, shape: Shape | None) -> None:
@@ -323,7 +324,3 @@ def _beside_engine(config: Config, shape: Shape, gpu: Gpu, actors: int) -> float
     limits = EngineLimits(config.actor_gpu_usage, config.kv_cache_mb)
     actor = footprint.actor(config, shape, gpu, limits.on(gpu, share), is_beside=True)
     return own + actors * actor.generating_mb()
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
-from unslothrl.cluster.handles import counted
 from unslothrl.config.toml_files import read_toml, to_toml
 from unslothrl.config.values import RUN
 from unslothrl.data.tasks import check_fingerprints
@@ -25,7 +24,7 @@ from unslothrl.mirror.mirror import Mirror, Target
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.resume import COMMANDS, changed
 from unslothrl.system import stopping
-from unslothrl.text import redacted, redacted_values
+from unslothrl.text import counted, redacted, redacted_values
 from unslothrl.tracking import card, origin, trackers
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report

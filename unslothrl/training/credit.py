@@ -138,19 +138,19 @@ def _group_advantages(
     advantages = [[0.0] * len(values) for values in rewards]
     if objective.has_critic:
         return advantages
-    options = {
-        "ddof": 1 if objective.advantage_std == "sample" else 0,
-        "epsilon": objective.advantage_epsilon,
-    }
-    compute = function_of(ADVANTAGES, objective.advantage, options)
-    whole = [group.rated for group in groups]
-    counted = chosen if select in ON_SUBSET else whole
+    counted = chosen if select in ON_SUBSET else [group.rated for group in groups]
     filled = [(g, indices) for g, indices in enumerate(counted) if indices]
-    computed = compute([[rewards[g][i] for i in indices] for g, indices in filled])
+    computed = advantages_by(objective)([[rewards[g][i] for i in indices] for g, indices in filled])
     for (g, indices), values in zip(filled, computed, strict=True):
         for i, value in zip(indices, values, strict=True):
             advantages[g][i] = value
     return advantages
+
+
+def advantages_by(objective: Objective) -> Callable[[list[list[float]]], list[list[float]]]:
+    """What makes rewards advantages, both [groups][candidates]."""
+    ddof, epsilon = int(objective.advantage_std == "sample"), objective.advantage_epsilon
+    return function_of(ADVANTAGES, objective.advantage, {"ddof": ddof, "epsilon": epsilon})
 
 
 def _with_gae(

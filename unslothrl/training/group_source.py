@@ -1,7 +1,6 @@
 """The groups of a step and of an evaluation: tasks are drawn, rolled out and judged by the run's
 reward model, and in a step what the objective filters out is replaced."""
 
-import abc
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -60,8 +59,9 @@ class RewardModel:
 
 
 @dataclass
-class GroupSource(abc.ABC):
-    """Draws until the batch is full of groups that are kept, at most `max_resample` times."""
+class GroupSource:
+    """Draws until the batch is full of groups that are kept, at most `max_resample` times. Every
+    group is drawn under the newest version, and waited for before the update."""
 
     config: Config
     objective: Objective
@@ -105,47 +105,8 @@ class GroupSource(abc.ABC):
             metrics |= {"rollout/resamples": draws - 1, "reward/filtered_groups": len(left_out)}
         return kept[:wanted], left_out + kept[wanted:], metrics
 
-    @abc.abstractmethod
     def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
         """Up to `count` groups, the `draw`-th draw of the step after `state`."""
-
-    @abc.abstractmethod
-    def _seconds(self, timer: Timer) -> float:
-        """In which the tokens of this step were drawn."""
-
-    def _more_metrics(self) -> Metrics:
-        return {}
-
-    def ahead(self) -> Sequence[Ahead]:
-        """The groups that were drawn for later steps, and are complete."""
-        return ()
-
-    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:  # noqa: B027
-        """Goes on from a checkpoint; `ahead`: groups drawn ahead that were complete."""
-
-    def _task_at(self, position: int) -> Task:
-        """One that was drawn before."""
-        (task,), _ = self.tasks.draw(position, 1)
-        return task
-
-    @property
-    def _is_filtering(self) -> bool:
-        objective = self.objective
-        return objective.filter_low > 0 or objective.filter_high < 1 or objective.max_resample > 0
-
-    def _keeps(self, group: Group) -> bool:
-        if not self._is_filtering:
-            return True
-        totals = [group.totals[i] for i in group.rated]
-        scores = [group.scores[i] for i in group.rated]
-        low, high = self.objective.filter_low, self.objective.filter_high
-        return bool(totals) and advantages.keeps(totals, scores, low, high)
-
-
-class SynchronousSource(GroupSource):
-    """Every group is drawn under the newest version, and waited for before the update."""
-
-    def _roll_out(self, state: RunState, count: int, draw: int, timer: Timer) -> list[Group]:
         config, step = self.config, state.step + 1
         if draw == 0 and state.batches:  # drawn ahead by the run with max_staleness before this one
             size, *state.batches = state.batches
@@ -165,7 +126,36 @@ class SynchronousSource(GroupSource):
         return groups
 
     def _seconds(self, timer: Timer) -> float:
+        """In which the tokens of this step were drawn."""
         return timer.spent["generation"]
+
+    def _more_metrics(self) -> Metrics:
+        return {}
+
+    def ahead(self) -> Sequence[Ahead]:
+        """The groups that were drawn for later steps, and are complete."""
+        return ()
+
+    def restore(self, state: RunState, ahead: Sequence[Ahead] = ()) -> None:
+        """Goes on from a checkpoint; `ahead`: groups drawn ahead that were complete."""
+
+    def _task_at(self, position: int) -> Task:
+        """One that was drawn before."""
+        (task,), _ = self.tasks.draw(position, 1)
+        return task
+
+    @property
+    def _is_filtering(self) -> bool:
+        objective = self.objective
+        return objective.filter_low > 0 or objective.filter_high < 1 or objective.max_resample > 0
+
+    def _keeps(self, group: Group) -> bool:
+        if not self._is_filtering:
+            return True
+        totals = [group.totals[i] for i in group.rated]
+        scores = [group.scores[i] for i in group.rated]
+        low, high = self.objective.filter_low, self.objective.filter_high
+        return bool(totals) and advantages.keeps(totals, scores, low, high)
 
 
 @dataclass

@@ -62,7 +62,7 @@ class Pending(NamedTuple):
 
     call: Call[Any]
     kind: str  # of which calls take about as long
-    done: Callable[[Any], None]
+    done: Callable[[Any], None] = lambda value: None
     told_s: float = 0.0  # that it was told to take
     version: Version | None = None  # that it loads
 
@@ -158,19 +158,16 @@ class Gap(NamedTuple):
     tokens: int
 
 
-Gaps = dict[int, dict[str, Gap]]
-"""By staleness, then by generator."""
-
-
-def gaps_of(parts: Sequence[Update], version: int) -> Gaps:
-    """Of a step that trained policy `version`; tokens that were trained on twice count twice."""
+def gaps_of(parts: Sequence[Update], version: int) -> dict[int, dict[str, Gap]]:
+    """Of a step that trained policy `version`, by staleness, then by generator; tokens that were
+    trained on twice count twice."""
     sums: dict[tuple[int, str], list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
     for part in parts:
         for (generator, drawn_under), of_source in divergence.by_source(part).items():
             of_key = sums[version - drawn_under, generator]
             for place, value in enumerate(of_source):
                 of_key[place] += value
-    gaps: Gaps = defaultdict(dict)
+    gaps: dict[int, dict[str, Gap]] = defaultdict(dict)
     for (staleness, generator), (count, total, square) in sorted(sums.items()):
         mean = total / count
         error = (max(0.0, square / count - mean**2) / count) ** 0.5
@@ -206,10 +203,6 @@ class SamplerGapWatch:
                 expected = statistics.median(others)
                 if stands_out(gap, expected, GAP_FACTOR, MARGIN):
                     outstanding.setdefault(name, (gap, expected))
-        self._report(outstanding, version)
-        return metrics if len(metrics) > 1 else {}
-
-    def _report(self, outstanding: dict[str, tuple[Gap, float]], version: int) -> None:
         self.in_a_row = {name: self.in_a_row.get(name, 0) + 1 for name in outstanding}
         for name, (gap, expected) in outstanding.items():
             text = (
@@ -222,6 +215,7 @@ class SamplerGapWatch:
                 self.stop(name, text)
             elif self.in_a_row[name] == IN_A_ROW:
                 self.note(f"{text}: see train/sampler_gap/{name}")
+        return metrics if len(metrics) > 1 else {}
 
 
 def stands_out(gap: Gap, expected: float, factor: float, margin: float) -> bool:

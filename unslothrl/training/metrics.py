@@ -82,8 +82,7 @@ def staleness_metrics(groups: Sequence[Group], version: int, most: int) -> Metri
     counts: Counter[int] = Counter()
     for group in groups:
         for completion in group.completions:
-            for drawn_under, count in completion.version_counts.items():
-                counts[version - drawn_under] += count
+            counts.update({version - v: n for v, n in completion.version_counts.items()})
     total = sum(counts.values())
     mean_staleness = sum(behind * count for behind, count in counts.items()) / total
     shares = {f"rollout/staleness_{n}": counts[n] / total for n in range(max(most, *counts) + 1)}
@@ -145,8 +144,7 @@ def update_metrics(updates: Sequence[Sequence[Update]]) -> Metrics:
 
 def mean_rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> float:
     """The mean of the candidates' `values`, [groups][candidates], but for those that are lost."""
-    found = rated(groups, values)
-    return mean(found) if found else 0.0
+    return mean(rated(groups, values) or [0.0])
 
 
 def rated(groups: Sequence[Group], values: Sequence[Sequence[float]]) -> list[float]:

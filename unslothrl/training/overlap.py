@@ -13,8 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.records import Assignment, Group, Task
@@ -35,19 +34,18 @@ class Drawn:
     attempt: int = 0  # how often it was too old
 
 
+@dataclass
 class OverlappedSource(GroupSource):
     """See the module. What is drawn and not yet taken is in the state, so that every prompt counts
     once: a resumed run has the groups that were complete, and draws the others again."""
 
-    def __init__(self, *arguments: Any, **keywords: Any):
-        super().__init__(*arguments, **keywords)
-        self.outstanding: dict[int, Drawn] = {}  # by the group's index, oldest first
-        self.drawn_under: dict[int, int] = {}  # oldest versions of groups that have finished
-        self.again: list[Drawn] = []  # of before a restart, to be drawn again
-        self.batches: deque[int] = deque()  # sizes of the batches that are drawn ahead
-        self.batches_drawn = 0  # the step whose batch was drawn last
-        self.dropped = 0  # groups, in the whole run
-        self.step_began = time.perf_counter()
+    outstanding: dict[int, Drawn] = field(default_factory=dict)  # by index, oldest first
+    drawn_under: dict[int, int] = field(default_factory=dict)  # of finished groups: oldest versions
+    again: list[Drawn] = field(default_factory=list)  # of before a restart, to be drawn again
+    batches: deque[int] = field(default_factory=deque)  # sizes of the batches drawn ahead
+    batches_drawn: int = 0  # the step whose batch was drawn last
+    dropped: int = 0  # groups, in the whole run
+    step_began: float = field(default_factory=time.perf_counter)
 
     def refill(self, state: RunState) -> None:
         """Draws the batches that may be drawn under the newest version."""
@@ -108,17 +106,13 @@ class OverlappedSource(GroupSource):
                 break
             self.stream.pump(POLL_S)
             self.stream.raise_failure()
-            self.view.progress(
-                "generation", min(self._finished(), count), count, self.stream.tokens
-            )
+            finished = sum(index in self.stream.finished for index in self.outstanding)
+            self.view.progress("generation", min(finished, count), count, self.stream.tokens)
         groups = []
         for index in chosen:
             del self.outstanding[index], self.drawn_under[index]
             groups.append(self.stream.finished.pop(index))
         return groups
-
-    def _finished(self) -> int:
-        return sum(index in self.stream.finished for index in self.outstanding)
 
     def choose(self, count: int, version: int) -> list[int] | None:
         """The indices to train on, None while they are not all there."""
@@ -163,7 +157,7 @@ class OverlappedSource(GroupSource):
         loaded, unloaded, held = self.stream.version_counts()
         return {
             "rollout/outstanding_groups": len(self.outstanding),
-            "rollout/finished_groups": self._finished(),
+            "rollout/finished_groups": sum(i in self.stream.finished for i in self.outstanding),
             "rollout/dropped_groups": self.dropped,
             "rollout/replaced_actors": self.stream.pool.replaced,
             "rollout/versions_loaded": loaded,

@@ -7,10 +7,11 @@ is not done in time, by what such calls have taken so far, means that its proces
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.cluster.causes import summary_of
-from unslothrl.cluster.handles import Call, Checks, Clock, Cluster, Found, counted
+from unslothrl.cluster.handles import Checks, Clock, Cluster, Found
 from unslothrl.errors import (
     AdapterDamaged,
     AdapterMismatch,
@@ -19,6 +20,7 @@ from unslothrl.errors import (
     RunError,
     UserError,
 )
+from unslothrl.text import counted
 from unslothrl.training import members as limits
 from unslothrl.training.members import Member, Pending, Version
 
@@ -29,38 +31,33 @@ MOST_DAMAGED = 3  # versions that arrive damaged at one process: its own memory 
 WAIT_S = 1800.0  # for actors to come back, where there are fewer than the run goes on with
 
 
+@dataclass(eq=False)
 class Pool:
-    """Calls the processes that draw, and replaces actors."""
+    """Calls the processes that draw, and replaces actors. Without `learners_draw` the learners load
+    versions and are given no work."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        checks: Checks,
-        note: Callable[[str], None],
-        *,
-        draws_with_learners: bool,
-        min_actors: int,
-        learners_draw: bool = True,
-    ):
-        """Without `learners_draw` the learners load versions and are given no work."""
-        self.learners_draw = learners_draw
-        self.cluster, self.checks, self.note = cluster, checks, note
-        self.min_actors = min_actors
-        self.draws_with_learners = draws_with_learners
-        self.members = {handle.name: Member(handle) for handle in cluster.actors}
-        self.newest: Version | None = None
+    cluster: Cluster
+    checks: Checks
+    note: Callable[[str], None]
+    draws_with_learners: bool
+    min_actors: int
+    learners_draw: bool
+    newest: Version | None = None
+    longest: dict[str, float] = field(default_factory=dict)  # seconds of a call so far, by its kind
+    damaged: Counter[Member] = field(default_factory=Counter)  # versions that have arrived so
+    waiting: set[str] = field(default_factory=set)  # actors that there is no room for now
+    starts: Counter[str] = field(default_factory=Counter)  # since an actor last handed work over
+    slow: set[str] = field(default_factory=set)  # that were started again for it
+    failure: RunError | None = None  # too few actors are left
+    replaced: int = 0  # in the whole run
+    versions_ended: int = 0  # that were loaded by processes which are gone
+    waiting_since: float | None = None  # with fewer actors than min_actors
+
+    def __post_init__(self) -> None:
+        self.members = {handle.name: Member(handle) for handle in self.cluster.actors}
         self.renew_learners()
-        self.longest: dict[str, float] = {}  # seconds of a call so far, by its kind
-        self.damaged: Counter[Member] = Counter()  # versions that have arrived so
-        self.waiting: set[str] = set()  # actors that there is no room for now
-        self.starts: Counter[str] = Counter()  # since an actor last handed something over
-        self.slow: set[str] = set()  # that were started again for it
-        self.failure: RunError | None = None  # too few actors are left
-        self.replaced = 0  # in the whole run
-        self.versions_ended = 0  # that were loaded by processes which are gone
         self.clock = Clock(time.monotonic)
         self.looked = self.looked_at_nodes = time.monotonic()
-        self.waiting_since: float | None = None  # with fewer actors than min_actors
 
     def ready(self) -> list[Member]:
         """Those that may be given work, actors first, in the order of their names' numbers."""
@@ -71,19 +68,11 @@ class Pool:
         ]
         return sorted(ready, key=lambda m: (m.is_learner, int(m.name.rpartition("-")[2])))
 
-    def call(
-        self,
-        member: Member,
-        kind: str,
-        call: Call[Any],
-        done: Callable[[Any], None] = lambda value: None,
-        told_s: float = 0.0,
-        version: Version | None = None,
-    ) -> None:
-        """Hands what comes of a call of `member` to `done`, in some later `poll`."""
+    def call(self, member: Member, pending: Pending) -> None:
+        """Hands what comes of a call of `member` to its `done`, in some later `poll`."""
         if not member.pending:
             member.began = self.clock.now()
-        member.pending.append(Pending(call, kind, done, told_s, version))
+        member.pending.append(pending)
 
     def poll(self, timeout_s: float) -> None:
         """Takes what has ended, after at most `timeout_s`; looks after the processes."""
@@ -160,7 +149,8 @@ class Pool:
         if member.is_learner:
             raise error
         name = member.name
-        self._let_go(member)
+        del self.members[name]  # whatever it was to draw waits again
+        self.versions_ended += member.versions[0]
         self.starts[name] += 1
         if self.starts[name] > MOST_RESTARTS:
             self.note(f"{error}: not started again after {MOST_RESTARTS} failed starts in a row")
@@ -169,11 +159,6 @@ class Pool:
             self.note(f"{error}: started again, and what it had in hand is given out again")
             self._start(name, elsewhere)
         self.replaced += 1
-
-    def _let_go(self, member: Member) -> None:
-        """Whatever it was to draw waits again."""
-        del self.members[member.name]
-        self.versions_ended += member.versions[0]
 
     def stop(self, name: str, why: str) -> None:
         """Gives up an actor that draws under another policy than it says."""
@@ -191,38 +176,30 @@ class Pool:
             return
         self.waiting.discard(name)
         member = self.members[name] = Member(handle, is_ready=False)
-        self.call(member, "start", ready, lambda _: self._check(member))
+        self.call(member, Pending(ready, "start", lambda _: self._check(member)))
 
     def _check(self, member: Member) -> None:
         """Before a process that has started works: is it like the others?"""
 
         def checked(found: Found) -> None:
-            error = self.checks.problem(member.name, found)
-            if error is None:
-                self._load(member)
-            else:
+            if error := self.checks.problem(member.name, found):
                 self.lose(member, error, elsewhere=True)
+            else:
+                self._load(member)
 
-        self.call(member, "check", self.checks.call(member.handle), checked)
+        self.call(member, Pending(self.checks.call(member.handle), "check", checked))
 
-    def _load(self, member: Member) -> None:
-        """Loads the newest version, and again where a newer one comes meanwhile."""
+    def _load(self, member: Member, has: Version | None = None) -> None:
+        """Loads the newest version, and again where a newer one has come; then it works."""
         newest = self.newest
-        if newest is None:
-            return self._work(member)
-
-        def loaded(_: Any) -> None:
-            (self._work if self.newest is newest else self._load)(member)
-
-        self._call_load(member, newest, loaded)
-
-    def _call_load(self, member: Member, version: Version, done: Callable[[Any], None]) -> None:
-        self.call(member, "load", member.handle.load(version), done, version=version)
-
-    def _work(self, member: Member) -> None:
-        if not member.is_ready:
+        if newest is not None and newest is not has:
+            self._call_load(member, newest, lambda _: self._load(member, newest))
+        elif not member.is_ready:
             member.is_ready = True
             self.note(f"{member.name} is ready")
+
+    def _call_load(self, member: Member, version: Version, done: Callable[[Any], None]) -> None:
+        self.call(member, Pending(member.handle.load(version), "load", done, version=version))
 
     def publish(self, adapter: Version) -> list[dict[str, float]]:
         """Has every process load a version, before what it is given from now on. -> what came of
@@ -272,7 +249,8 @@ class Pool:
             self._look_at_nodes()
         for member in self.actors():  # those that have handed over all that they had move
             if member.is_leaving and not member.holds:
-                self._let_go(member)
+                del self.members[member.name]
+                self.versions_ended += member.versions[0]
                 self._start(member.name, elsewhere=True)
         self._look_at_number(now)
 
@@ -301,7 +279,7 @@ class Pool:
         if others and member.is_ready and not member.is_late and not member.is_learner:
             member.is_late = True
             if indices := member.drop():  # whoever is first counts
-                self.call(member, "abandon", member.handle.abandon(indices))
+                self.call(member, Pending(member.handle.abandon(indices), "abandon"))
 
     def _look_at_speeds(self, now: float) -> None:
         """A slow actor is started again once; where that does not help, it gets less to do."""

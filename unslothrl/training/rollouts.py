@@ -7,14 +7,15 @@ function of the run alone (`task_counts`), so that results do not depend on timi
 A group is known by its index: it is given out again until it has come, and counts once.
 """
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from unslothrl.cluster.handles import Checks, Cluster, Collected, Progress
 from unslothrl.records import Assignment, Group, Sampling, Task
-from unslothrl.training.members import Member, Version
+from unslothrl.training.members import Member, Pending, Version
 from unslothrl.training.pool import Pool
 
 POLL_S = 0.05
@@ -22,45 +23,41 @@ SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process
 AHEAD = 2  # `collect` calls of a process that are begun while overlapping, so that it never waits
 
 
+@dataclass(eq=False)
 class RolloutStream:
     """Gives prompts to the actors (and to learners that generate), and takes finished groups."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        learner_chunk: int,
-        *,
-        note: Callable[[str], None] = lambda line: None,
-        checks: Checks | None = None,
-        min_actors: int = 1,
-        overlaps: bool = False,
-        groups_at_once: int = 2**20,
-        stand_ins: int = 0,
-    ):
-        """`learner_chunk`: the prompts of a step that each learner draws. `overlaps`: groups are
-        drawn beside updates, at most `groups_at_once` in each actor. `stand_ins`: actors, the last
-        ones, that are dealt tasks as the learners of a run."""
-        self.cluster, self.learner_chunk, self.stand_ins = cluster, learner_chunk, stand_ins
-        self.overlaps, self.groups_at_once = overlaps, groups_at_once
-        learners_draw = not overlaps and (learner_chunk > 0 or not cluster.actors)
+    cluster: Cluster
+    learner_chunk: int  # prompts of a step that each learner draws
+    note: Callable[[str], None] = lambda line: None
+    checks: Checks = field(default_factory=Checks)
+    min_actors: int = 1
+    overlaps: bool = False  # groups are drawn beside updates
+    groups_at_once: int = 2**20  # then, in each actor
+    stand_ins: int = 0  # actors, the last ones, that are dealt tasks as the learners of a run
+    in_flight: dict[int, Assignment] = field(default_factory=dict)  # groups to come, by index
+    finished: dict[int, Group] = field(default_factory=dict)  # that nobody has taken yet
+    sent: int = 0
+    policy_version: int = 0  # the newest
+    pumped: float = 0.0  # when, by the monotonic clock
+    done: int = 0  # completions that actors have reported
+    tokens: int = 0  # likewise
+    reward_s: float = 0.0  # that scoring took beyond generation, in the last `wait`
+    memory_mb: float = 0.0  # the largest generator's peak so far
+
+    def __post_init__(self) -> None:
+        actors = self.cluster.actors
+        learners_draw = not self.overlaps and (self.learner_chunk > 0 or not actors)
         self.pool = Pool(
-            cluster,
-            checks or Checks(),
-            note,
-            draws_with_learners=not overlaps,
-            min_actors=min(max(min_actors, int(not learners_draw)), len(cluster.actors)),
+            self.cluster,
+            self.checks,
+            self.note,
+            draws_with_learners=not self.overlaps,
+            min_actors=min(max(self.min_actors, int(not learners_draw)), len(actors)),
             learners_draw=learners_draw,
         )
-        self.in_flight: dict[int, Assignment] = {}  # groups that have not come yet, by their index
-        self.finished: dict[int, Group] = {}  # that nobody has taken yet
-        self.sent = 0
-        self.policy_version = 0  # the newest
-        self.pumped = 0.0  # when, by the monotonic clock
-        self.done = self.tokens = 0  # completions and tokens that actors have reported
-        self.reward_s = 0.0  # that scoring took beyond generation, in the last `wait`
-        self.memory_mb = 0.0  # the largest generator's peak so far
-        if overlaps:
-            cluster.meanwhile = self.meanwhile
+        if self.overlaps:
+            self.cluster.meanwhile = self.meanwhile
 
     def send(
         self,
@@ -150,9 +147,8 @@ class RolloutStream:
         least, seconds = (1, OVERLAPPED_SLICE_S) if self.overlaps else (None, SLICE_S)
         given, member.given = tuple(member.given.values()), {}
         call = member.handle.collect(least, seconds, given)
-        self.pool.call(
-            member, "collect", call, lambda value: self._collected(member, value), told_s=seconds
-        )
+        done = functools.partial(self._collected, member)
+        self.pool.call(member, Pending(call, "collect", done, told_s=seconds))
 
     def _collected(self, member: Member, collected: Collected) -> None:
         member.collecting -= 1
@@ -209,7 +205,7 @@ class RolloutStream:
             member.drop()
         for member in self.pool.ready():
             if not member.is_learner:
-                self.pool.call(member, "abandon", member.handle.abandon())
+                self.pool.call(member, Pending(member.handle.abandon(), "abandon"))
         end = time.monotonic() + timeout_s
         while time.monotonic() < end and any(m.pending for m in self.pool.ready()):
             self.pool.poll(POLL_S)

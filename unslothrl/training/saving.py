@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.checkpoints.store import Ahead, RunState
@@ -56,26 +56,23 @@ def best(evals: list[dict]) -> dict:
     return max(rated, key=lambda one: one[key]) if rated else evals[-1]
 
 
+@dataclass(eq=False)
 class Saving:
     """Writes in a thread, in order. An error comes out of a later call, or of `wait`."""
 
-    def __init__(
-        self,
-        folder: run_folder.RunFolder,
-        pieces: Pieces | None = None,
-        note: Callable[[str], None] = lambda line: None,
-        checkpoint_every: int | None = None,
-        keep_rollouts: int | None = None,
-    ):
-        """`note` gets a line where the report cannot be written, which is no reason to stop.
-        `keep_rollouts`: of the newest steps; None: of all."""
+    folder: run_folder.RunFolder
+    pieces: Pieces | None = None
+    note: Callable[[str], None] = lambda line: None  # of a report that cannot be written: no stop
+    checkpoint_every: int | None = None
+    keep_rollouts: int | None = None  # of the newest steps; None: of all
+    saved: Boundary | None = None  # the newest checkpoint's, of those written here
+    report_at: float = 0.0  # by the monotonic clock, when the next one is due
+    saves_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # of checkpoints
+    checkpoint_at: float = -math.inf  # by the same clock, when the last one was due
+
+    def __post_init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
         self.waiting: deque[Future] = deque()
-        self.folder, self.keep_rollouts = folder, keep_rollouts
-        self.pieces, self.note = pieces, note
-        self.schedule = CheckpointSchedule(checkpoint_every)
-        self.saved: Boundary | None = None  # the newest checkpoint's, of those written here
-        self.report_at = 0.0  # by the monotonic clock, when the next one is due
 
     def rollouts(self, step: int, groups: Sequence[Group], trace: Trace | None = None) -> None:
         """Every completion of a step, with what was trained on marked."""
@@ -119,7 +116,7 @@ class Saving:
         started = time.perf_counter()
         self.folder.checkpoints.write(boundary.state, learner, boundary.is_best, boundary.ahead)
         self.saved = boundary
-        self.schedule.saves_s.append(time.perf_counter() - started)
+        self.saves_s.append(time.perf_counter() - started)
         if self.keep_rollouts is not None:  # by the checkpoint: a run that goes on from it has them
             run_folder.delete_up_to(self.folder, boundary.state.step - self.keep_rollouts)
         self.folder.saved()
@@ -134,25 +131,17 @@ class Saving:
         while self.waiting:
             self.waiting.popleft().result()
 
-
-class CheckpointSchedule:
-    """Every `every` steps, and after the last; where that is None, as often as takes at most
-    `SHARE` of the time."""
-
-    def __init__(self, every: int | None):
-        self.every = every
-        self.saves_s: deque[float] = deque(maxlen=KEPT)  # of the newest, which another thread adds
-        self.last = -math.inf  # when, by the monotonic clock
-
-    def is_due(self, step: int, total: int) -> bool:
-        if self.every is None:
+    def is_checkpoint_due(self, step: int, total: int) -> bool:
+        """Every `checkpoint_every` steps, and after the last; where that is None, as often as takes
+        at most `SHARE` of the time."""
+        if self.checkpoint_every is None:
             save_s = statistics.median(self.saves_s or [0.0])
-            due = time.monotonic() - self.last >= save_s / SHARE
+            due = time.monotonic() - self.checkpoint_at >= save_s / SHARE
         else:
-            due = step % self.every == 0
-        return self.write() if due or step == total else False
+            due = step % self.checkpoint_every == 0
+        return self.checkpoint_now() if due or step == total else False
 
-    def write(self) -> bool:
+    def checkpoint_now(self) -> bool:
         """One is written now. -> True"""
-        self.last = time.monotonic()
+        self.checkpoint_at = time.monotonic()
         return True

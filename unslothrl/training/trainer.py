@@ -22,7 +22,7 @@ from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
-from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel, SynchronousSource
+from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel
 from unslothrl.training.metrics import Metrics, Pieces, Trace, is_traced, selection_metrics
 from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
@@ -58,7 +58,9 @@ class Trainer:
         self.checks = checks or Checks()
         self.first = first or RunState()
         self.state = copy.deepcopy(self.first)
-        self.learners = LearnerGroup(cluster, Costs.of(config), config.learners_per_part)
+        self.learners = LearnerGroup(
+            cluster, Costs.of(config), config.learners_per_part, view.progress
+        )
         failures = FailureReport(view.note)
         self.stream = RolloutStream(
             cluster,
@@ -69,9 +71,9 @@ class Trainer:
             overlaps=config.max_staleness > 0,
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
-        model = RewardModel.of(config, self.judge)
-        source = OverlappedSource if config.max_staleness else SynchronousSource
-        self.source: GroupSource = source(
+        model = RewardModel.of(config, self.learners.judge)
+        source = OverlappedSource if config.max_staleness else GroupSource
+        self.source = source(
             config, self.objective, data.train, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
@@ -99,7 +101,11 @@ class Trainer:
                 if self.boundary is None:
                     self.mark(self.cluster.learners[0].save_state())
                 if self.config.eval_every and not self.state.evals and not self.state.unlogged:
-                    self.first_evaluation()
+                    metrics = self.evaluate()
+                    with stopping.held():
+                        self.log(metrics)
+                        self.mark()
+                    self.saving.report(is_due=True)
                 elif self.state.unlogged is not None:  # of the step that was resumed from
                     self.conclude()
                 elif not self.is_done:  # a resumed run may have been killed after its last step
@@ -123,20 +129,13 @@ class Trainer:
         elif self.boundary is not None:
             self.boundary = Boundary.of(self.state, self.boundary.learner, ahead)
 
-    def first_evaluation(self) -> None:
-        metrics = self.evaluate()
-        with stopping.held():
-            self.log(metrics)
-            self.mark()
-        self.saving.report(is_due=True)
-
     def conclude(self) -> None:
         """What is due after a step: its evaluation, and what is written."""
         state = self.state
         assert state.unlogged is not None and self.boundary is not None
         metrics: Metrics = dict(state.unlogged)
         evaluates = self.is_due(self.config.eval_every)
-        is_saved = self.saving.schedule.is_due(state.step, self.total_steps)
+        is_saved = self.saving.is_checkpoint_due(state.step, self.total_steps)
         if is_saved and evaluates:  # which takes its time
             self.saving.checkpoint(self.boundary)
         try:
@@ -150,7 +149,7 @@ class Trainer:
             state.unlogged = None
             self.mark()
         if evaluates and self.boundary.is_best and not is_saved:
-            is_saved = self.saving.schedule.write()
+            is_saved = self.saving.checkpoint_now()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
         if is_saved:  # last, as a run that goes on from it writes nothing of this step again
@@ -249,20 +248,8 @@ class Trainer:
 
     def measure(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples with what the learners say of them before the update, in order."""
-        total = len(samples)
         with self.timer("update"):
-            return self.learners.measure(
-                samples,
-                self.objective.kl != "none",
-                lambda done, tokens: self.view.progress("measuring", done, total, tokens),
-            )
-
-    def judge(self, samples: Sequence[Sample]) -> list[float]:
-        """What the run's reward model says of samples, in order."""
-        total = len(samples)
-        return self.learners.judge(
-            samples, lambda done, tokens: self.view.progress("judging", done, total)
-        )
+            return self.learners.measure(samples, self.objective.kl != "none")
 
     def publish(self) -> Metrics:
         """Has every generator load the learners' LoRA as this policy version. -> metrics: bytes,
@@ -333,5 +320,6 @@ class Trainer:
             copy.deepcopy(whole.state), data=first.data, base=first.base, versions=first.versions
         )
         self.boundary = Boundary.of(self.state, lambda: learner, whole.ahead)
-        self.learners.load_state(learner)
+        learners = self.cluster.learners
+        self.cluster.gather([each.load_state(learner) for each in learners])
         self.source.restore(self.state, whole.ahead)

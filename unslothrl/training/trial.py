@@ -14,9 +14,8 @@ from pathlib import Path
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
-from unslothrl.algorithms.objective import FUNCTIONS, Objective, function_of
+from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.cluster.build import environment_of, rules_of
-from unslothrl.cluster.handles import counted
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import EMBEDDED_RECIPES
 from unslothrl.data.tasks import Data, FiniteTasks
@@ -27,6 +26,8 @@ from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
+from unslothrl.text import counted
+from unslothrl.training import credit
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
@@ -116,7 +117,6 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
         return
     import torch
 
-    from unslothrl.algorithms.advantages import ADVANTAGES
     from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
 
     draw = torch.Generator().manual_seed(0)
@@ -124,12 +124,11 @@ def try_objective(objective: Objective, max_new_tokens: int) -> None:
     policy, entropies, *others = torch.rand(5, sum(lengths), generator=draw)
     sampler, old, reference = (-each for each in others)
     logprobs = (-policy).requires_grad_()
-    named = {"ddof": int(objective.advantage_std == "sample"),
-             "epsilon": objective.advantage_epsilon}  # fmt: skip
     try:
         if not objective.has_critic:
-            groups = [[0.0, 1.0], [1.0, 0.25, 0.0], [0.5, 0.5]]  # one without signal
-            function_of(ADVANTAGES, objective.advantage, named)(groups)
+            credit.advantages_by(objective)(
+                [[0.0, 1.0], [1.0, 0.25, 0.0], [0.5, 0.5]]
+            )  # one without signal
         advantages = torch.tensor([1.0] * lengths[0] + [-1.0] * lengths[1])
         tokens = Tokens(lengths, logprobs, entropies, advantages, sampler, old, reference)
         over = Denominators(len(lengths), sum(lengths), max_new_tokens)

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from unslothrl.algorithms.objective import learning_rate_share
 from unslothrl.checkpoints.store import RunState
-from unslothrl.cluster.handles import Call, Cluster, LearnerHandle, Progress
+from unslothrl.cluster.handles import Call, Cluster, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
 from unslothrl.records import Batch, Group, Sample, Update, seed_of
@@ -181,10 +181,18 @@ class Pace:
 class LearnerGroup:
     """Every learner has the same weights, bit for bit, before and after each method."""
 
-    def __init__(self, cluster: Cluster, costs: Costs | None = None, together: int = 1):
+    def __init__(
+        self,
+        cluster: Cluster,
+        costs: Costs | None = None,
+        together: int = 1,
+        show: Callable[[str, int, int, int], None] = lambda kind, done, total, tokens: None,
+    ):
         """`costs`: what samples cost a learner, by which they are dealt; so many learners, one
-        after the other, do `together` what one would, and get the same samples."""
+        after the other, do `together` what one would, and get the same samples. `show` gets the
+        kind of work, how many samples are done, and of how many, and tokens."""
         self.cluster, self.costs, self.together = cluster, costs or Costs(), together
+        self.show = show
         self.renew()
 
     def renew(self) -> None:
@@ -192,41 +200,42 @@ class LearnerGroup:
         self.learners = self.cluster.learners
         self.update_pace, self.measure_pace = Pace(), Pace()
 
-    def measure(
-        self, samples: Sequence[Sample], reference: bool, progress: Progress
-    ) -> list[Sample]:
+    def measure(self, samples: Sequence[Sample], reference: bool) -> list[Sample]:
         """The samples with what the learners say of them before an update, in order."""
         measured = self._shared(
-            samples, lambda learner, share: learner.measure(share, reference), progress
+            "measuring", samples, lambda learner, share: learner.measure(share, reference)
         )
         return [replace(sample, **each) for sample, each in zip(samples, measured, strict=True)]
 
-    def judge(self, samples: Sequence[Sample], progress: Progress) -> list[float]:
+    def judge(self, samples: Sequence[Sample]) -> list[float]:
         """What the reward model says of each, in order; completions may be drawn next."""
-        found = self._shared(samples, lambda learner, share: learner.judge(share), progress)
+        found = self._shared("judging", samples, lambda learner, share: learner.judge(share))
         self.make_room()
         return found
 
     def _shared(
         self,
+        kind: str,
         samples: Sequence[Sample],
         ask: Callable[[LearnerHandle, list[Sample]], Call[list[T]]],
-        progress: Progress,
     ) -> list[T]:
         """What the learners answer of the samples, each of its share; in order."""
         shares = balanced(samples, len(self.speakers), self.costs)
         parts = [[samples[i] for i in share] for share in shares]
         calls = [ask(each, parts[i // self.together]) for i, each in enumerate(self.learners)]
         with self.measure_pace.timed(self._largest(parts)) as deadline_s:
-            answers = self.cluster.gather(calls, progress, deadline_s)[self.speaker]
+            answers = self._gather(kind, len(samples), calls, deadline_s)[self.speaker]
         found: dict[int, T] = {}
         for share, answer in zip(shares, answers, strict=True):
             found.update(zip(share, answer, strict=True))
         return [found[i] for i in range(len(samples))]
 
-    def update(
-        self, batch: Batch, lrs: dict[str, float], train_policy: bool, progress: Progress
-    ) -> list[Update]:
+    def _gather(self, kind: str, total: int, calls: list[Call[T]], deadline_s: float) -> list[T]:
+        return self.cluster.gather(
+            calls, lambda done, tokens: self.show(kind, done, total, tokens), deadline_s
+        )
+
+    def update(self, batch: Batch, lrs: dict[str, float], train_policy: bool) -> list[Update]:
         """One optimiser step on a batch: each learner computes the gradient of its part, all step
         on the sum. Without `train_policy` the critic alone. -> what each of `speakers` says of it.
         RunError where the learners' weights differ afterwards."""
@@ -236,7 +245,7 @@ class LearnerGroup:
                 learner.update(parts[i // self.together], lrs, train_policy, deadline_s)
                 for i, learner in enumerate(self.learners)
             ]
-            updates = self.cluster.gather(calls, progress, 2 * deadline_s)
+            updates = self._gather("update", len(batch.samples), calls, 2 * deadline_s)
         self._check_equal([update.checksum for update in updates])
         return updates[self.speaker]
 
@@ -268,26 +277,21 @@ class LearnerGroup:
         """Leaves the GPUs to the actors on them."""
         self.cluster.gather([learner.make_room() for learner in self.learners])
 
-    def load_state(self, state: bytes) -> None:
-        self.cluster.gather([learner.load_state(state) for learner in self.learners])
 
-
+@dataclass
 class Updates:
-    """Of a whole run."""
+    """Of a whole run. `stop` gets the name of an actor that draws under another policy, and what
+    shows it."""
 
-    def __init__(
-        self,
-        config: Config,
-        learners: LearnerGroup,
-        folder: RunFolder,
-        view: Terminal,
-        total_steps: int,
-        stop: Callable[[str, str], None] = lambda name, why: None,
-    ):
-        """`stop` gets the name of an actor that draws under another policy, and what shows it."""
-        self.sampler_gaps = SamplerGapWatch(view.note, stop)
-        self.config, self.learners, self.folder, self.view = config, learners, folder, view
-        self.total_steps = total_steps
+    config: Config
+    learners: LearnerGroup
+    folder: RunFolder
+    view: Terminal
+    total_steps: int
+    stop: Callable[[str, str], None]
+
+    def __post_init__(self) -> None:
+        self.sampler_gaps = SamplerGapWatch(self.view.note, self.stop)
 
     def run(
         self,
@@ -323,12 +327,8 @@ class Updates:
         }
 
     def _update(self, batch: Batch, step: int) -> list[Update]:
-        updates = self.learners.update(
-            batch,
-            self.learning_rates(step),
-            not self.is_frozen(step),
-            lambda done, tokens: self.view.progress("update", done, len(batch.samples), tokens),
-        )
+        lrs = self.learning_rates(step)
+        updates = self.learners.update(batch, lrs, train_policy=not self.is_frozen(step))
         for learner, update in zip(self.learners.speakers, updates, strict=True):
             if update.note:
                 self.view.note(f"step {step}: {learner.name}: {update.note}")

@@ -130,9 +130,7 @@ def adapter_room() -> str | None:
         Path(scratch).mkdir(parents=True, exist_ok=True)
         return scratch
     shm = Path("/dev/shm")
-    if shm.is_dir() and shutil.disk_usage(shm).free > 2**30:
-        return str(shm)
-    return None
+    return str(shm) if shm.is_dir() and shutil.disk_usage(shm).free > 2**30 else None
 
 
 class NodeFiles:

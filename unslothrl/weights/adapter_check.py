@@ -16,7 +16,7 @@ from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
-from unslothrl.weights.shapes import LINEARS, Shape
+from unslothrl.weights.shapes import LINEARS
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
@@ -57,10 +57,22 @@ def check(name: str, base: Path) -> Lora:
     lora, shape, path = check_settings(name), shapes.shape_of(str(base)), expanded(name)
     with base_parts.reading_tensors(f"adapter {name}", path / WEIGHTS_FILE):
         tensors = load_file(path / WEIGHTS_FILE)
-    if shape is not None:
-        check_shapes(name, lora, shape, {key: tuple(each.shape) for key, each in tensors.items()})
-        if is_file(path / HEAD_FILE) and (size := head_of(path)) != shape.hidden:
-            refuse(name, f"its head reads {size} numbers, and the base gives {shape.hidden}")
+    if shape is not None:  # A [rank, in] and B [out, rank] for every target of every layer
+        wanted = {}
+        for linear, (inner, outer) in zip(LINEARS, shape.linears(), strict=True):
+            for layer in range(shape.layers if linear.partition(".")[2] in lora.targets else 0):
+                module = f"base_model.model.model.layers.{layer}.{linear}"
+                wanted[f"{module}.lora_A.weight"] = (lora.rank, inner)
+                wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
+        for key in sorted(wanted.keys() ^ tensors.keys()):
+            has = "lacks" if key in wanted else "has"
+            expected = f"{shape.layers} layers of {', '.join(lora.targets)}"
+            refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
+        for key, size in wanted.items():
+            if (found := tuple(tensors[key].shape)) != size:
+                refuse(name, f"tensor {key} is {found}, not {size}: it is of another base")
+        if is_file(path / HEAD_FILE) and (reads := head_of(path)) != shape.hidden:
+            refuse(name, f"its head reads {reads} numbers, and the base gives {shape.hidden}")
     for key, tensor in tensors.items():
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             refuse(name, f"tensor {key} is {tensor.dtype}: save it as float32, float16 or bfloat16")
@@ -108,20 +120,3 @@ def check_settings(name: str) -> Lora:
             refuse(name, f"{key} must be {wanted}, got {shown(settings.get(key))}")
     ordered = tuple(target for target in LORA_TARGETS if target in targets)
     return Lora(rank, alpha, dropout, ordered, base)
-
-
-def check_shapes(name: str, lora: Lora, shape: Shape, found: dict[str, tuple[int, ...]]) -> None:
-    """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
-    wanted = {}
-    for linear, (inner, outer) in zip(LINEARS, shape.linears(), strict=True):
-        for layer in range(shape.layers if linear.partition(".")[2] in lora.targets else 0):
-            module = f"base_model.model.model.layers.{layer}.{linear}"
-            wanted[f"{module}.lora_A.weight"] = (lora.rank, inner)
-            wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
-    for key in sorted(wanted.keys() ^ found.keys()):
-        has = "lacks" if key in wanted else "has"
-        expected = f"{shape.layers} layers of {', '.join(lora.targets)}"
-        refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
-    for key, size in wanted.items():
-        if found[key] != size:
-            refuse(name, f"tensor {key} is {found[key]}, not {size}: it is of another base")

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,8 @@ QUANTISING = Path(__file__).parent / "quantise.py"
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
 OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\b")
+LEAST_COVERED = 0.99  # share of the decoder's linear weights
+MOST_NAMED = 4  # of the layers that a LoRA would not cover
 
 Stage = Callable[[str], None]
 
@@ -243,3 +246,43 @@ def fingerprint(names: Iterable[str], packed: Callable[[str], Any]) -> str:
 def size_mb(base: Path) -> float:
     """Of the checkpoint's weights on disk."""
     return sum(path.stat().st_size for path in base_parts.weight_files(base)) / 2**20
+
+
+def lora_obstacle(model: Any) -> str | None:
+    """Why a LoRA on the usual seven linear layers does not train a causal model of transformers,
+    nor NF4 quantise it; None where they do.
+
+    Fused layers, those of linear attention and of convolutions have other names, and the experts of
+    a mixture are tensors outside of any layer: most of such a model would stay as it is, some of it
+    in 16 bits, and nothing else would say so.
+    """
+    import torch
+
+    covered, others = 0, Counter[str]()
+    for path, module in model.get_decoder().named_modules():
+        name = path.rpartition(".")[2]
+        if isinstance(module, torch.nn.Linear):
+            size = module.in_features * module.out_features  # 4-bit weights have another shape
+            if name in LORA_TARGETS:
+                covered += size
+            else:
+                others[name] += size
+        elif not isinstance(module, torch.nn.Embedding | torch.nn.Conv1d):  # of no linear layer
+            for of_module, weight in module.named_parameters(recurse=False):
+                if weight.dim() > 1:
+                    others[f"{name}.{of_module}"] += weight.numel()
+    share = covered / max(1, covered + others.total())
+    if share >= LEAST_COVERED:
+        return None
+    largest = ", ".join(name for name, _ in others.most_common(MOST_NAMED))
+    return (
+        f"a LoRA would cover {100 * share:.1f}% of its linear weights, and at least "
+        f"{100 * LEAST_COVERED:g}% are needed (not covered: {largest}): choose a dense model "
+        f"with {', '.join(LORA_TARGETS)}, such as Llama, Mistral, Qwen2 or Qwen3"
+    )
+
+
+def check_covered(model: Any, base: Path) -> None:
+    """UserError where the model that was loaded from the folder `base` cannot be trained."""
+    if reason := lora_obstacle(model):
+        raise UserError(f"model {base}: {reason}")

@@ -35,15 +35,12 @@ def scaling_of(settings: dict[str, Any]) -> float:
     return settings["lora_alpha"] / (math.sqrt(rank) if settings.get("use_rslora") else rank)
 
 
-def is_equal(held: torch.Tensor, published: torch.Tensor) -> bool:
-    """Whether two tensors of one dtype have the same values."""
-    return held.shape == published.shape and torch.equal(held, published.to(held.device))
-
-
-def described(name: str, held: torch.Tensor, published: torch.Tensor) -> str:
-    """How a tensor differs from the published one, in words."""
+def difference(name: str, held: torch.Tensor, published: torch.Tensor) -> str | None:
+    """How a tensor differs from the published one of its dtype, in words; None where not."""
     if held.shape != published.shape:
         return f"{name} has the shape {list(held.shape)}, published as {list(published.shape)}"
+    if torch.equal(held, published.to(held.device)):
+        return None
     ours, theirs = held.detach().double().cpu(), published.double().cpu()
     if not ours.any():
         return f"{name} is zero, and was not published so"

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import base_parts, coverage
+from unslothrl.weights import base_model, base_parts
 
 NF4 = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -32,14 +32,20 @@ def main(source: str, target: str) -> None:
     config = AutoConfig.from_pretrained(source, trust_remote_code=False)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    if reason := coverage.obstacle(model):
+    if reason := base_model.lora_obstacle(model):
         sys.exit(reason)
     limit_card_memory()
     files = base_parts.weight_files(Path(source))
     there = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
     tied = set(model.all_tied_weights_keys)
-    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads
-        return whole(source, target)
+    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads all of it
+        return AutoModelForCausalLM.from_pretrained(
+            source,
+            quantization_config=NF4,
+            device_map="cuda:0" if torch.cuda.is_available() else "cpu",
+            dtype=torch.bfloat16,
+            trust_remote_code=False,  # None would ask on stdin
+        ).save_pretrained(target)
     kept = get_keys_to_not_convert(model)
     linears = {
         f"{name}.weight"
@@ -75,17 +81,6 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
             else:
                 found[name] = weight
     return found
-
-
-def whole(source: str, target: str) -> None:
-    """By transformers, which holds all of it."""
-    AutoModelForCausalLM.from_pretrained(
-        source,
-        quantization_config=NF4,
-        device_map="cuda:0" if torch.cuda.is_available() else "cpu",
-        dtype=torch.bfloat16,
-        trust_remote_code=False,  # None would ask on stdin
-    ).save_pretrained(target)
 
 
 if __name__ == "__main__":
