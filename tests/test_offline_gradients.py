@@ -15,7 +15,7 @@ from few_cases import few
 from unsloth_stages_on_cpu import capture
 
 from unslothrl import embedded
-from unslothrl.backends import lora, patches
+from unslothrl.backends import check_patches, lora
 from unslothrl.commands import cli
 from unslothrl.config.offline_options import RmOptions, SftOptions
 from unslothrl.errors import RunError
@@ -230,7 +230,7 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
 def test_a_model_without_unsloths_patches_is_refused(base):
     model = models.policy(base, shape())
     with pytest.raises(RunError, match=r"Unsloth's patches are not in force.*--backend peft"):
-        patches.check(model)
+        check_patches(model)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,6 @@ PUBLIC = (  # members of transformers, peft, accelerate, torch, Ray's records an
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {
     ("offline/training.py", "FIGURES"): "trl.trainer.*|transformers.trainer",
-    ("backends/patches.py", "PROJECTIONS"): "unsloth.models.llama",
 }
 OUR_STRINGS = {"skipped_updates"}
 DEFINED = {"unsloth.FastLanguageModel": "unsloth.models.loader.FastLanguageModel"}  # two have it

@@ -106,10 +106,7 @@ def _std(differences: Sequence[float], ddof: int) -> float:
 
 
 ADVANTAGES: dict[str, Callable[..., Advantages]] = {
-    "centred": centred,
-    "standardised": standardised,
-    "batch_standardised": batch_standardised,
-    "leave_one_out": leave_one_out,
+    each.__name__: each for each in (centred, standardised, batch_standardised, leave_one_out)
 }
 
 
@@ -132,11 +129,9 @@ def gae(
 
 def whiten(parts: Sequence[np.ndarray], epsilon: float = 1e-8) -> list[np.ndarray]:
     """Every completion's [tokens], shifted and scaled to mean 0 and std 1 over all of them."""
-    if not parts:
-        return []
-    together = np.concatenate(parts)
-    if not len(together):
+    if not any(map(len, parts)):
         return list(parts)
+    together = np.concatenate(parts)
     mean, std = together.mean(), together.std()
     return [(part - mean) / (std + epsilon) for part in parts]
 

@@ -55,8 +55,6 @@ ESTIMATORS: dict[str, Callable] = {"k1": k1, "k2": k2, "k3": k3}
 def by_source(part: Update) -> dict[tuple[str, int], tuple[int, float, float]]:
     """(generator, version) -> its tokens, their gaps summed, and the gaps' squares summed."""
     sampled = [source for source in part.sources if source[2]]
-    if not sampled:
-        return {}
     begins = np.cumsum([0, *(tokens for *_, tokens in sampled)])[:-1]
     gap = np.abs(part.difference)
     sums = np.add.reduceat(gap, begins).tolist()

@@ -143,10 +143,7 @@ def one(log_ratio: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
 
 
 RATIOS: dict[str, Callable[[torch.Tensor, Sequence[int]], torch.Tensor]] = {
-    "token": token,
-    "sequence": sequence,
-    "trajectory": trajectory,
-    "one": one,
+    each.__name__: each for each in (token, sequence, trajectory, one)
 }
 
 
@@ -194,9 +191,7 @@ def none(
 
 
 CLIPS: dict[str, Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Clip], Terms]] = {
-    "surrogate": surrogate,
-    "weight": weight,
-    "none": none,
+    each.__name__: each for each in (surrogate, weight, none)
 }
 
 

@@ -2,7 +2,7 @@
 
 import contextlib
 import json
-import tempfile
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,16 +12,16 @@ import numpy as np
 import safetensors.torch
 import torch
 from peft import LoraConfig, PeftModel, get_peft_model_state_dict, set_peft_model_state_dict
+from peft.tuners.lora import LoraLayer
 
 from unslothrl.backends import logprobs, packing
-from unslothrl.backends.held_adapter import published_problem
 from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.sharding.context import Joined
 from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter
-from unslothrl.weights.published import Published
+from unslothrl.weights.published import Published, difference
 
 SHAPE = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora", "task_type")
 POLICY, REFERENCE, CRITIC = "default", "reference", "critic"  # PEFT's names of the adapters
@@ -147,8 +147,7 @@ class LoraBackend:
         """The critic's LoRA and value head, in a fixed order; empty without a critic."""
         if self.value_head is None:
             return {}
-        head = {f"value_head.{name}": p for name, p in self.value_head.named_parameters()}
-        return {**self._lora(CRITIC), **head}
+        return {**self._lora(CRITIC), **dict(self.value_head.named_parameters("value_head"))}
 
     def _lora(self, adapter: str) -> dict[str, torch.nn.Parameter]:
         named = self.model.named_parameters()
@@ -195,15 +194,11 @@ class LoraBackend:
         """Where `token_values` is called, and the backward pass of what it returned."""
         return self._adapter(CRITIC)
 
-    @contextlib.contextmanager
-    def reference(self) -> Iterator[None]:
+    def reference(self) -> contextlib.AbstractContextManager[None]:
         """Inside it, `token_logprobs` is that of the base with the adapter off."""
         if self.has_reference_adapter:
-            with self._adapter(REFERENCE, is_frozen=True):
-                yield
-        else:
-            with self.model.disable_adapter():
-                yield
+            return self._adapter(REFERENCE, is_frozen=True)
+        return self.model.disable_adapter()
 
     @contextlib.contextmanager
     def _adapter(self, name: str, is_frozen: bool = False) -> Iterator[None]:
@@ -268,17 +263,46 @@ class LoraBackend:
     def adapter_problem(
         self, adapter: Adapter, *, is_copy: bool, key: int | None = None
     ) -> str | None:
-        """What of the LoRA, or of the version that is kept under `key`, is not as `adapter`, None
-        where nothing is: tensors, scaling, and which LoRA is active. `is_copy`: see
-        `published_problem`."""
-        name = POLICY if key is None else version_name(key)
-        return published_problem(self.model, name, adapter, POLICY, is_copy=is_copy)
+        """What of the LoRA, or of the version that is kept under `key`, differs from `adapter`
+        first, or where another one than the policy's is active; None where nothing is wrong.
+
+        A copy was made from what was published, and equals it cast to its own dtype. What is
+        trained was published from here: cast as it was published, it equals that.
+        """
+        name, published = POLICY if key is None else version_name(key), Published(adapter)
+        tensors, scaling = dict(published.tensors), published.scaling
+        for path, layer in self.model.named_modules():
+            if not isinstance(layer, LoraLayer):
+                continue
+            if name not in layer.lora_A:
+                return f"{path} has no LoRA {name}"
+            if not math.isclose(own := layer.scaling[name], scaling, rel_tol=1e-9):
+                return f"{path} is scaled by {own:g}, published with alpha / r {scaling:g}"
+            if layer.merged:
+                return f"{path} is merged into the base"
+            if layer.disable_adapters:
+                return f"{path} has its LoRA switched off"
+            if list(layer.active_adapters) != [POLICY]:
+                active = ", ".join(layer.active_adapters) or "of none"
+                return f"{path} computes with the LoRA {active}"
+            for kind in ("lora_A", "lora_B"):
+                expected = tensors.pop(f"{path}.{kind}.weight", None)
+                if expected is None:
+                    return f"{path}.{kind} was not published"
+                held = getattr(layer, kind)[name].weight.detach()
+                if is_copy:
+                    expected = expected.to(held.dtype)
+                else:
+                    held = held.to(expected.dtype)
+                if problem := difference(f"{path}.{kind}", held, expected):
+                    return problem
+        if tensors:
+            return f"the model has no LoRA for {min(tensors)} and {len(tensors) - 1} others"
+        return None
 
     def fingerprint(self) -> str:
         """A hash of the packed 4-bit weights of the base, comparable with the engines'."""
-        if self.split.fingerprint is not None:
-            return self.split.fingerprint
-        return fingerprint_of(self.model)
+        return self.split.fingerprint or fingerprint_of(self.model)
 
     def to_host(self) -> None:
         """Between updates: frees what the card need not hold until `to_device`."""
@@ -347,20 +371,17 @@ def version_name(key: int) -> str:
 def pack_adapter(model: PeftModel, version: int, base: str) -> Adapter:
     """The policy's LoRA as an immutable version: bfloat16 safetensors and PEFT's config."""
     state = get_peft_model_state_dict(model, adapter_name=POLICY, save_embedding_layers=False)
-    weights = safetensors.torch.save(
-        {
-            name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
-            for name in sorted(state)
-            if ".lora_" in name
-        }
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        model.peft_config[POLICY].save_pretrained(folder)
-        config = json.loads((Path(folder) / "adapter_config.json").read_text())
+    tensors = {
+        name: state[name].detach().to("cpu", torch.bfloat16).contiguous()
+        for name in sorted(state)
+        if ".lora_" in name
+    }
+    config = model.peft_config[POLICY].to_dict()
     config["target_modules"] = sorted(config["target_modules"])
     config |= {"inference_mode": True, "modules_to_save": None, "task_type": "CAUSAL_LM"}
     config["base_model_name_or_path"] = base
-    return Adapter.of(version, weights, json.dumps(config, indent=2, sort_keys=True))
+    settings = json.dumps(config, indent=2, sort_keys=True, default=list)
+    return Adapter.of(version, safetensors.torch.save(tensors), settings)
 
 
 def fingerprint_of(model: torch.nn.Module) -> str:

@@ -110,14 +110,19 @@ def add_lora(
         wrapped.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
         return wrapped
     torch.manual_seed(seed)
-    config = LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        lora_dropout=dropout,
-        target_modules=list(LORA_TARGETS),
-        task_type="CAUSAL_LM",
-    )
-    return get_peft_model(model, config)
+    options = lora_options(rank, alpha, dropout, None)
+    return get_peft_model(model, LoraConfig(**options, task_type="CAUSAL_LM"))
+
+
+def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:
+    """A LoRA's settings by PEFT's names: as given, or those of the adapter to start from."""
+    if start is None:
+        targets = list(LORA_TARGETS)
+        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}
+    saved = LoraConfig.from_pretrained(str(start))
+    names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
+    lora = {key: getattr(saved, key) for key in names}
+    return {**lora, "target_modules": sorted(lora["target_modules"])}
 
 
 def keep_4bit_weights_packed(model: torch.nn.Module, dtype: torch.dtype) -> None:

@@ -64,14 +64,14 @@ if os.environ["UNSLOTH_VLLM_NO_FLASHINFER"] != "0":
 
 import unsloth  # isort: skip  (before everything that it patches)
 import safetensors.torch
-from peft import PeftConfig, set_peft_model_state_dict
+from peft import set_peft_model_state_dict
 from unsloth.device_type import DEVICE_TYPE_TORCH
 from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
-from unslothrl.backends import packing, patches
+from unslothrl.backends import KINDS, check_patches, packing
 from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
+from unslothrl.backends.peft import lora_options
 from unslothrl.errors import UserError
-from unslothrl.records import LORA_TARGETS
 from unslothrl.system import memory
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
@@ -111,7 +111,7 @@ def load(
     model, llm = load_base(base, dtype, context, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
-    packs = packs and model.config.model_type in patches.KINDS and packing.is_plain(model.config)
+    packs = packs and model.config.model_type in KINDS and packing.is_plain(model.config)
     return LoraBackend(
         model=model,
         device=device,
@@ -210,17 +210,6 @@ def load_base(
     return model, llm
 
 
-def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:
-    """`get_peft_model`'s options for the LoRA: as given, or those of the adapter to start from."""
-    if start is None:
-        targets = list(LORA_TARGETS)
-        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}
-    saved = PeftConfig.from_pretrained(str(start))
-    names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
-    lora = {key: getattr(saved, key) for key in names}
-    return {**lora, "target_modules": sorted(lora["target_modules"])}
-
-
 def add_lora(
     model: Any, lora: dict[str, Any], device: torch.device, seed: int, start: Path | None
 ) -> Any:
@@ -237,7 +226,7 @@ def add_lora(
         set_peft_model_state_dict(model, weights, adapter_name=POLICY)
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
     unsloth.FastLanguageModel.for_training(model)
-    patches.check(model)
+    check_patches(model)
     return model
 
 

@@ -14,11 +14,16 @@ HELD_OUT_SHARE = 0.1
 
 def problems(split: str, seed: int) -> Iterator[dict[str, str]]:
     """Rows {"problem", "answer"} of `split` ("train" or "test"), the same for the same seed."""
-    draw = random.Random(f"{split} {seed}")
+    for a, sign, b in operands(split, random.Random(f"{split} {seed}")):
+        yield {"problem": text(a, sign, b), "answer": str(result(a, sign, b))}
+
+
+def operands(split: str, draw: random.Random) -> Iterator[tuple[int, str, int]]:
+    """Those of the problems of `split`, without end."""
     while True:
         a, sign, b = draw_operands(draw)
         if is_held_out(a, sign, b) == (split == "test"):
-            yield {"problem": text(a, sign, b), "answer": str(result(a, sign, b))}
+            yield a, sign, b
 
 
 def draw_operands(draw: random.Random) -> tuple[int, str, int]:

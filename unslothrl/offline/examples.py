@@ -175,8 +175,7 @@ def prompt_of(row: Mapping, column: str | None) -> Messages:
                 raise UnusableRow(f"column {column} has no turn of the user before the answer")
             return messages
     turns, _, _ = formats.read_prompt(row, column, tuple)
-    messages = tuple({"role": role, "content": content} for role, content in turns)
-    return messages if column == formats.INSTRUCTION else with_system(messages, row)
+    return with_system(tuple({"role": role, "content": said} for role, said in turns), row)
 
 
 def with_system(messages: Messages, row: Mapping) -> Messages:

@@ -16,7 +16,6 @@ from transformers import AutoModelForSequenceClassification
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.planning.stages import PEFT, UNSLOTH
-from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
@@ -93,17 +92,9 @@ def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
 def peft_classifier(base: Path, shape: Shape) -> Any:
     plain = peft.load_base(AutoModelForSequenceClassification, base, shape.dtype, num_labels=1)
     torch.manual_seed(shape.seed)
-    scale: dict[str, Any] = {
-        "r": shape.rank,
-        "lora_alpha": shape.alpha,
-        "target_modules": list(LORA_TARGETS),
-    }
-    if shape.start is not None:
-        begun = LoraConfig.from_pretrained(str(shape.start))
-        scale = {name: getattr(begun, name) for name in (*scale, "use_rslora")}
-    config = LoraConfig(
-        **scale, lora_dropout=shape.dropout, modules_to_save=[SCORE], task_type="SEQ_CLS"
-    )
+    options = peft.lora_options(shape.rank, shape.alpha, shape.dropout, shape.start)
+    options["lora_dropout"] = shape.dropout
+    config = LoraConfig(**options, modules_to_save=[SCORE], task_type="SEQ_CLS")
     return peft.in_training(get_peft_model(plain, config))
 
 
@@ -116,10 +107,10 @@ def head_of(model: Any, pairs: Sequence[Mapping[str, Any]]) -> bytes | None:
     if (weight := next(heads, None)) is None:
         return None
     scores = scores_of(model, [row[key] for row in pairs for key in ("chosen_ids", "rejected_ids")])
-    deviation = scores.std(correction=0) if len(scores) else torch.ones(())
+    deviation = scores.std(correction=0)
     tensors = {
         WEIGHT: weight.detach().float().cpu().contiguous(),
-        MEAN: scores.mean().reshape(1) if len(scores) else torch.zeros(1),
+        MEAN: scores.mean().reshape(1),
         STD: (deviation if deviation > LEAST_STD else torch.ones(())).reshape(1),
     }
     return safetensors.torch.save(tensors)
@@ -139,7 +130,7 @@ def scores_of(model: Any, rows: Sequence[Sequence[int]]) -> torch.Tensor:
             scores = model(input_ids=batch, attention_mask=mask, use_cache=False).logits
         found.append(scores.float().cpu().reshape(1))
     model.train(was_training)
-    return torch.cat(found) if found else torch.zeros(0)
+    return torch.cat(found)
 
 
 def install_plain_head() -> None:

@@ -135,7 +135,7 @@ def obstacle_of(options: OfflineOptions, machine: Machine) -> str:
         return f"Unsloth is not installed: {fit.install_command(machine)}"
     if options.dtype == "float32":
         return "its fused layers compute in 16 bits: leave --dtype float32 out"
-    from unslothrl.backends.patches import KINDS
+    from unslothrl.backends import KINDS
 
     config = base_model.read_config(base_model.find(options.model, False))
     if (kind := config.get("model_type")) not in KINDS:

@@ -196,16 +196,14 @@ def rm_rows(writer: Writer, pair: Pair) -> list[TableRow]:
 def embedded_pairs(split: str, seed: int, count: int) -> list[TableRow]:
     """Problems with a right answer in the form that the rewards ask for, and a guess."""
     draw = random.Random(f"pairs {split} {seed}")
-    found: list[TableRow] = []
-    while len(found) < count:
-        a, sign, b = arithmetic.draw_operands(draw)
-        if arithmetic.is_held_out(a, sign, b) != (split == "test"):
-            continue
-        chosen = arithmetic.careful_answer(a, sign, b)
-        rejected = arithmetic.careless_answer(a, sign, b, draw)
-        prompt = arithmetic.text(a, sign, b)
-        found.append({"prompt": prompt, "chosen": chosen, "rejected": rejected})
-    return found
+    return [
+        {
+            "prompt": arithmetic.text(*each),
+            "chosen": arithmetic.careful_answer(*each),
+            "rejected": arithmetic.careless_answer(*each, draw),
+        }
+        for each in itertools.islice(arithmetic.operands(split, draw), count)
+    ]
 
 
 SFT = Form(examples.example, sft_rows)

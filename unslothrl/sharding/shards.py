@@ -22,6 +22,7 @@ bytes of every layer alive.
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,8 +118,8 @@ class Shards:
             if id(owners[0][0]) not in units:
                 units[id(owners[0][0])] = Unit(owners, rank, count, device, leaves)
             self.order.append(units[id(owners[0][0])])
-            module.register_forward_pre_hook(self._before(position))
-            module.register_forward_hook(self._after(position))
+            module.register_forward_pre_hook(partial(self._before, position))
+            module.register_forward_hook(partial(self._after, position))
         moved = {id(weight) for each in modules for weight, _ in weights_of(each)}
         for tensor in itertools.chain(model.parameters(), model.buffers()):
             if id(tensor) not in moved:  # norms and biases, whole in every rank
@@ -178,20 +179,14 @@ class Shards:
             unit.free()
             del self.here[unit]
 
-    def _before(self, position: int) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any) -> None:
-            # a checkpoint's forward runs inside a backward pass, which goes on downwards
-            self.need(position, 1 if torch._C._current_graph_task_id() == -1 else -1)
+    def _before(self, position: int, module: Any, inputs: Any) -> None:
+        # a checkpoint's forward runs inside a backward pass, which goes on downwards
+        self.need(position, 1 if torch._C._current_graph_task_id() == -1 else -1)
 
-        return hook
-
-    def _after(self, position: int) -> Callable[..., None]:
-        def hook(module: Any, inputs: Any, output: Any) -> None:
-            states = output[0] if isinstance(output, tuple) else output
-            if states.requires_grad and position:
-                states.register_hook(lambda gradient: self.need(position, -1))
-
-        return hook
+    def _after(self, position: int, module: Any, inputs: Any, output: Any) -> None:
+        states = output[0] if isinstance(output, tuple) else output
+        if states.requires_grad and position:
+            states.register_hook(lambda gradient: self.need(position, -1))
 
 
 def weights_of(module: torch.nn.Module) -> Iterator[tuple[Any, str]]:

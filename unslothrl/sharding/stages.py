@@ -35,20 +35,17 @@ class Stage:
         self.ahead = count - 1 - rank  # micro-batches forward before the first backward
         self.is_first, self.is_last = rank == 0, rank == count - 1
         self.peers: Peers = None
-        decoder, head = model.model, model.get_output_embeddings()
-        layers = len(decoder.layers)
+        decoder, layers = model.model, len(model.model.layers)
         own = range(rank * layers // count, (rank + 1) * layers // count)
         free = [layer for i, layer in enumerate(decoder.layers) if i not in own]
         for layer in free:
             layer.forward = passed_on
         if not self.is_last:
             decoder.norm.forward = passed_on
-        needed = {id(each) for each in decoder.layers[own.start : own.stop].parameters()}
-        needed |= {id(each) for each in decoder.norm.parameters()}
-        if self.is_first:
-            needed.add(id(decoder.embed_tokens.weight))
-        if self.is_last:
-            needed |= {id(each) for each in head.parameters()}
+        modules = [*decoder.layers[own.start : own.stop], decoder.norm]
+        modules += [decoder.embed_tokens] if self.is_first else []
+        modules += [model.get_output_embeddings()] if self.is_last else []
+        needed = {id(each) for module in modules for each in module.parameters()}
         for parameter in model.parameters():
             if id(parameter) in needed:
                 parameter.data = parameter.data.to(device)

@@ -11,7 +11,7 @@ the learners' gradients is the gradient, as without a split.
 4-bit matrices are split between blocks of 64 weights, and their scales kept in float32.
 """
 
-import types
+from functools import partial
 from typing import Any
 
 import torch
@@ -45,9 +45,8 @@ class SplitTensors:
         """To the LoRA's layers of a model that was split."""
         for path, layer in model.named_modules():
             if isinstance(layer, LoraLayer):
-                name = path.rpartition(".")[2]
-                forward = self._forward(0 if name in BY_ROWS else 1)
-                layer.forward = types.MethodType(forward, layer)  # type: ignore[attr-defined]
+                axis = 0 if path.rpartition(".")[2] in BY_ROWS else 1
+                layer.forward = partial(self._forward, layer, axis)  # type: ignore[attr-defined]
 
     def _before(self, module: Any, inputs: tuple, named: dict[str, Any]) -> tuple:
         """Of attention or an MLP: the gradient of what enters it is the sum over the ranks."""
@@ -57,25 +56,20 @@ class SplitTensors:
             entering.register_hook(self.total)
         return (entering, *inputs[1:]), named
 
-    def _forward(self, axis: int) -> Any:
+    def _forward(self, layer: Any, axis: int, states: torch.Tensor) -> torch.Tensor:
         """PEFT's forward of a LoRA over a matrix of which this rank has a part of an axis."""
-
-        def forward(layer: Any, states: torch.Tensor) -> torch.Tensor:
-            result = layer.base_layer(states)
-            names = [] if layer.disable_adapters else layer.active_adapters
-            is_cast = torch.is_autocast_enabled(states.device.type)
-            for name in names:
-                into, out = layer.lora_A[name].weight, layer.lora_B[name].weight
-                if axis == 0:
-                    out = out.chunk(self.count, 0)[self.rank]
-                else:
-                    into = into.chunk(self.count, 1)[self.rank]
-                given = states if is_cast else states.to(into.dtype)
-                added = linear(linear(layer.lora_dropout[name](given), into), out)
-                result = result + (added * layer.scaling[name]).to(result.dtype)
-            return result if axis == 0 else SummedForward.apply(result, self)
-
-        return forward
+        result = layer.base_layer(states)
+        is_cast = torch.is_autocast_enabled(states.device.type)
+        for name in [] if layer.disable_adapters else layer.active_adapters:
+            into, out = layer.lora_A[name].weight, layer.lora_B[name].weight
+            if axis == 0:
+                out = out.chunk(self.count, 0)[self.rank]
+            else:
+                into = into.chunk(self.count, 1)[self.rank]
+            given = states if is_cast else states.to(into.dtype)
+            added = linear(linear(layer.lora_dropout[name](given), into), out)
+            result = result + (added * layer.scaling[name]).to(result.dtype)
+        return result if axis == 0 else SummedForward.apply(result, self)
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         found = values.clone(memory_format=torch.contiguous_format)  # memory may run out here

@@ -28,9 +28,7 @@ def is_file(name: str) -> bool:
 
 def load(name: str) -> Objective:
     """The objective of that name, or OBJECTIVE of the Python file `name`. Raises UserError."""
-    if is_file(name):
-        path = expanded(name)
-        if not is_there(path):
-            raise UserError(f"learner {plain(name)}: no such file: check the path")
-        return read(name, path)
-    return read(name, Path(__path__[0]) / f"{name}.py")
+    path = expanded(name) if is_file(name) else Path(__path__[0]) / f"{name}.py"
+    if not is_there(path):
+        raise UserError(f"learner {plain(name)}: no such file: check the path")
+    return read(name, path)
