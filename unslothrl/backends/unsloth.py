@@ -71,9 +71,8 @@ from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 from unslothrl.backends import packing, patches
 from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.errors import UserError
-from unslothrl.records import LORA_TARGETS
 from unslothrl.system import memory
-from unslothrl.weights import coverage
+from unslothrl.weights import decoder
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
@@ -196,7 +195,7 @@ def load_base(
             random_state=seed,
             **{"load_in_4bit": True, **loading},
         )
-    coverage.check(model, base)
+    decoder.check(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
         # Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence.
@@ -214,8 +213,7 @@ def load_base(
 def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:
     """`get_peft_model`'s options for the LoRA: as given, or those of the adapter to start from."""
     if start is None:
-        targets = list(LORA_TARGETS)
-        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}
+        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
     saved = PeftConfig.from_pretrained(str(start))
     names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
     lora = {key: getattr(saved, key) for key in names}
@@ -227,6 +225,7 @@ def add_lora(
 ) -> Any:
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
+    lora = {"target_modules": decoder.targets(model), **lora}
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
         **lora,
@@ -283,7 +282,7 @@ class KeysAndValues:
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]):
         self.layers = layers
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
+    def reorder_cache(self, indices: torch.Tensor) -> None:
         self.layers = [(keys[indices], values[indices]) for keys, values in self.layers]
 
 

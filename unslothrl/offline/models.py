@@ -16,8 +16,8 @@ from transformers import AutoModelForSequenceClassification
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.planning.stages import PEFT, UNSLOTH
-from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
+from unslothrl.weights import decoder
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 SCORE = "score"  # transformers' name of the head of a sequence classifier
@@ -96,7 +96,7 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     scale: dict[str, Any] = {
         "r": shape.rank,
         "lora_alpha": shape.alpha,
-        "target_modules": list(LORA_TARGETS),
+        "target_modules": decoder.targets(plain),
     }
     if shape.start is not None:
         begun = LoraConfig.from_pretrained(str(shape.start))

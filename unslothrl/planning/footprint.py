@@ -361,7 +361,7 @@ def activations(
     kept = shape.layers * tokens * shape.hidden * HALF
     if not gpu:
         return shape.layers * tokens * peft_layer_bytes(shape, rank), 0.0
-    largest = max(a * b for a, b in shape.linears()) * HALF  # a layer's weights in 16 bits
+    largest = max(a * b for a, b in shape.linears().values()) * HALF  # a layer's weights in 16 bits
     if backend == "unsloth":
         return tokens * unsloth_layer_bytes(shape) + largest, kept
     return kept + tokens * peft_layer_bytes(shape, rank) + largest, 0.0

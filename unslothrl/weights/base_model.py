@@ -29,10 +29,10 @@ from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MORE_TEMPLATES, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
-QUANTISING = Path(__file__).parent / "quantise.py"
+QUANTISING = [Path(__file__).parent / name for name in ("quantise.py", "decoder.py")]
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
-OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\b")
+OF_LINEAR = re.compile(r"\.(\d+)\.(?:\w+\.)*?(\w+)(?:\.base_layer)?(?:\.weight)?$")
 
 Stage = Callable[[str], None]
 
@@ -208,7 +208,7 @@ def _content_key(source: Path) -> str:
     copied = [path for path in source.iterdir() if path.suffix in TOKENIZER_SUFFIXES]
     files = {
         path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
-        for path in (QUANTISING, *copied)
+        for path in (*QUANTISING, *copied)
         if path.is_file()
     }
     return base_parts.short([versions, files, base_parts.of(source)])
@@ -228,16 +228,25 @@ def fingerprint(names: Iterable[str], packed: Callable[[str], Any]) -> str:
     """A short hash of the packed 4-bit weights of linear layers; "" where there are none.
 
     `packed` gives the tensor of one of `names`, which may have more around the checkpoint's. Order:
-    layer by layer, q k v o gate up down.
+    layer by layer, q k v o gate up down, then those of other names.
     """
     places = [(OF_LINEAR.search(name), name) for name in names]
-    ordered = sorted(
-        (int(place[1]), LORA_TARGETS.index(place[2]), name) for place, name in places if place
-    )
+    ordered = sorted((int(place[1]), *order_of(place[2]), name) for place, name in places if place)
     digest = hashlib.sha256()
-    for _, _, name in ordered:
+    for *_, name in ordered:
         digest.update(packed(name).detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16] if ordered else ""
+
+
+def order_of(linear: str) -> tuple[int, str]:
+    """The place of a linear layer among those of its layer, by its name."""
+    usual = LORA_TARGETS.index(linear) if linear in LORA_TARGETS else len(LORA_TARGETS)
+    return usual, linear
+
+
+def in_order(linears: Iterable[str]) -> list[str]:
+    """Names of linear layers as PEFT is told them: the usual seven first."""
+    return sorted(linears, key=order_of)
 
 
 def size_mb(base: Path) -> float:

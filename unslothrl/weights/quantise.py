@@ -13,11 +13,12 @@ import safetensors.torch
 import torch
 from bitsandbytes.functional import quantize_4bit
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
+from unslothrl.errors import UserError
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import base_parts, coverage
+from unslothrl.weights import base_parts, decoder
 
 NF4 = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -28,15 +29,15 @@ NF4 = BitsAndBytesConfig(
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation. Exits with the reason before it reads a model that cannot be trained."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    if reason := coverage.obstacle(model):
-        sys.exit(reason)
+    """Double quantisation. UserError before it reads a model that cannot be trained."""
+    config = decoder.text_of(base_parts.read(Path(source), "config.json"))
+    model = decoder.empty(config)
+    if reason := decoder.obstacle(model):
+        raise UserError(reason)
     limit_card_memory()
     files = base_parts.weight_files(Path(source))
-    there = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    names = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    there = set(map(decoder.name_in_text, names))
     tied = set(model.all_tied_weights_keys)
     if model.state_dict().keys() - there - tied:  # transformers renames them as it loads
         return whole(source, target)
@@ -57,6 +58,7 @@ def main(source: str, target: str) -> None:
         listed = json.dumps({"metadata": {}, "weight_map": index}, indent=1, sort_keys=True)
         (Path(target) / base_parts.INDEX).write_text(listed)
     config.quantization_config, config.dtype = NF4.to_dict(), torch.bfloat16
+    config.architectures = [type(model).__name__]
     config.save_pretrained(target)
 
 
@@ -64,8 +66,10 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
     """The tensors `wanted` of a file in bfloat16, or packed and with their scales."""
     device, found = "cuda" if torch.cuda.is_available() else "cpu", dict[str, torch.Tensor]()
     with safe_open(file, "pt") as tensors:
-        for name in wanted & set(tensors.keys()):
-            weight = tensors.get_tensor(name).to(torch.bfloat16)
+        for own in tensors.keys():  # noqa: SIM118
+            if (name := decoder.name_in_text(own)) not in wanted:
+                continue
+            weight = tensors.get_tensor(own).to(torch.bfloat16)
             if name in linears:
                 packed, state = quantize_4bit(
                     weight.to(device), quant_type="nf4", compress_statistics=True
@@ -89,4 +93,7 @@ def whole(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        sys.exit(str(error))
