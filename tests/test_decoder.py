@@ -10,6 +10,7 @@ import transformers
 from few_cases import few
 from python_process import python
 
+from unslothrl.backends import peft
 from unslothrl.commands import cli
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
@@ -50,9 +51,13 @@ def test_a_model_that_a_lora_would_not_cover_ends_in_a_line(tmp_path, monkeypatc
 
 FOUR_BIT = """
 import sys, torch
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig
-settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
-model = AutoModelForCausalLM.from_pretrained(
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import BitsAndBytesConfig
+settings = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4",
+                              bnb_4bit_use_double_quant=True)
+is_text = not hasattr(AutoConfig.from_pretrained(sys.argv[1]), "text_config")
+kind = AutoModelForCausalLM if is_text else AutoModelForImageTextToText
+model = kind.from_pretrained(
     sys.argv[1], quantization_config=settings, device_map="cpu", dtype=torch.bfloat16)
 model.save_pretrained(sys.argv[2])
 """
@@ -60,7 +65,6 @@ model.save_pretrained(sys.argv[2])
 
 @pytest.mark.slow
 def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path):
-    from unslothrl.backends import peft
     from unslothrl.offline import models
 
     kind, settings, reason = KINDS["Qwen3-MoE"]
@@ -73,6 +77,24 @@ def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path):
     assert str(caught.value).startswith(f"model {folder}: a LoRA would cover ")
     with pytest.raises(UserError, match=reason):
         models.reward_model(folder, models.Shape(**options, start=None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Gemma 3", "Ministral 3", "Qwen3.5"])
+def test_the_text_model_of_a_four_bit_checkpoint_is_taken_as_it_is(tmp_path, monkeypatch, name):
+    """Which is what the 16-bit checkpoint gives when it is quantised."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole = families.saved(tmp_path / "whole", families.built(families.TRAINED[name]()))
+    python("-c", FOUR_BIT, whole, tmp_path / "packed")
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (tmp_path / "packed" / file).write_bytes((whole / file).read_bytes())
+    folders = [base_model.prepare(str(tmp_path / each)) for each in ("packed", "whole")]
+    options = {"dtype": torch.float32, "rank": 4, "alpha": 4, "dropout": 0.0, "seed": 0}
+    packed, quantised = (peft.load(folder, **options) for folder in folders)
+    assert packed.fingerprint() == quantised.fingerprint() != ""
+    ids = torch.randint(3, 300, (1, 20))
+    with torch.no_grad():
+        assert torch.equal(packed.hidden_states(ids), quantised.hidden_states(ids))
 
 
 def test_the_share_by_hand():

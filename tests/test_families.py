@@ -5,12 +5,17 @@ import shlex
 from pathlib import Path
 
 import families
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from python_process import python
 from runs_compared import rows as rows_of
 from transformers import AutoModelForCausalLM
+
+from unslothrl.backends import peft
+from unslothrl.records import Sample
+from unslothrl.weights import base_model
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -66,3 +71,23 @@ def test_a_family_is_trained_resumed_and_exported(tmp_path, monkeypatch, name):
     said = python("-c", GENERATES, exported, json.dumps(ids[0].tolist()), cwd=tmp_path).stdout
     served = torch.tensor(json.loads(said.splitlines()[-1]))
     assert (served - ours).abs().mean().item() < LARGEST_GAP
+
+
+@pytest.mark.parametrize("name", families.TRAINED)
+def test_packed_is_padded(tmp_path, monkeypatch, name):
+    """To rounding, where a family's layers allow packs; where they do not, all is padded."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    whole = families.saved(tmp_path / "whole", families.built(families.TRAINED[name]()))
+    base, random = base_model.prepare(str(whole)), np.random.default_rng(0)
+    options = {"dtype": torch.float32, "rank": 4, "alpha": 4, "dropout": 0.0, "seed": 0}
+    prompts = [tuple(map(int, random.integers(3, 300, size))) for size in (7, 19)]
+    samples = []
+    for prompt, size in zip((*prompts, *prompts), (5, 12, 1, 8), strict=True):
+        zero = np.zeros(size, np.float32)
+        samples.append(Sample(prompt, random.integers(3, 300, size), zero, zero, 0))
+    packed, padded = (peft.load(base, **options, packs=packs) for packs in (True, False))
+    assert (packed.pack_inputs is None) == (name in ("Gemma 3", "Gemma 4", "Qwen3.5"))
+    with torch.no_grad():
+        found = [each.token_logprobs(samples, 1.0)[0] for each in (packed, padded)]
+        alone = torch.cat([padded.token_logprobs([sample], 1.0)[0] for sample in samples])
+    assert torch.allclose(found[0], alone, atol=1e-4) and torch.allclose(found[1], alone, atol=1e-4)

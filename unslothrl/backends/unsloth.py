@@ -72,8 +72,8 @@ from unslothrl.backends import packing, patches
 from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.errors import UserError
 from unslothrl.system import memory
-from unslothrl.weights import decoder
 from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.decoder import check, targets
 
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
@@ -195,7 +195,7 @@ def load_base(
             random_state=seed,
             **{"load_in_4bit": True, **loading},
         )
-    decoder.check(model, base)
+    check(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
         # Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence.
@@ -225,7 +225,7 @@ def add_lora(
 ) -> Any:
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
-    lora = {"target_modules": decoder.targets(model), **lora}
+    lora = {"target_modules": targets(model), **lora}
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
         **lora,

@@ -25,6 +25,7 @@ from unslothrl.weights.published import PackedWeights
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
+UNCOMPILED = "do_not_compile"
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 EXTENSION = "unslothrl.engines.vllm_split.EndsWithItsActor"
 
@@ -242,8 +243,8 @@ def leave_others_alone(model: Any) -> None:
     the whole process: a learner's model in it has not what the new `__call__` asks for
     (compilation/decorators.py:528)."""
     for module in model.modules():
-        if "do_not_compile" in vars(module) and type(module).__module__.startswith("transformers."):
-            type(module).do_not_compile = True  # vLLM's own have theirs
+        if UNCOMPILED in vars(module) and type(module).__module__.startswith("transformers."):
+            setattr(type(module), UNCOMPILED, True)  # vLLM's own have theirs
 
 
 def take_scales(base: Path, model: Any) -> None:

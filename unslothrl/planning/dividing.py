@@ -42,6 +42,11 @@ def check_model(config: Config) -> None:
 def check_format(config: Config) -> None:
     """UserError where vLLM cannot quantise the model as it loads."""
     gpus, settings = config.actor_tensor_parallel, config_of(config.model)
+    if settings is not None and "text_config" in settings:
+        raise UserError(
+            f"actor_tensor_parallel {gpus}: of model {config.model}, which takes images as well, "
+            "each GPU would quantise all: set --actor_pipeline_parallel instead"
+        )
     by_name = QUANTISED_NAME.search(config.model) is not None
     if by_name if settings is None else settings.get("quantization_config"):
         source = QUANTISED_NAME.sub("", config.model)

@@ -48,9 +48,10 @@ def prepare(model: str, stage: Stage = say) -> Path:
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     method = quantised.get("quant_method")
-    if method == "bitsandbytes" and quantised.get("load_in_4bit"):
+    is_4_bit = method == "bitsandbytes" and quantised.get("load_in_4bit")
+    if is_4_bit and "text_config" not in read_config(source):
         return source
-    if method:
+    if method and not is_4_bit:
         raise UserError(
             f"model {model}: quantised by {method}: give a 16-bit or bitsandbytes model"
         )
@@ -129,7 +130,7 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path, stage: Stage = say) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
+    """-> a 4-bit copy of a checkpoint's text model, which one of several processes makes."""
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
@@ -158,7 +159,12 @@ def is_as_made(copy: Path) -> bool:
 
 def _quantise(source: Path, target: Path, stage: Stage) -> None:
     """Writes the copy, whole or not at all."""
-    stage(f"quantising {source.name} to 4 bit, once: it is kept in {target.parent}")
+    is_4_bit = "quantization_config" in read_config(source)
+    text, whole = (
+        f"taking the text model out of {source.name}",
+        f"quantising {source.name} to 4 bit",
+    )
+    stage(f"{text if is_4_bit else whole}, once: it is kept in {target.parent}")
     with staged(target) as temporary:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],

@@ -111,7 +111,24 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
     keeping = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
     shared = getattr(text, "num_kv_shared_layers", 0)
     whole = json.loads(text.to_json_string(use_diff=False))
-    return {"config": whole, "linears": found, "others": others, "kv_layers": keeping - shared}
+    return {
+        "config": whole,
+        "linears": found,
+        "others": others,
+        "kv_layers": keeping - shared,
+        "state": kinds.count("linear_attention") * state_bytes(text),
+    }
+
+
+def state_bytes(text: Any) -> int:
+    """Of a layer of Gated DeltaNet, of a sequence: a matrix of each head in float32, and what its
+    convolution has seen last, in 16 bits."""
+    if not hasattr(text, "linear_num_value_heads"):
+        return 0
+    keys = text.linear_num_key_heads * text.linear_key_head_dim
+    values = text.linear_num_value_heads * text.linear_value_head_dim
+    seen = (2 * keys + values) * (text.linear_conv_kernel_dim - 1)
+    return 4 * values * text.linear_key_head_dim + 2 * seen
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""python -m unslothrl.weights.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
+"""python -m unslothrl.weights.quantise SOURCE TARGET: an NF4 copy of the text model of a 16-bit
+checkpoint; of one in 4 bits, its text model as it is.
 
 Tensor by tensor: what is there at once is a file of the source in 4 bits. A process of its own:
 CUDA's context and what the allocators have cached end with it.
@@ -30,7 +31,8 @@ NF4 = BitsAndBytesConfig(
 
 def main(source: str, target: str) -> None:
     """Double quantisation. UserError before it reads a model that cannot be trained."""
-    config = decoder.text_of(base_parts.read(Path(source), "config.json"))
+    stored = base_parts.read(Path(source), "config.json")
+    settings, config = stored.get("quantization_config"), decoder.text_of(stored)
     model = decoder.empty(config)
     if reason := decoder.obstacle(model):
         raise UserError(reason)
@@ -39,8 +41,10 @@ def main(source: str, target: str) -> None:
     names = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
     there = set(map(decoder.name_in_text, names))
     tied = set(model.all_tied_weights_keys)
-    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads
-        return whole(source, target)
+    if missing := model.state_dict().keys() - there - tied:
+        if settings or "text_config" in stored:
+            raise UserError(f"its files lack {min(missing)}")
+        return whole(source, target)  # transformers renames them as it loads
     kept = get_keys_to_not_convert(model)
     linears = {
         f"{name}.weight"
@@ -51,14 +55,16 @@ def main(source: str, target: str) -> None:
     for number, file in enumerate(files):
         is_one = len(files) == 1
         name = base_parts.WHOLE if is_one else f"model-{number + 1:05d}.safetensors"
-        found = in_4_bits(file, wanted, linears)
+        found = as_they_are(file, wanted) if settings else in_4_bits(file, wanted, linears)
         safetensors.torch.save_file(found, Path(target) / name, {"format": "pt"})
         index |= dict.fromkeys(found, name)
     if len(files) > 1:
         listed = json.dumps({"metadata": {}, "weight_map": index}, indent=1, sort_keys=True)
         (Path(target) / base_parts.INDEX).write_text(listed)
-    config.quantization_config, config.dtype = NF4.to_dict(), torch.bfloat16
-    config.architectures = [type(model).__name__]
+    if settings and (kept := settings.get("llm_int8_skip_modules")):
+        settings["llm_int8_skip_modules"] = list(map(decoder.name_in_text, kept))
+    config.quantization_config, config.dtype = settings or NF4.to_dict(), torch.bfloat16
+    config.update({"architectures": [type(model).__name__]})
     config.save_pretrained(target)
 
 
@@ -79,6 +85,17 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
             else:
                 found[name] = weight
     return found
+
+
+def as_they_are(file: Path, wanted: Any) -> dict[str, torch.Tensor]:
+    """The tensors `wanted` of a file, and those that a 4-bit one is stored with."""
+    with safe_open(file, "pt") as tensors:
+        names = {own: decoder.name_in_text(own) for own in tensors.keys()}  # noqa: SIM118
+        return {
+            name: tensors.get_tensor(own)
+            for own, name in names.items()
+            if f"{name.partition('.weight.')[0]}.weight" in wanted or name in wanted
+        }
 
 
 def whole(source: str, target: str) -> None:

@@ -42,6 +42,7 @@ class OwnLayers:
     linears: tuple[tuple[str, tuple[int, int]], ...]  # (path in the decoder, (in, out))
     others: int  # weights of all else
     kv_layers: int  # layers that keep keys and values
+    state: int  # bytes that the others keep of a sequence, however long
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,11 @@ class Shape:
             vocabulary=-(-self.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING // cards,
         )
 
-    def kv_bytes(self, tokens: int) -> int:
-        """Of the keys and values of so many tokens, in 16 bits."""
-        layers = self.layers if self.own is None else self.own.kv_layers
-        return tokens * layers * 2 * self.key * HALF
+    def kv_bytes(self, tokens: int, sequences: int = 1) -> int:
+        """Of the keys and values of so many tokens, in 16 bits, and of the states of sequences."""
+        if self.own is None:
+            return tokens * self.layers * 2 * self.key * HALF
+        return tokens * self.own.kv_layers * 2 * self.key * HALF + sequences * self.own.state
 
 
 def qwen25(layers, hidden, inner, heads, kv_heads, vocabulary, tied) -> Shape:
@@ -186,6 +188,28 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
     "llama-3.1-70b": llama3(80, 8192, 28_672, 64, 128, False),
     "llama-3.3-70b": llama3(80, 8192, 28_672, 64, 128, False),
 }
+OTHERS = {  # of other kinds, what their config.json say of the text model
+    "smollm3-3b": {"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048,
+                   "intermediate_size": 11_008, "num_attention_heads": 16, "num_key_value_heads": 4,
+                   "vocab_size": 128_256, "tie_word_embeddings": True,
+                   "max_position_embeddings": 65_536},
+    "phi-4-mini": {"model_type": "phi3", "num_hidden_layers": 32, "hidden_size": 3072,
+                   "intermediate_size": 8192, "num_attention_heads": 24, "num_key_value_heads": 8,
+                   "vocab_size": 200_064, "tie_word_embeddings": True, "pad_token_id": 0,
+                   "max_position_embeddings": 131_072},
+    "phi-4": {"model_type": "phi3", "num_hidden_layers": 40, "hidden_size": 5120,
+              "intermediate_size": 17_920, "num_attention_heads": 40, "num_key_value_heads": 10,
+              "vocab_size": 100_352, "pad_token_id": 0, "max_position_embeddings": 16_384},
+    "gemma-3-4b": {"model_type": "gemma3_text", "num_hidden_layers": 34, "hidden_size": 2560,
+                   "intermediate_size": 10_240, "vocab_size": 262_208},
+    "gemma-3-12b": {"model_type": "gemma3_text", "num_hidden_layers": 48, "hidden_size": 3840,
+                    "intermediate_size": 15_360, "num_attention_heads": 16,
+                    "num_key_value_heads": 8, "vocab_size": 262_208},
+    "qwen3.5-4b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 2560,
+                   "intermediate_size": 9216, "tie_word_embeddings": True},
+    "qwen3.5-9b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 4096,
+                   "intermediate_size": 12_288},
+}  # fmt: skip
 
 
 def shape_of(model: str) -> Shape | None:
@@ -237,8 +261,10 @@ def by_name(model: str) -> Shape | None:
     special = re.match(r"qwen2\.5-(math|coder)-", name)  # of the same sizes
     if special:
         name = name.replace(special[0], "qwen2.5-", 1)
-    for known in sorted(KNOWN, key=len, reverse=True):
+    for known in sorted((*KNOWN, *OTHERS), key=len, reverse=True):
         if re.match(re.escape(known) + r"(?![\w.])", name):
+            if known in OTHERS:
+                return read(OTHERS[known])
             shape = KNOWN[known]
             if special and special[1] == "math":
                 return replace(shape, context=4096)
