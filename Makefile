@@ -21,7 +21,7 @@ GPU_SET_TESTS = $(addprefix tests/test_,$(addsuffix .py,engines readback canary 
     private_interfaces main_job resume eval))
 
 .PHONY: help setup gpu-set check train demo quick test slow document-test learn-test chain-test run-test offline-test \
-	engine-test cluster-test host-test split-test suite-test hostile-test package-test unsloth-test trl-test card-test \
+	engine-test family-test cluster-test host-test split-test suite-test hostile-test package-test unsloth-test trl-test card-test \
 	gpu-set-test machines-test recipe-test tracker-test notebook-test report-test llama-test site interfaces lint lock release clean
 
 help:           ## show this list
@@ -48,7 +48,7 @@ quick: setup    ## before an edit: the tests that need no model, no Ray and no v
 test: setup     ## set up, then run every test except the slow ones, each file in one of two processes
 	$(PYTEST) -n 2 --dist loadfile --durations 60 $(ARGS)
 
-slow: run-test offline-test engine-test cluster-test host-test split-test suite-test hostile-test package-test \
+slow: run-test offline-test engine-test family-test cluster-test host-test split-test suite-test hostile-test package-test \
 	learn-test unsloth-test trl-test card-test gpu-set-test machines-test recipe-test tracker-test \
 	notebook-test report-test llama-test ## every long test, then whole runs
 	$(bin)/python bench/embedded.py
@@ -70,7 +70,7 @@ slow_tests = $(PYTEST) -m slow -n 2 --dist loadfile $(call files,$(1)) $(ARGS)
 
 run-test: setup ## whole runs: every learner, stop, resume and start; learners, bases, exports
 	$(call slow_tests,main_job resume loop start_again starting_adapter mirror mirrored_runs base_parts \
-	    base_model backend learner learner_state logprobs tracing export gguf use reward_model plan eval coverage \
+	    base_model backend learner learner_state logprobs tracing export gguf use reward_model plan eval decoder \
 	    out_of_memory estimates batching sampler_gap)
 
 offline-test: setup ## SFT, DPO and reward models, killed at random steps and resumed, end as if they had not been
@@ -79,6 +79,9 @@ offline-test: setup ## SFT, DPO and reward models, killed at random steps and re
 
 engine-test: setup ## both engines: versions in flight, the read-back, false alarms
 	$(call slow_tests,engines versions readback canary real_episodes)
+
+family-test: setup ## each family of models: the main job over vLLM, a resume to the bit, packs, a served export
+	$(call slow_tests,families)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
 	$(call slow_tests,cluster moving_nodes starting joining placement exchange several_learners \

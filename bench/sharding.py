@@ -110,12 +110,14 @@ def make_large(folder: Path, name: str) -> Path:
     from bitsandbytes.functional import quantize_4bit
     from on_card.model import config_of
 
-    from unslothrl.weights.shapes import LINEARS, shape_of
+    from unslothrl.weights.shapes import shape_of
 
     config, shape = config_of(name, False), shape_of(f"someone/{name_of(name)}")
     torch.manual_seed(0)
     layer: dict[str, torch.Tensor] = {}
-    for linear, (into, out) in zip(LINEARS, shape.linears(), strict=True):
+    for path, (into, out) in shape.linears().items():
+        if not (linear := path.removeprefix("layers.0.")) < path:
+            continue
         weight = torch.randn(out, into, dtype=torch.bfloat16) * 0.02
         packed, state = quantize_4bit(weight, quant_type="nf4", compress_statistics=True)
         layer[f"{linear}.weight"] = packed

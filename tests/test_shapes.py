@@ -92,7 +92,7 @@ def test_known_models_are_known_by_name():
 @pytest.mark.parametrize(
     "name",
     [
-        "someone/thing-3b", "google/gemma-3-4b-it", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen2.5-Omni-3B",
+        "someone/thing-3b", "Qwen/Qwen3-30B-A3B", "Qwen/Qwen2.5-Omni-3B",
         "unsloth/Qwen2.5-VL-3B-Instruct-bnb-4bit", "Qwen/Qwen2.5-3B-Instruct-AWQ",
         "Qwen/Qwen3-Embedding-0.6B", "meta-llama/Llama-3.1-405B", "Qwen/Qwen2.5-3.5B",
     ],
@@ -114,11 +114,12 @@ FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "
     [
         ("{", "it is not JSON"),
         ({**FOLDER, "num_experts": 8}, "(a mixture of experts)"),
-        ({**FOLDER, "vision_config": {}}, "(it takes images or sound)"),
+        ({**FOLDER, "model_type": "qwen2_vl"}, "has no text model of the kind qwen2_vl)"),
+        ({**FOLDER, "model_type": "new"}, "(transformers has no text model of the kind new)"),
         ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),
         ({**FOLDER, "hidden_size": "64"}, "(hidden_size is '64')"),
         ({**FOLDER, "num_attention_heads": 0}, "(num_attention_heads is 0)"),
-        ({"text_config": FOLDER}, "has no num_attention_heads"),
+        ({"text_config": FOLDER}, "(its config.json has no model_type)"),
     ],
 )
 def test_a_folder_that_cannot_be_planned_says_why(config, words, tmp_path, capsys):
@@ -132,7 +133,7 @@ def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
     small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
     assert main(["plan", "--model", str(tmp_path), "--card", "8", *small]) == 0
-    assert "a guess: it is planned as a Llama" in capsys.readouterr().out
+    assert "is that of a Llama of the same size, a guess" in capsys.readouterr().out
 
 
 def test_a_model_of_the_hubs_cache_is_read(tmp_path, monkeypatch):

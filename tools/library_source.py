@@ -160,7 +160,12 @@ def follow(path: str, seen: set[tuple[str, str]]) -> Found | None:
 
 
 def member(found: Found, name: str) -> Found | None:
-    """Of a class: a method, a field or what a method sets on `self`; its bases' too."""
+    """Of a class, or of the one instance of it that a name stands for: a method, a field or what a
+    method sets on `self`; its bases' too."""
+    value = getattr(found.node, "value", None)
+    if isinstance(value, ast.Call) and isinstance(value.func, ast.Name):
+        kind = find(found.module, value.func.id, set())
+        return kind and member(kind, name)
     if not isinstance(found.node, ast.ClassDef):
         return None
     if (node := members(found.module, found.node).get(name)) is not None:

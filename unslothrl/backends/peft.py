@@ -11,12 +11,14 @@ from transformers import AutoModelForCausalLM
 from unslothrl.backends import packing
 from unslothrl.backends.lora import REFERENCE, LoraBackend, fingerprint_of
 from unslothrl.errors import UserError
-from unslothrl.records import LORA_TARGETS
 from unslothrl.sharding.split import Rank, Split
 from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights.base_model import check_covered, read_config
+from unslothrl.weights import decoder
+from unslothrl.weights.base_model import read_config
+from unslothrl.weights.shapes import COUNTED
 
+LIKE_LLAMA = {"learner_tensor_parallel", "pipeline_stages"}  # what they divide
 # What a base's own configuration may ask for, and the sampler does not have.
 DROPOUTS = ("attention_dropout", "hidden_dropout", "resid_pdrop", "embd_pdrop", "attn_pdrop")
 
@@ -53,6 +55,11 @@ def load(
             raise UserError(
                 f"context_parallel: not all layers of {base} are plain attention: leave it out"
             )
+        if LIKE_LLAMA & ranks.keys() and plain.config.model_type not in COUNTED:
+            raise UserError(
+                f"{', '.join(sorted(LIKE_LLAMA & ranks.keys()))}: the layers of {base} are not "
+                "those of Llama or Qwen: set --learner_shards instead"
+            )
         fingerprint = fingerprint_of(plain)
         leaves = offload == "model"
         split = Split.of(plain, ranks, device, fingerprint, packing.attend, leaves)
@@ -88,7 +95,7 @@ def load_base(
     model = kind.from_pretrained(
         base, dtype=dtype, device_map=device, trust_remote_code=False, **more
     )
-    check_covered(model, base)
+    decoder.check(model, base)
     keep_4bit_weights_packed(model, dtype)
     return model
 
@@ -104,21 +111,23 @@ def in_training(model: PeftModel) -> PeftModel:
 def add_lora(
     model: torch.nn.Module, rank: int, alpha: int, dropout: float, seed: int, start: Path | None
 ) -> PeftModel:
-    """The model with a trainable LoRA on the seven targets: a fresh, seeded one or `start`."""
+    """The model with a trainable LoRA on all linear layers: a fresh, seeded one or `start`."""
     if start is not None:
         wrapped = PeftModel.from_pretrained(model, str(start), is_trainable=True)
         wrapped.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
         return wrapped
     torch.manual_seed(seed)
-    options = lora_options(rank, alpha, dropout, None)
+    options = {"target_modules": decoder.targets(model), **lora_options(rank, alpha, dropout)}
     return get_peft_model(model, LoraConfig(**options, task_type="CAUSAL_LM"))
 
 
-def lora_options(rank: int, alpha: float, dropout: float, start: Path | None) -> dict[str, Any]:
-    """A LoRA's settings by PEFT's names: as given, or those of the adapter to start from."""
+def lora_options(
+    rank: int, alpha: float, dropout: float, start: Path | None = None
+) -> dict[str, Any]:
+    """A LoRA's settings by PEFT's names: as given, on all linear layers, which are not among them;
+    or those of the adapter to start from."""
     if start is None:
-        targets = list(LORA_TARGETS)
-        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout, "target_modules": targets}
+        return {"r": rank, "lora_alpha": alpha, "lora_dropout": dropout}
     saved = LoraConfig.from_pretrained(str(start))
     names = ("r", "lora_alpha", "lora_dropout", "target_modules", "use_rslora")
     lora = {key: getattr(saved, key) for key in names}

@@ -46,7 +46,7 @@ import torch  # before Unsloth, which it lets be
 
 from unslothrl.engines import vllm_internals
 from unslothrl.system.variables import OF_VLLM, kept  # importing Unsloth imports vLLM
-from unslothrl.weights.base_model import cache_folder, check_covered, read_config
+from unslothrl.weights.base_model import cache_folder, read_config
 
 os.environ.update(
     {
@@ -74,6 +74,7 @@ from unslothrl.backends.peft import lora_options
 from unslothrl.errors import UserError
 from unslothrl.system import memory
 from unslothrl.weights.adapter import WEIGHTS_FILE
+from unslothrl.weights.decoder import check, targets
 
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
@@ -195,7 +196,7 @@ def load_base(
             random_state=seed,
             **{"load_in_4bit": True, **loading},
         )
-    check_covered(model, base)
+    check(model, base)
     llm = getattr(model, "vllm_engine", None)
     if llm is not None:
         # Unsloth gives its vLLM a shorter context where the KV cache would not hold one sequence.
@@ -215,6 +216,7 @@ def add_lora(
 ) -> Any:
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
+    lora = {"target_modules": targets(model), **lora}
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
         **lora,
@@ -271,7 +273,7 @@ class KeysAndValues:
     def __init__(self, layers: Sequence[tuple[torch.Tensor, torch.Tensor]]):
         self.layers = layers
 
-    def batch_select_indices(self, indices: torch.Tensor) -> None:
+    def reorder_cache(self, indices: torch.Tensor) -> None:
         self.layers = [(keys[indices], values[indices]) for keys, values in self.layers]
 
 

@@ -117,6 +117,8 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
         return [f"reward: {origin.command('train', '--reward', f'{judge.PREFIX}{shown}')}"]
     settings = adapter_check.check_settings(str(adapter))
     stored = base_model.read_config(base_model.find(source.name, weights=False))
+    if "text_config" in stored:  # in the whole model its layers have other names
+        return serving.adapter_lines(shown, str(source.base), settings.rank, False)[:1]
     is_16_bit = not stored.get("quantization_config") and source.name not in BASES
     return serving.adapter_lines(shown, base, settings.rank, is_16_bit)
 

@@ -46,7 +46,7 @@ def of_model(model: str) -> tuple[Shape, Report]:
     return shape, {
         "model": model,
         "download_mb": round(size / MB) if base_model.is_on_hub(model) else 0,
-        "note": NOT_MEASURED if shape.is_counted else f"{shapes.A_GUESS}; {NOT_MEASURED}",
+        "note": NOT_MEASURED if shape.own is None else f"{shapes.A_GUESS}; {NOT_MEASURED}",
     }
 
 

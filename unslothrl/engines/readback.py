@@ -138,17 +138,18 @@ def problem_of(id: int, published: Published, model: Any) -> str | None:
     if id not in manager.lora_index_to_id:
         return f"none of its {len(manager.lora_index_to_id)} slots is this adapter's"
     slot = manager.lora_index_to_id.index(id)
-    matrices = by_module(published, model)
+    matrices, seen = by_module(published, model), set()
     for held in held_in(manager, slot):
-        pair = matrices.pop(held.module, None)
+        pair = matrices.get(held.module)
+        seen.add(held.module)
         problem = None if pair is None else matrix_problem(held, *pair)
         if pair is None and held.a.any() and held.b.any():  # another version's may be left there
             problem = f"{held.module} has a LoRA, and none was published for it"
         if problem is not None:
             return f"in slot {slot}, {problem}"
-    matrices = {name: pair for name, pair in matrices.items() if not is_elsewhere(name, model)}
-    if matrices:
-        return f"vLLM has no layer with a LoRA for {min(matrices)} and {len(matrices) - 1} others"
+    left = [name for name in matrices.keys() - seen if not is_elsewhere(name, model)]
+    if left:
+        return f"vLLM has no layer with a LoRA for {min(left)} and {len(left) - 1} others"
     return None
 
 
@@ -178,14 +179,24 @@ def by_module(published: Published, model: Any) -> dict[str, tuple[dict, float]]
 
 
 def held_in(manager: Any, slot: int) -> Iterator[Held]:
-    """Every matrix that a slot has, of every wrapped layer."""
+    """Every matrix that a slot has, of every wrapped layer. Where a layer has more slices than
+    matrices, the first matrix has those that the others leave: A stands in each, B is divided among
+    them (lora/layers/column_parallel_linear.py:268: q, k and v of in_proj_qkv)."""
     for name, layer in manager.modules.items():
         parent, _, own = name.rpartition(".")
         packed = manager.packed_modules_mapping.get(own, [own])
-        if len(packed) != len(layer.lora_a_stacked):
+        a, b = (
+            [each[slot, 0] for each in some]
+            for some in (layer.lora_a_stacked, layer.lora_b_stacked)
+        )
+        more = len(a) - len(packed)
+        if more < 0:
             continue  # an adapter for it is reported as one without a layer
-        for part, a, b in zip(packed, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
-            yield Held(f"{parent}.{part}" if parent else part, a[slot, 0], b[slot, 0], layer)
+        b = [torch.cat(b[: more + 1]), *b[more + 1 :]]
+        for at, part_of_a in enumerate(a):
+            at = max(0, at - more)
+            module = f"{parent}.{packed[at]}" if parent else packed[at]
+            yield Held(module, part_of_a, b[at], layer)
 
 
 def matrix_problem(held: Held, halves: dict[str, torch.Tensor], scaling: float) -> str | None:

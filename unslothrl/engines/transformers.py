@@ -83,7 +83,7 @@ class Chunk:
         self.cache, logits = output.past_key_values, output.logits[:, -1]
         if not is_first or len(logits) == len(self.prompt_of):
             return logits
-        self.cache.batch_select_indices(self.prompt_of)
+        self.cache.reorder_cache(self.prompt_of)
         self.mask, self.positions = self.mask[self.prompt_of], self.positions[self.prompt_of]
         return logits[self.prompt_of]
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import canary, vllm_internals
+from unslothrl.engines import canary, vllm_hybrid, vllm_internals
 from unslothrl.engines.base import NO_LOAD, NUMBERS, Engine, Finished, InFlight
 from unslothrl.engines.readback import Slots
 from unslothrl.engines.vllm_internals import options, sleep_lock
@@ -45,6 +45,8 @@ def start(
         vllm_internals.leave_out_router_kernels()
     else:
         vllm_internals.multiply_on_cpu()
+    if vllm_hybrid.is_hybrid(base):
+        vllm_hybrid.register()
     keywords = options(
         base,
         **chosen,
@@ -55,6 +57,7 @@ def start(
     with kept("LD_PRELOAD"):  # what vLLM has its own workers load, not what we start later
         llm = LLM(**keywords)
     llm.apply_model(partial(vllm_internals.take_scales, base))
+    llm.apply_model(vllm_internals.leave_others_alone)
     return VllmEngine(llm, base, takes_turns and on_gpu)
 
 

@@ -17,6 +17,7 @@ import torch
 from filelock import FileLock
 
 from unslothrl.config.parts import vllm_rank
+from unslothrl.engines.vllm_hybrid import is_hybrid
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.variables import VISIBLE
@@ -24,7 +25,7 @@ from unslothrl.weights.published import PackedWeights
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
 SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
-FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+UNCOMPILED = "do_not_compile"
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 EXTENSION = "unslothrl.engines.vllm_split.EndsWithItsActor"
 
@@ -173,6 +174,8 @@ def options(
         **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
         **(split_over(workers, stages) if workers * stages > 1 else {}),
         **(of_gpu(memory, max_num_seqs) if on_gpu else of_cpu(memory, context, workers * stages)),
+        # Of layers that keep states vLLM caches a prompt's only where it prefills in chunks.
+        **({"enable_prefix_caching": False} if is_hybrid(base) and not on_gpu else {}),
     }
 
 
@@ -223,14 +226,25 @@ def of_cpu(memory: EngineMemory, context: int, workers: int) -> dict[str, Any]:
 def quantised_in(model: Any) -> Iterator[tuple[str, torch.Tensor, Any, bool]]:
     """(name in the checkpoint, packed bytes, bitsandbytes' `QuantState`, whether it is split by
     input) of every 4-bit matrix; vLLM lays those of q, k and v, and of gate and up, end to end."""
+    fused = getattr(model, "packed_modules_mapping", {})
     for name, parameter in model.named_parameters():
         if not hasattr(parameter, "bnb_quant_state"):
             continue
         parent, _, own = name.removesuffix(".weight").removesuffix(".base_layer").rpartition(".")
         offsets = parameter.bnb_shard_offsets.tolist()
+        parts = fused[own] if len(parameter.bnb_quant_state) > 1 else [own]
         for at, state in parameter.bnb_quant_state.items():
             packed = parameter.detach()[offsets[at] : offsets[at + 1]].flatten()
-            yield f"{parent}.{FUSED.get(own, (own,))[at]}", packed, state, own in SPLIT_BY_INPUT
+            yield f"{parent}.{parts[at]}", packed, state, own in SPLIT_BY_INPUT
+
+
+def leave_others_alone(model: Any) -> None:
+    """Where vLLM runs transformers' own class of a model (SmolLM3), it has changed that class for
+    the whole process: a learner's model in it has not what the new `__call__` asks for
+    (compilation/decorators.py:528)."""
+    for module in model.modules():
+        if UNCOMPILED in vars(module) and type(module).__module__.startswith("transformers."):
+            setattr(type(module), UNCOMPILED, True)  # vLLM's own have theirs
 
 
 def take_scales(base: Path, model: Any) -> None:

@@ -17,6 +17,7 @@ from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
 from unslothrl.planning.stages import PEFT, UNSLOTH
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
+from unslothrl.weights import decoder
 from unslothrl.weights.adapter import WEIGHTS_FILE
 
 SCORE = "score"  # transformers' name of the head of a sequence classifier
@@ -93,7 +94,7 @@ def peft_classifier(base: Path, shape: Shape) -> Any:
     plain = peft.load_base(AutoModelForSequenceClassification, base, shape.dtype, num_labels=1)
     torch.manual_seed(shape.seed)
     options = peft.lora_options(shape.rank, shape.alpha, shape.dropout, shape.start)
-    options["lora_dropout"] = shape.dropout
+    options = {"target_modules": decoder.targets(plain), **options, "lora_dropout": shape.dropout}
     config = LoraConfig(**options, modules_to_save=[SCORE], task_type="SEQ_CLS")
     return peft.in_training(get_peft_model(plain, config))
 

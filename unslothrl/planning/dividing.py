@@ -14,8 +14,9 @@ from typing import Any
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
-from unslothrl.weights.shapes import VOCABULARY_PADDING, Shape, config_of, shape_of
+from unslothrl.weights.shapes import COUNTED, VOCABULARY_PADDING, Shape, config_of, shape_of
 
+OTHER_LAYERS = f"layers, other than those of {', '.join(COUNTED)},"
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
 
@@ -41,6 +42,11 @@ def check_model(config: Config) -> None:
 def check_format(config: Config) -> None:
     """UserError where vLLM cannot quantise the model as it loads."""
     gpus, settings = config.actor_tensor_parallel, config_of(config.model)
+    if settings is not None and "text_config" in settings:
+        raise UserError(
+            f"actor_tensor_parallel {gpus}: of model {config.model}, which takes images as well, "
+            "each GPU would quantise all: set --actor_pipeline_parallel instead"
+        )
     by_name = QUANTISED_NAME.search(config.model) is not None
     if by_name if settings is None else settings.get("quantization_config"):
         source = QUANTISED_NAME.sub("", config.model)
@@ -68,6 +74,8 @@ def of_matrices(shape: Shape, gpus: int) -> str | None:
     """The same of a learner, whose tables are whole."""
     if gpus == 1:
         return None
+    if shape.own is not None:
+        return OTHER_LAYERS
     blocks = f"in whole blocks of {BLOCK}"
     parts = {  # what is divided -> its size, and what its part is a multiple of
         f"{shape.heads} attention heads": (shape.heads, 1),
@@ -92,12 +100,17 @@ def of_layers(shape: Shape, gpus: int) -> str | None:
     return f"{shape.layers} layers" if gpus > shape.layers else None
 
 
+def of_stages(shape: Shape, gpus: int) -> str | None:
+    """The same of a learner."""
+    return OTHER_LAYERS if gpus > 1 and shape.own is not None else of_layers(shape, gpus)
+
+
 PROBLEMS: dict[str, Callable[[Shape, int], str | None]] = {
     "actor_tensor_parallel": problem,
     "actor_pipeline_parallel": of_layers,
     "learner_tensor_parallel": of_matrices,
     "context_parallel": of_heads,
-    "pipeline_stages": of_layers,
+    "pipeline_stages": of_stages,
 }
 
 

@@ -187,7 +187,7 @@ def learner(
             generating[KEPT_FREE] = kept
     elif config.learner_generates:
         generating = {
-            "KV cache": shape.kv_bytes(config.sequences_at_once * config.context) / MB,
+            "KV cache": shape.kv_bytes(*cached(config)) / MB,
             "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
         }
     host = {"PyTorch": float(ON_A_HOST["learner"])}
@@ -251,14 +251,14 @@ def actor(
     part = shape.shard(workers)
     if stages > 1:  # the first has the embedding, the last the output layer
         part = replace(shape, layers=-(-shape.layers // stages), tied=True)
-    tokens, spare = config.sequences_at_once * config.context, 0.0
+    spare = 0.0
     if engine is None:
         loras = versions_in_flight(config) * shape.lora_weights(config.max_lora_rank)
         parts: Parts = {
             "weights": shape.weight_bytes() / MB,
             "adapter": loras * 4 / MB,
             "logits": config.sequences_at_once * shape.vocabulary * SAMPLED_LOGIT / MB,
-            "KV cache": shape.kv_bytes(tokens) / MB,
+            "KV cache": shape.kv_bytes(*cached(config)) / MB,
         }
     else:
         parts = engine_parts(config, part, prefill_tokens(gpu), shape.vocabulary)
@@ -269,7 +269,7 @@ def actor(
             parts["KV cache"] = max(left, least_cache(config, part))
             spare = parts["KV cache"] - least_cache(config, part)
         else:
-            parts["KV cache"] = part.kv_bytes(tokens) / MB
+            parts["KV cache"] = part.kv_bytes(*cached(config)) / MB
         if gpu is None:
             parts = {name: workers * mb for name, mb in parts.items()}
     stays: Parts = {}
@@ -331,15 +331,21 @@ def unsloth_prefill(left_mb: float) -> int:
     return next((tokens for most, tokens in UNSLOTH_PREFILL if left_mb <= most * 1024), 8192)
 
 
+def cached(config: Config) -> tuple[int, int]:
+    """(tokens, sequences) that are kept at once."""
+    return config.sequences_at_once * config.context, config.sequences_at_once
+
+
 def least_cache(config: Config, shape: Shape) -> float:
     """MB of a vLLM's KV cache below which it would run too few sequences at once."""
-    return shape.kv_bytes(min(LEAST_SEQS, config.sequences_at_once) * config.context) / MB
+    sequences = min(LEAST_SEQS, config.sequences_at_once)
+    return shape.kv_bytes(sequences * config.context, sequences) / MB
 
 
 def whole_cache(config: Config, shape: Shape) -> float:
     """MB of a vLLM's KV cache that has room for all the sequences that run at once; its
     blocks of 16 tokens are not all filled to the last."""
-    return 32 + 1.05 * shape.kv_bytes(config.sequences_at_once * config.context) / MB
+    return 32 + 1.05 * shape.kv_bytes(*cached(config)) / MB
 
 
 def unsloth_reserve(config: Config, shape: Shape, gpu: Gpu) -> float:
@@ -361,7 +367,7 @@ def activations(
     kept = shape.layers * tokens * shape.hidden * HALF
     if not gpu:
         return shape.layers * tokens * peft_layer_bytes(shape, rank), 0.0
-    largest = max(a * b for a, b in shape.linears()) * HALF  # a layer's weights in 16 bits
+    largest = max(a * b for a, b in shape.linears().values()) * HALF  # a layer's weights in 16 bits
     if backend == "unsloth":
         return tokens * unsloth_layer_bytes(shape) + largest, kept
     return kept + tokens * peft_layer_bytes(shape, rank) + largest, 0.0

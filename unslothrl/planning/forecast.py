@@ -201,7 +201,7 @@ def step_s(
     generators = config.number_of_actors + (learners if config.learner_generates else 0)
     completions = -(-config.completions_per_step // generators)
     at_once = min(config.sequences_at_once, completions)
-    cached = shape.kv_bytes(at_once * round(config.max_prompt_tokens + length)) / 2
+    cached = shape.kv_bytes(at_once * round(config.max_prompt_tokens + length), at_once) / 2
     moving = (shape.engine_bytes() + cached) / bandwidth
     computing = 2 * parameters * at_once / flops
     before = max(0, turns - 1) * (config.max_prompt_tokens + length / 2)

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-from unslothrl.errors import UserError
 from unslothrl.sharding.shards import Peers
 
 
@@ -25,13 +24,7 @@ class Stage:
 
     def __init__(self, model: Any, rank: int, count: int, device: torch.device):
         """`model`: a causal model of transformers on the host, of which what this stage computes
-        with moves to `device`, and the rest's memory is freed. UserError where a model scales what
-        enters its layers."""
-        if getattr(model.config, "embedding_multiplier", 1) != 1:
-            raise UserError(
-                f"pipeline_stages {count}: {model.config.model_type} scales what enters the first "
-                "layer, which a later stage would do again: set --learner_shards instead"
-            )
+        with moves to `device`, and the rest's memory is freed. Its layers are Llama's."""
         self.ahead = count - 1 - rank  # micro-batches forward before the first backward
         self.is_first, self.is_last = rank == 0, rank == count - 1
         self.peers: Peers = None

@@ -17,6 +17,7 @@ from unslothrl.tracking.origin import METHODS, RL, RM
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights.adapter_use import BASE_FOLDER, Use, is_hub_id
+from unslothrl.weights.shapes import config_of
 
 MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")
@@ -39,6 +40,10 @@ IN_NF4 = """
         load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
     )
 """
+OF_TEXT = (  # PEFT would leave out all tensors of it
+    "Its base takes images as well, and this adapter is of the text model in it, whose layers have "
+    "other names there: `unslothrl chat`, or `unslothrl export --to merged`."
+)
 OF_CONVERSATION = """
 turns = [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]
 text = tokenizer.apply_chat_template(turns, tokenize=False).rstrip()  # up to the answer's end
@@ -106,6 +111,8 @@ def front_matter(base: str, library: str, run: RunHistory) -> str:
 
 def usage(base: str, run: RunHistory, use: Use | None) -> str:
     """How it is loaded with others' libraries, what the model was told, and how it was sampled."""
+    if "text_config" in (config_of(base) or {}):
+        return OF_TEXT
     if base in BASES:
         text = LOAD.format(imports="", base=f'f"{{folder}}/{BASE_FOLDER}"')
     else:

@@ -11,12 +11,12 @@ from typing import Any, NoReturn
 from unslothrl.config.options import MOST_ALPHA
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file, is_folder, leads_out, read_object
-from unslothrl.records import LORA_TARGETS
 from unslothrl.rewards.model import HEAD_FILE, head_of
 from unslothrl.text import shown
 from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
-from unslothrl.weights.shapes import LINEARS
+from unslothrl.weights.base_model import in_order
+from unslothrl.weights.shapes import Shape
 
 EXAMPLE = "runs/<run>/adapters/v000030"
 MOST_RANK = 512  # of vLLM
@@ -57,22 +57,10 @@ def check(name: str, base: Path) -> Lora:
     lora, shape, path = check_settings(name), shapes.shape_of(str(base)), expanded(name)
     with base_parts.reading_tensors(f"adapter {name}", path / WEIGHTS_FILE):
         tensors = load_file(path / WEIGHTS_FILE)
-    if shape is not None:  # A [rank, in] and B [out, rank] for every target of every layer
-        wanted = {}
-        for linear, (inner, outer) in zip(LINEARS, shape.linears(), strict=True):
-            for layer in range(shape.layers if linear.partition(".")[2] in lora.targets else 0):
-                module = f"base_model.model.model.layers.{layer}.{linear}"
-                wanted[f"{module}.lora_A.weight"] = (lora.rank, inner)
-                wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
-        for key in sorted(wanted.keys() ^ tensors.keys()):
-            has = "lacks" if key in wanted else "has"
-            expected = f"{shape.layers} layers of {', '.join(lora.targets)}"
-            refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
-        for key, size in wanted.items():
-            if (found := tuple(tensors[key].shape)) != size:
-                refuse(name, f"tensor {key} is {found}, not {size}: it is of another base")
-        if is_file(path / HEAD_FILE) and (reads := head_of(path)) != shape.hidden:
-            refuse(name, f"its head reads {reads} numbers, and the base gives {shape.hidden}")
+    if shape is not None:
+        check_shapes(name, lora, shape, {key: tuple(each.shape) for key, each in tensors.items()})
+        if is_file(path / HEAD_FILE) and (size := head_of(path)) != shape.hidden:
+            refuse(name, f"its head reads {size} numbers, and the base gives {shape.hidden}")
     for key, tensor in tensors.items():
         if tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16):
             refuse(name, f"tensor {key} is {tensor.dtype}: save it as float32, float16 or bfloat16")
@@ -100,23 +88,45 @@ def check_settings(name: str) -> Lora:
     settings = read_object(folder / CONFIG_FILE)
     for key, value in {"peft_type": None, **settings}.items():
         if (key in PLAIN and value not in PLAIN[key]) or (value and key not in {*PLAIN, *READ}):
-            advice = "only a plain LoRA on q, k, v, o, gate, up and down can be served"
+            advice = "only a plain LoRA on linear layers can be served"
             refuse(name, f"it has {shown(key)[1:-1]} {shown(value)}: {advice}")
     rank: Any = settings.get("r")
     alpha: Any = settings.get("lora_alpha")
     dropout: Any = settings.get("lora_dropout") or 0.0
     targets: Any = settings.get("target_modules")
     base = settings.get("base_model_name_or_path")
-    is_list = isinstance(targets, list) and targets and all(t in LORA_TARGETS for t in targets)
+    is_list = isinstance(targets, list) and targets and all(map(is_name, targets))
     for is_right, key, wanted in (
         (type(rank) is int and 1 <= rank <= MOST_RANK, "r", f"whole, from 1 to {MOST_RANK}"),
         (type(alpha) in (int, float) and 0 < alpha <= MOST_ALPHA, "lora_alpha",
          f"over 0 and at most {MOST_ALPHA}"),
         (type(dropout) in (int, float) and 0 <= dropout < 1, "lora_dropout", "from 0 and under 1"),
-        (is_list, "target_modules", f"a list of {', '.join(LORA_TARGETS)}"),
+        (is_list, "target_modules", "a list of names of linear layers, such as q_proj"),
         (base is None or isinstance(base, str), "base_model_name_or_path", "text"),
     ):  # fmt: skip
         if not is_right:
             refuse(name, f"{key} must be {wanted}, got {shown(settings.get(key))}")
-    ordered = tuple(target for target in LORA_TARGETS if target in targets)
-    return Lora(rank, alpha, dropout, ordered, base)
+    return Lora(rank, alpha, dropout, tuple(in_order(targets)), base)
+
+
+def is_name(target: Any) -> bool:
+    return isinstance(target, str) and target.isidentifier()
+
+
+def check_shapes(name: str, lora: Lora, shape: Shape, found: dict[str, tuple[int, ...]]) -> None:
+    """UserError unless there are A [rank, in] and B [out, rank] for every target of every layer."""
+    wanted, linears = {}, shape.linears()
+    if unknown := sorted(set(lora.targets) - {path.rpartition(".")[2] for path in linears}):
+        refuse(name, f"it has targets that no layer of the base is called ({', '.join(unknown)})")
+    for path, (inner, outer) in linears.items():
+        if path.rpartition(".")[2] in lora.targets:
+            module = f"base_model.model.model.{path}"
+            wanted[f"{module}.lora_A.weight"] = (lora.rank, inner)
+            wanted[f"{module}.lora_B.weight"] = (outer, lora.rank)
+    for key in sorted(wanted.keys() ^ found.keys()):
+        has = "lacks" if key in wanted else "has"
+        expected = f"{shape.layers} layers of {', '.join(lora.targets)}"
+        refuse(name, f"{WEIGHTS_FILE} {has} tensor {shown(key, 120)}: {expected} are expected")
+    for key, size in wanted.items():
+        if found[key] != size:
+            refuse(name, f"tensor {key} is {found[key]}, not {size}: it is of another base")

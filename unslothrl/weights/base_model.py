@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -30,12 +29,10 @@ from unslothrl.weights import base_parts, shapes
 from unslothrl.weights.base_parts import MORE_TEMPLATES, TOKENIZER_SUFFIXES, WHOLE
 
 LARGE_MB = 2_000  # whose content takes seconds to read
-QUANTISING = Path(__file__).parent / "quantise.py"
+QUANTISING = [Path(__file__).parent / name for name in ("quantise.py", "decoder.py")]
 CONSOLIDATED = "consolidated"  # the weights once more, in Mistral's own form
 MADE = "unslothrl-parts.json"  # in a copy: its parts as it was made
-OF_LINEAR = re.compile(rf"\.(\d+)\..*\.({'|'.join(LORA_TARGETS)})\b")
-LEAST_COVERED = 0.99  # share of the decoder's linear weights
-MOST_NAMED = 4  # of the layers that a LoRA would not cover
+OF_LINEAR = re.compile(r"\.(\d+)\.(?:\w+\.)*?(\w+)(?:\.base_layer)?(?:\.weight)?$")
 
 Stage = Callable[[str], None]
 
@@ -51,9 +48,10 @@ def prepare(model: str, stage: Stage = say) -> Path:
     source = find(model)
     quantised = read_config(source).get("quantization_config") or {}
     method = quantised.get("quant_method")
-    if method == "bitsandbytes" and quantised.get("load_in_4bit"):
+    is_4_bit = method == "bitsandbytes" and quantised.get("load_in_4bit")
+    if is_4_bit and "text_config" not in read_config(source):
         return source
-    if method:
+    if method and not is_4_bit:
         raise UserError(
             f"model {model}: quantised by {method}: give a 16-bit or bitsandbytes model"
         )
@@ -132,7 +130,7 @@ def cache_folder() -> Path:
 
 
 def quantise(source: Path, stage: Stage = say) -> Path:
-    """-> an NF4 copy of a 16-bit checkpoint; of several processes one makes it. UserError."""
+    """-> a 4-bit copy of a checkpoint's text model, which one of several processes makes."""
     if size_mb(source) > LARGE_MB:
         stage(f"looking for a 4-bit copy of {source.name}")  # all of it is read
     target = cache_folder() / f"{source.name}-{_content_key(source)}"
@@ -161,7 +159,12 @@ def is_as_made(copy: Path) -> bool:
 
 def _quantise(source: Path, target: Path, stage: Stage) -> None:
     """Writes the copy, whole or not at all."""
-    stage(f"quantising {source.name} to 4 bit, once: it is kept in {target.parent}")
+    is_4_bit = "quantization_config" in read_config(source)
+    text, whole = (
+        f"taking the text model out of {source.name}",
+        f"quantising {source.name} to 4 bit",
+    )
+    stage(f"{text if is_4_bit else whole}, once: it is kept in {target.parent}")
     with staged(target) as temporary:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],
@@ -211,7 +214,7 @@ def _content_key(source: Path) -> str:
     copied = [path for path in source.iterdir() if path.suffix in TOKENIZER_SUFFIXES]
     files = {
         path.name: xxhash.xxh3_128_hexdigest(path.read_bytes())
-        for path in (QUANTISING, *copied)
+        for path in (*QUANTISING, *copied)
         if path.is_file()
     }
     return base_parts.short([versions, files, base_parts.of(source)])
@@ -231,58 +234,27 @@ def fingerprint(names: Iterable[str], packed: Callable[[str], Any]) -> str:
     """A short hash of the packed 4-bit weights of linear layers; "" where there are none.
 
     `packed` gives the tensor of one of `names`, which may have more around the checkpoint's. Order:
-    layer by layer, q k v o gate up down.
+    layer by layer, q k v o gate up down, then those of other names.
     """
     places = [(OF_LINEAR.search(name), name) for name in names]
-    ordered = sorted(
-        (int(place[1]), LORA_TARGETS.index(place[2]), name) for place, name in places if place
-    )
+    ordered = sorted((int(place[1]), *order_of(place[2]), name) for place, name in places if place)
     digest = hashlib.sha256()
-    for _, _, name in ordered:
+    for *_, name in ordered:
         digest.update(packed(name).detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16] if ordered else ""
+
+
+def order_of(linear: str) -> tuple[int, str]:
+    """The place of a linear layer among those of its layer, by its name."""
+    usual = LORA_TARGETS.index(linear) if linear in LORA_TARGETS else len(LORA_TARGETS)
+    return usual, linear
+
+
+def in_order(linears: Iterable[str]) -> list[str]:
+    """Names of linear layers as PEFT is told them: the usual seven first."""
+    return sorted(linears, key=order_of)
 
 
 def size_mb(base: Path) -> float:
     """Of the checkpoint's weights on disk."""
     return sum(path.stat().st_size for path in base_parts.weight_files(base)) / 2**20
-
-
-def lora_obstacle(model: Any) -> str | None:
-    """Why a LoRA on the usual seven linear layers does not train a causal model of transformers,
-    nor NF4 quantise it; None where they do.
-
-    Fused layers, those of linear attention and of convolutions have other names, and the experts of
-    a mixture are tensors outside of any layer: most of such a model would stay as it is, some of it
-    in 16 bits, and nothing else would say so.
-    """
-    import torch
-
-    covered, others = 0, Counter[str]()
-    for path, module in model.get_decoder().named_modules():
-        name = path.rpartition(".")[2]
-        if isinstance(module, torch.nn.Linear):
-            size = module.in_features * module.out_features  # 4-bit weights have another shape
-            if name in LORA_TARGETS:
-                covered += size
-            else:
-                others[name] += size
-        elif not isinstance(module, torch.nn.Embedding | torch.nn.Conv1d):  # of no linear layer
-            for of_module, weight in module.named_parameters(recurse=False):
-                if weight.dim() > 1:
-                    others[f"{name}.{of_module}"] += weight.numel()
-    share = covered / max(1, covered + others.total())
-    if share >= LEAST_COVERED:
-        return None
-    largest = ", ".join(name for name, _ in others.most_common(MOST_NAMED))
-    return (
-        f"a LoRA would cover {100 * share:.1f}% of its linear weights, and at least "
-        f"{100 * LEAST_COVERED:g}% are needed (not covered: {largest}): choose a dense model "
-        f"with {', '.join(LORA_TARGETS)}, such as Llama, Mistral, Qwen2 or Qwen3"
-    )
-
-
-def check_covered(model: Any, base: Path) -> None:
-    """UserError where the model that was loaded from the folder `base` cannot be trained."""
-    if reason := lora_obstacle(model):
-        raise UserError(f"model {base}: {reason}")

@@ -1,4 +1,5 @@
-"""python -m unslothrl.weights.quantise SOURCE TARGET: writes an NF4 copy of a 16-bit checkpoint.
+"""python -m unslothrl.weights.quantise SOURCE TARGET: an NF4 copy of the text model of a 16-bit
+checkpoint; of one in 4 bits, its text model as it is.
 
 Tensor by tensor: what is there at once is a file of the source in 4 bits. A process of its own:
 CUDA's context and what the allocators have cached end with it.
@@ -13,11 +14,12 @@ import safetensors.torch
 import torch
 from bitsandbytes.functional import quantize_4bit
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, BitsAndBytesConfig
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
+from unslothrl.errors import UserError
 from unslothrl.system.memory import limit_card_memory
-from unslothrl.weights import base_model, base_parts
+from unslothrl.weights import base_parts, decoder
 
 NF4 = BitsAndBytesConfig(
     load_in_4bit=True,
@@ -28,24 +30,21 @@ NF4 = BitsAndBytesConfig(
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation. Exits with the reason before it reads a model that cannot be trained."""
-    config = AutoConfig.from_pretrained(source, trust_remote_code=False)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-    if reason := base_model.lora_obstacle(model):
-        sys.exit(reason)
+    """Double quantisation. UserError before it reads a model that cannot be trained."""
+    stored = base_parts.read(Path(source), "config.json")
+    settings, config = stored.get("quantization_config"), decoder.text_of(stored)
+    model = decoder.empty(config)
+    if reason := decoder.obstacle(model):
+        raise UserError(reason)
     limit_card_memory()
     files = base_parts.weight_files(Path(source))
-    there = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    names = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
+    there = set(map(decoder.name_in_text, names))
     tied = set(model.all_tied_weights_keys)
-    if model.state_dict().keys() - there - tied:  # transformers renames them as it loads all of it
-        return AutoModelForCausalLM.from_pretrained(
-            source,
-            quantization_config=NF4,
-            device_map="cuda:0" if torch.cuda.is_available() else "cpu",
-            dtype=torch.bfloat16,
-            trust_remote_code=False,  # None would ask on stdin
-        ).save_pretrained(target)
+    if missing := model.state_dict().keys() - there - tied:
+        if settings or "text_config" in stored:
+            raise UserError(f"its files lack {min(missing)}")
+        return whole(source, target)  # transformers renames them as it loads
     kept = get_keys_to_not_convert(model)
     linears = {
         f"{name}.weight"
@@ -56,13 +55,16 @@ def main(source: str, target: str) -> None:
     for number, file in enumerate(files):
         is_one = len(files) == 1
         name = base_parts.WHOLE if is_one else f"model-{number + 1:05d}.safetensors"
-        found = in_4_bits(file, wanted, linears)
+        found = as_they_are(file, wanted) if settings else in_4_bits(file, wanted, linears)
         safetensors.torch.save_file(found, Path(target) / name, {"format": "pt"})
         index |= dict.fromkeys(found, name)
     if len(files) > 1:
         listed = json.dumps({"metadata": {}, "weight_map": index}, indent=1, sort_keys=True)
         (Path(target) / base_parts.INDEX).write_text(listed)
-    config.quantization_config, config.dtype = NF4.to_dict(), torch.bfloat16
+    if settings and (kept := settings.get("llm_int8_skip_modules")):
+        settings["llm_int8_skip_modules"] = list(map(decoder.name_in_text, kept))
+    config.quantization_config, config.dtype = settings or NF4.to_dict(), torch.bfloat16
+    config.update({"architectures": [type(model).__name__]})
     config.save_pretrained(target)
 
 
@@ -70,8 +72,10 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
     """The tensors `wanted` of a file in bfloat16, or packed and with their scales."""
     device, found = "cuda" if torch.cuda.is_available() else "cpu", dict[str, torch.Tensor]()
     with safe_open(file, "pt") as tensors:
-        for name in wanted & set(tensors.keys()):
-            weight = tensors.get_tensor(name).to(torch.bfloat16)
+        for own in tensors.keys():  # noqa: SIM118
+            if (name := decoder.name_in_text(own)) not in wanted:
+                continue
+            weight = tensors.get_tensor(own).to(torch.bfloat16)
             if name in linears:
                 packed, state = quantize_4bit(
                     weight.to(device), quant_type="nf4", compress_statistics=True
@@ -83,5 +87,30 @@ def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Ten
     return found
 
 
+def as_they_are(file: Path, wanted: Any) -> dict[str, torch.Tensor]:
+    """The tensors `wanted` of a file, and those that a 4-bit one is stored with."""
+    with safe_open(file, "pt") as tensors:
+        names = {own: decoder.name_in_text(own) for own in tensors.keys()}  # noqa: SIM118
+        return {
+            name: tensors.get_tensor(own)
+            for own, name in names.items()
+            if f"{name.partition('.weight.')[0]}.weight" in wanted or name in wanted
+        }
+
+
+def whole(source: str, target: str) -> None:
+    """By transformers, which holds all of it."""
+    AutoModelForCausalLM.from_pretrained(
+        source,
+        quantization_config=NF4,
+        device_map="cuda:0" if torch.cuda.is_available() else "cpu",
+        dtype=torch.bfloat16,
+        trust_remote_code=False,  # None would ask on stdin
+    ).save_pretrained(target)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        sys.exit(str(error))

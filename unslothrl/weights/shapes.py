@@ -3,9 +3,13 @@ them: parameters, 4-bit weights, LoRA, KV cache. No weights are needed."""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import re
-from dataclasses import dataclass, replace
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from unslothrl.embedded import BASES
@@ -24,11 +28,21 @@ OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in n
 HUB_ID = re.compile(r"\w[\w-]*(\.[\w-]+)*/\w[\w-]*(\.[\w-]+)*", re.ASCII)
 LARGEST = 1 << 32  # of a size
 MOST_LAYERS = 1000  # that are looked at one by one
-A_GUESS = "a guess: it is planned as a Llama of the same size"
-SENSES = ("vision", "audio", "speech", "image")
+A_GUESS = "what its layers keep during an update is that of a Llama of the same size, a guess"
 LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixture, in config.json
+
+
+@dataclass(frozen=True)
+class OwnLayers:
+    """Of a model whose layers are not Llama's, as transformers builds it."""
+
+    config: dict = field(compare=False)  # of its text model, complete
+    linears: tuple[tuple[str, tuple[int, int]], ...]  # (path in the decoder, (in, out))
+    others: int  # weights of all else
+    kv_layers: int  # layers that keep keys and values
+    state: int  # bytes that the others keep of a sequence, however long
 
 
 @dataclass(frozen=True)
@@ -46,8 +60,8 @@ class Shape:
     biases: bool = False  # of q, k and v (Qwen2)
     head_norms: bool = False  # of q and k (Qwen3)
     context: int | None = None
-    is_counted: bool = True  # False: of another kind of model, its layers taken for Llama's
     unquantised: int = 0  # weights of linear layers that the checkpoint keeps in 16 bits
+    own: OwnLayers | None = None  # of another kind than `COUNTED`
 
     @property
     def query(self) -> int:
@@ -59,16 +73,23 @@ class Shape:
         """Width of all keys of a token."""
         return self.kv_heads * self.head
 
-    def linears(self) -> list[tuple[int, int]]:
-        """(in, out) of a layer's `LINEARS`: what is in 4 bits and gets a LoRA."""
+    def linears(self) -> dict[str, tuple[int, int]]:
+        """(in, out) of every linear layer of the decoder, by its path in it: what is in 4 bits and
+        gets a LoRA."""
+        if self.own is not None:
+            return dict(self.own.linears)
         h, q, k, i = self.hidden, self.query, self.key, self.inner
-        return [(h, q), (h, k), (h, k), (q, h), (h, i), (h, i), (i, h)]
+        sizes = [(h, q), (h, k), (h, k), (q, h), (h, i), (h, i), (i, h)]
+        of_layer = list(zip(LINEARS, sizes, strict=True))
+        return {f"layers.{at}.{name}": size for at in range(self.layers) for name, size in of_layer}
 
     def linear_weights(self) -> int:
-        return self.layers * sum(a * b for a, b in self.linears())
+        return sum(a * b for a, b in self.linears().values())
 
     def other_weights(self) -> int:
         """Embedding, output layer, norms and biases: what stays in 16 bits."""
+        if self.own is not None:
+            return self.own.others
         per_layer = 2 * self.hidden
         per_layer += self.query + 2 * self.key if self.biases else 0
         per_layer += 2 * self.head if self.head_norms else 0
@@ -106,7 +127,7 @@ class Shape:
         return self.weight_bytes(NF4_EXPANDED)
 
     def lora_weights(self, rank: int) -> int:
-        return self.layers * sum(a + b for a, b in self.linears()) * rank
+        return sum(a + b for a, b in self.linears().values()) * rank
 
     def shard(self, cards: int) -> Shape:
         """What each card has of a vLLM that is split over so many: a part of the heads, of the
@@ -125,9 +146,11 @@ class Shape:
             vocabulary=-(-self.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING // cards,
         )
 
-    def kv_bytes(self, tokens: int) -> int:
-        """Of the keys and values of so many tokens, in 16 bits."""
-        return tokens * self.layers * 2 * self.key * HALF
+    def kv_bytes(self, tokens: int, sequences: int = 1) -> int:
+        """Of the keys and values of so many tokens, in 16 bits, and of the states of sequences."""
+        if self.own is None:
+            return tokens * self.layers * 2 * self.key * HALF
+        return tokens * self.own.kv_layers * 2 * self.key * HALF + sequences * self.own.state
 
 
 def qwen25(layers, hidden, inner, heads, kv_heads, vocabulary, tied) -> Shape:
@@ -165,6 +188,28 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
     "llama-3.1-70b": llama3(80, 8192, 28_672, 64, 128, False),
     "llama-3.3-70b": llama3(80, 8192, 28_672, 64, 128, False),
 }
+OTHERS = {  # of other kinds, what their config.json say of the text model
+    "smollm3-3b": {"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048,
+                   "intermediate_size": 11_008, "num_attention_heads": 16, "num_key_value_heads": 4,
+                   "vocab_size": 128_256, "tie_word_embeddings": True,
+                   "max_position_embeddings": 65_536},
+    "phi-4-mini": {"model_type": "phi3", "num_hidden_layers": 32, "hidden_size": 3072,
+                   "intermediate_size": 8192, "num_attention_heads": 24, "num_key_value_heads": 8,
+                   "vocab_size": 200_064, "tie_word_embeddings": True, "pad_token_id": 0,
+                   "max_position_embeddings": 131_072},
+    "phi-4": {"model_type": "phi3", "num_hidden_layers": 40, "hidden_size": 5120,
+              "intermediate_size": 17_920, "num_attention_heads": 40, "num_key_value_heads": 10,
+              "vocab_size": 100_352, "pad_token_id": 0, "max_position_embeddings": 16_384},
+    "gemma-3-4b": {"model_type": "gemma3_text", "num_hidden_layers": 34, "hidden_size": 2560,
+                   "intermediate_size": 10_240, "vocab_size": 262_208},
+    "gemma-3-12b": {"model_type": "gemma3_text", "num_hidden_layers": 48, "hidden_size": 3840,
+                    "intermediate_size": 15_360, "num_attention_heads": 16,
+                    "num_key_value_heads": 8, "vocab_size": 262_208},
+    "qwen3.5-4b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 2560,
+                   "intermediate_size": 9216, "tie_word_embeddings": True},
+    "qwen3.5-9b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 4096,
+                   "intermediate_size": 12_288},
+}  # fmt: skip
 
 
 def shape_of(model: str) -> Shape | None:
@@ -216,8 +261,10 @@ def by_name(model: str) -> Shape | None:
     special = re.match(r"qwen2\.5-(math|coder)-", name)  # of the same sizes
     if special:
         name = name.replace(special[0], "qwen2.5-", 1)
-    for known in sorted(KNOWN, key=len, reverse=True):
+    for known in sorted((*KNOWN, *OTHERS), key=len, reverse=True):
         if re.match(re.escape(known) + r"(?![\w.])", name):
+            if known in OTHERS:
+                return read(OTHERS[known])
             shape = KNOWN[known]
             if special and special[1] == "math":
                 return replace(shape, context=4096)
@@ -231,8 +278,6 @@ def read(config: dict) -> Shape:
     """From what config.json holds. TypeError or ValueError for another kind of model."""
     if any(config.get(name) for name in EXPERTS):
         raise ValueError("a mixture of experts")
-    if any(name.endswith("_config") and name.split("_")[0] in SENSES for name in config):
-        raise ValueError("it takes images or sound")
     if config.get("kv_lora_rank"):
         raise ValueError("latent attention")
     quantised = config.get("quantization_config") or {}
@@ -241,7 +286,13 @@ def read(config: dict) -> Shape:
     method = quantised.get("quant_method", "bitsandbytes")
     if method != "bitsandbytes":
         raise ValueError(f"quantised by {method}")
-    heads, kind = size(config, "num_attention_heads"), config.get("model_type", "")
+    kind = config.get("model_type", "")
+    if "text_config" in config and not kind:
+        raise ValueError("its config.json has no model_type")
+    is_counted = kind in ("", *COUNTED) and "text_config" not in config
+    own = None if is_counted else counted(json.dumps(config))
+    config = config if own is None else own.config
+    heads = size(config, "num_attention_heads")
     shape = Shape(
         layers=size(config, "num_hidden_layers"),
         hidden=size(config, "hidden_size"),
@@ -254,9 +305,26 @@ def read(config: dict) -> Shape:
         biases=kind == "qwen2" or bool(config.get("attention_bias")),
         head_norms=kind == "qwen3",
         context=size(config, "max_position_embeddings", 0) or None,
-        is_counted=kind in COUNTED,
+        own=own,
     )
     return replace(shape, unquantised=unquantised(shape, quantised))
+
+
+@functools.cache
+def counted(config: str) -> OwnLayers:
+    """Of what config.json holds. ValueError for a kind that cannot be trained, or that transformers
+    does not know. In a process of its own: here Unsloth may have to be imported before it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unslothrl.weights.decoder", config],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise ValueError((done.stderr.strip().splitlines() or ["its kind is not known"])[-1])
+    found = json.loads(done.stdout)
+    linears = tuple((path, (into, out)) for path, into, out in found.pop("linears"))
+    return OwnLayers(linears=linears, **found)
 
 
 def unquantised(shape: Shape, settings: dict) -> int:
@@ -264,9 +332,8 @@ def unquantised(shape: Shape, settings: dict) -> int:
     kept = tuple(map(str, settings.get("llm_int8_skip_modules") or ()))
     return sum(
         a * b
-        for layer in range(min(shape.layers, MOST_LAYERS) if kept else 0)
-        for (a, b), name in zip(shape.linears(), LINEARS, strict=True)
-        if (full := f"model.layers.{layer}.{name}").startswith(kept) or full.endswith(kept)
+        for name, (a, b) in shape.linears().items()
+        if (full := f"model.{name}").startswith(kept) or full.endswith(kept)
     )
 
 

@@ -1,0 +1,114 @@
+"""A tiny model of each family, with random weights and the embedded base's tokenizer."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from unslothrl import embedded
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 4096,
+    "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 2, "tie_word_embeddings": False,
+}  # fmt: skip
+VISION = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1,
+          "num_attention_heads": 2}  # fmt: skip
+WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 512,
+           "tie_word_embeddings": True, "head_dim": 32}  # fmt: skip
+RECURRENT = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 64,
+             "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4,
+             "linear_key_head_dim": 128, "linear_value_head_dim": 128}  # fmt: skip
+
+
+def llama() -> Any:
+    return transformers.LlamaConfig(**SIZES)
+
+
+def smollm3() -> Any:
+    return transformers.SmolLM3Config(**SIZES, no_rope_layer_interval=2, use_sliding_window=False)
+
+
+def phi() -> Any:
+    """Phi-3, Phi-4 and Phi-4-mini are one kind."""
+    return transformers.Phi3Config(**SIZES, original_max_position_embeddings=4096)
+
+
+def ministral() -> Any:
+    text = transformers.Ministral3Config(**SIZES, head_dim=32)
+    vision = transformers.PixtralVisionConfig(**VISION, image_size=56, patch_size=14, head_dim=32)
+    return transformers.Mistral3Config(
+        text_config=text, vision_config=vision, image_token_index=300, tie_word_embeddings=False
+    )
+
+
+def gemma3() -> Any:
+    text = transformers.Gemma3TextConfig(**{**SIZES, **WINDOWS}, query_pre_attn_scalar=32)
+    vision = transformers.SiglipVisionConfig(
+        **VISION, image_size=56, patch_size=14, vision_use_head=False
+    )
+    return transformers.Gemma3Config(
+        text_config=text, vision_config=vision, mm_tokens_per_image=4, image_token_index=300,
+        boi_token_index=301, eoi_token_index=302, tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+def gemma4() -> Any:
+    text = transformers.Gemma4TextConfig(
+        **{**SIZES, **WINDOWS}, global_head_dim=32, hidden_size_per_layer_input=0,
+        num_kv_shared_layers=0, enable_moe_block=False, attention_k_eq_v=False,
+        vocab_size_per_layer_input=320,
+    )  # fmt: skip
+    return transformers.Gemma4Config(
+        text_config=text, audio_config=None, image_token_id=300, audio_token_id=303,
+        boi_token_id=301, eoi_token_id=302, boa_token_id=304, eoa_token_id=305, video_token_id=306,
+        vision_config={**VISION, "num_key_value_heads": 2, "head_dim": 32, "patch_size": 16},
+        tie_word_embeddings=True,
+    )  # fmt: skip
+
+
+def qwen35() -> Any:
+    vision = {"depth": 1, "hidden_size": 64, "intermediate_size": 128, "num_heads": 2,
+              "patch_size": 16, "out_hidden_size": 128, "spatial_merge_size": 2,
+              "temporal_patch_size": 2, "num_position_embeddings": 16}  # fmt: skip
+    return transformers.Qwen3_5Config(
+        text_config={**SIZES, **RECURRENT}, vision_config=vision, image_token_id=300,
+        video_token_id=301, vision_start_token_id=302, vision_end_token_id=303,
+        tie_word_embeddings=False,
+    )  # fmt: skip
+
+
+TRAINED: dict[str, Callable[[], Any]] = {
+    "Llama": llama, "SmolLM3": smollm3, "Ministral 3": ministral, "Gemma 3": gemma3,
+    "Gemma 4": gemma4, "Phi-4": phi, "Qwen3.5": qwen35,
+}  # fmt: skip
+
+
+def built(config: Any, seed: int = 0) -> Any:
+    """The whole model, its vision part too, in bfloat16. Its weights are larger than usual, so that
+    what it says depends on what it is told."""
+    torch.manual_seed(seed)
+    kind = getattr(transformers, config.__class__.__name__.replace("Config", CLASSES[0]), None)
+    kind = kind or getattr(transformers, config.__class__.__name__.replace("Config", CLASSES[1]))
+    model = kind(config).to(torch.bfloat16)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() >= 2 and "embed" not in name and "conv" not in name:
+                weight.mul_(4)
+    return model
+
+
+CLASSES = ("ForConditionalGeneration", "ForCausalLM")
+
+
+def saved(folder: Path, model: Any) -> Path:
+    """The folder, with the model as a checkpoint."""
+    model.save_pretrained(folder)
+    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / name).write_bytes((embedded.BASE / name).read_bytes())
+    stops = {"eos_token_id": [2], "pad_token_id": 0}
+    (folder / "generation_config.json").write_text(json.dumps(stops))
+    return folder

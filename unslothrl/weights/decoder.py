@@ -1,0 +1,140 @@
+"""The decoder of a model: what is quantised, carries a LoRA, is trained and served.
+
+    python -m unslothrl.weights.decoder CONFIG    # what config.json holds: prints `count`'s
+
+A checkpoint that takes images or sound as well (Gemma 3 and 4, Ministral 3, Qwen3.5) is used as the
+text model in it: transformers' own class of its text configuration.
+
+Every linear layer of a decoder gets a LoRA, by whatever names a family gives them. What is no
+linear layer, such as the experts of a mixture, gets none and stays in 16 bits, and nothing else
+would say so.
+"""
+
+import contextlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+
+from unslothrl.errors import UserError
+from unslothrl.weights.base_model import in_order
+
+LEAST = 0.99  # share of the decoder's linear weights
+TABLES = (torch.nn.Embedding, torch.nn.Conv1d)  # matrices that no linear layer multiplies by
+MOST_NAMED = 4
+OF_TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+MISSING = {  # by model_type: what the engines lack
+    "lfm2": "vLLM's LFM2 reads conv_dim, which transformers 5 has left out of its configuration",
+}
+STATES = ("qwen3_5_text",)  # kinds whose layers of recurrent states have been tried
+
+
+def text_of(config: dict[str, Any]) -> Any:
+    """transformers' configuration of the text model of which config.json holds `config`. UserError
+    for a kind of which it has none."""
+    values = {name: value for name, value in config.items() if name != "quantization_config"}
+    kind = values["model_type"]
+    text = CONFIG_MAPPING[kind](**values).get_text_config() if kind in CONFIG_MAPPING else None
+    if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise UserError(f"transformers has no text model of the kind {kind}")
+    return text
+
+
+def empty(config: Any) -> Any:
+    """A causal model of a text configuration, without weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+
+
+def name_in_text(name: str) -> str:
+    """A tensor's name in the text model, of a checkpoint that has more parts."""
+    return OF_TEXT.sub("model.", name).replace("model.lm_head.", "lm_head.")
+
+
+def linears(model: Any) -> dict[str, torch.nn.Linear]:
+    """The linear layers of a causal model's decoder by their paths in it: "layers.0.mlp.up_proj";
+    of 4-bit ones `weight` has another shape."""
+    modules = model.get_decoder().named_modules()
+    return {path: module for path, module in modules if isinstance(module, torch.nn.Linear)}
+
+
+def targets(model: Any) -> list[str]:
+    """The names of all these layers, as PEFT and the engines take them."""
+    return in_order({path.rpartition(".")[2] for path in linears(model)})
+
+
+def obstacle(model: Any) -> str | None:
+    """Why a causal model of transformers cannot be trained; None where it can."""
+    if missing := MISSING.get(model.config.model_type):
+        return f"it cannot be served yet: {missing}"
+    if model._is_stateful and model.config.model_type not in STATES:
+        return f"its recurrent layers are not known: of such models {', '.join(STATES)} is tried"
+    covered = sum(each.in_features * each.out_features for each in linears(model).values())
+    others: dict[str, int] = {}
+    for path, module in model.get_decoder().named_modules():
+        if isinstance(module, (torch.nn.Linear, *TABLES)):
+            continue
+        for of_module, weight in module.named_parameters(recurse=False):
+            if weight.dim() > 1:
+                key = f"{path.rpartition('.')[2]}.{of_module}"
+                others[key] = others.get(key, 0) + weight.numel()
+    share = covered / max(1, covered + sum(others.values()))
+    if share >= LEAST:
+        return None
+    largest = sorted(others, key=lambda each: -others[each])[:MOST_NAMED]
+    return (
+        f"a LoRA would cover {100 * share:.1f}% of its linear weights, and at least "
+        f"{100 * LEAST:g}% are needed (not covered: {', '.join(largest)}, which vLLM does not "
+        "serve in 4 bits with a LoRA, vllm#32590): choose a dense model"
+    )
+
+
+def check(model: Any, base: Path) -> None:
+    """UserError where the model that was loaded from the folder `base` cannot be trained."""
+    if reason := obstacle(model):
+        raise UserError(f"model {base}: {reason}")
+
+
+def count(config: dict[str, Any]) -> dict[str, Any]:
+    """The fields of `shapes.OwnLayers`. UserError where it cannot be trained."""
+    text = text_of(config)
+    model = empty(text)
+    if reason := obstacle(model):
+        raise UserError(reason)
+    found = [(path, x.in_features, x.out_features) for path, x in linears(model).items()]
+    others = sum(p.numel() for p in model.parameters()) - sum(a * b for _, a, b in found)
+    kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
+    keeping = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
+    shared = getattr(text, "num_kv_shared_layers", 0)
+    whole = json.loads(text.to_json_string(use_diff=False))
+    return {
+        "config": whole,
+        "linears": found,
+        "others": others,
+        "kv_layers": keeping - shared,
+        "state": kinds.count("linear_attention") * state_bytes(text),
+    }
+
+
+def state_bytes(text: Any) -> int:
+    """Of a layer of Gated DeltaNet, of a sequence: a matrix of each head in float32, and what its
+    convolution has seen last, in 16 bits."""
+    if not hasattr(text, "linear_num_value_heads"):
+        return 0
+    keys = text.linear_num_key_heads * text.linear_key_head_dim
+    values = text.linear_num_value_heads * text.linear_value_head_dim
+    seen = (2 * keys + values) * (text.linear_conv_kernel_dim - 1)
+    return 4 * values * text.linear_key_head_dim + 2 * seen
+
+
+if __name__ == "__main__":
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            counted = count(json.loads(sys.argv[1]))
+    except UserError as error:
+        sys.exit(str(error))
+    print(json.dumps(counted))
