@@ -2,14 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unslothrl.sharding.context import Context
 from unslothrl.sharding.shards import Peers, Shards, agree
 from unslothrl.sharding.stages import Stage
-from unslothrl.sharding.tensors import SplitTensors
+
+if TYPE_CHECKING:  # they import transformers and PEFT
+    from unslothrl.sharding.context import Context
+    from unslothrl.sharding.tensors import SplitTensors
 
 Rank = tuple[int, int]  # (which of, how many)
 
@@ -19,8 +21,8 @@ class Split:
     """Of a learner that does all of it by itself, nothing is set."""
 
     shards: Shards | None = None
-    context: Context | None = None
-    tensors: SplitTensors | None = None
+    context: "Context | None" = None
+    tensors: "SplitTensors | None" = None
     stage: Stage | None = None
     fingerprint: str | None = None  # of a base that is whole nowhere
     rank: int = 0  # among those that compute one part of a batch together
@@ -38,6 +40,9 @@ class Split:
     ) -> "Split":
         """By an option's name in `ranks`. `model`: a causal model of transformers on the host,
         which moves to `device`; `attend`: its attention in a pack; `leaves`: see `Shards`."""
+        from unslothrl.sharding.context import Context
+        from unslothrl.sharding.tensors import SplitTensors
+
         ofs = [rank for name, (rank, _) in ranks.items() if name != "learner_shards"]
         split = cls(fingerprint=fingerprint, rank=next(iter(ofs), 0))
         if (rank := ranks.get("context_parallel")) is not None:
