@@ -148,9 +148,9 @@ class Completion:
         text: str = "",
     ) -> "Completion":
         """What an engine has sampled under one version."""
-        count = len(token_ids)
-        columns: Any = (token_ids, logprobs, np.ones(count), np.full(count, version))
-        return cls(*columns, finish_reason, text)
+        count, ids, values = len(token_ids), np.asarray(token_ids), np.asarray(logprobs)
+        versions = np.full(count, version, np.int32)
+        return cls(ids, values, np.ones(count, np.bool_), versions, finish_reason, text)
 
     @classmethod
     def of_text(cls, text: str) -> "Completion":

@@ -53,8 +53,8 @@ class Markers:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
         # What a tokenizer does to a text before it looks for special tokens; None: nothing
         normal = getattr(getattr(tokenizer, "backend_tokenizer", None), "normalizer", None)
-        is_used = normal is not None and any(token.normalized for token in added.values())
-        self._normalise = normal.normalize_str if is_used else None
+        changes = any(token.normalized for token in added.values())
+        self._normalise = normal.normalize_str if normal is not None and changes else None
 
     def broken(self, text: str) -> str:
         """The text without any special token in it."""
