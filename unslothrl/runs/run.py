@@ -128,9 +128,9 @@ class EarlierRun:
 def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
     """The newest whole checkpoint, or that before where the record of its step was cut off."""
     whole = folder.checkpoints.whole_ones(notes.append)
-    newest = next(whole, None)
-    cut_off = newest and folder.incomplete_record(newest.step, newest.logged)
-    if not cut_off:
+    if (newest := next(whole, None)) is None:
+        return None
+    if not (cut_off := folder.incomplete_record(newest.step, newest.logged)):
         return newest
     before, step = next(whole, None), newest.step
     is_repeated = before is not None and before.step == step - 1

@@ -189,7 +189,8 @@ class Terminal:
         if self.live is None and phase is not None and now - phase.started >= PLAIN_EVERY_S:
             self.line(f"{phase.kind}: {phase.said(now)}")
 
-    def step(self, metrics: Row, step: int, total_steps: int) -> None:
+    def count(self, metrics: Row, step: int, total_steps: int) -> None:
+        """Takes a step into the live area."""
         self._end_phase()
         if is_number(value := metrics.get(self.curve)):
             self.values.append(value)
@@ -197,6 +198,9 @@ class Terminal:
         self.steps += 1
         if self.first_began is None:
             self.first_began = self.stepped - metrics["timing/step_s"]
+
+    def step(self, metrics: Row, step: int, total_steps: int) -> None:
+        self.count(metrics, step, total_steps)
         line, end = step_line(metrics, step, total_steps, self.columns), self.to_end()
         if not self.live_area and end is not None and step < total_steps:
             line += f", end in {duration(end)}"
