@@ -186,8 +186,8 @@ def test_a_copy_of_older_code_is_not_used(tmp_path, monkeypatch):
     (base / "README.md").write_text("new")
     assert base_model._content_key(base) == key
     changed = tmp_path / "quantise.py"
-    changed.write_text(base_model.QUANTISING.read_text() + "# changed\n")
-    monkeypatch.setattr(base_model, "QUANTISING", changed)
+    changed.write_text(base_model.QUANTISING[0].read_text() + "# changed\n")
+    monkeypatch.setattr(base_model, "QUANTISING", [changed])
     older = base_model._content_key(base)
     monkeypatch.undo()
     change_tensor("model.norm.weight")(base)

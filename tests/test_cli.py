@@ -161,7 +161,7 @@ def test_the_programs_help_names_every_command(arguments, capfd, runs):
     assert cli.main(arguments) == 0
     out, err = capfd.readouterr()
     listed = out.partition("Before a run:")[2].splitlines()
-    named = {line.split()[0] for line in listed if re.match(r"  \w+  ", line)}
+    named = {line.split()[0] for line in listed if re.match(r"  [\w-]+  ", line)}
     assert named == {name for name in MAKERS if " " not in name}
     assert err == "" and not runs
 

@@ -314,8 +314,8 @@ def test_a_step_by_hand():
 
 
 def test_a_run_says_that_an_unknown_model_was_not_fitted():
-    notes = resolve({"model": "google/gemma-3-4b-it"}, cards(8)).notes
-    assert "model google/gemma-3-4b-it: its size is not known, so nothing was fitted" in notes
+    notes = resolve({"model": "google/gemma-2-2b-it"}, cards(8)).notes
+    assert "model google/gemma-2-2b-it: its size is not known, so nothing was fitted" in notes
     assert "learner_gpu_usage 0.35 -> 0.7: the learner generates everything" in notes
 
 

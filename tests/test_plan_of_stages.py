@@ -231,7 +231,7 @@ def test_rows_fit_the_models_context():
     assert found.options.max_length == 4096 and "context is 4096" in found.notes[0]
     with pytest.raises(UserError, match=r"\(4096 tokens\): set --max_length 4096$"):
         stages.fit(short, {"max_length"}, machine)
-    unknown = options_of(model="google/gemma-3-4b-it")
+    unknown = options_of(model="google/gemma-2-2b-it")
     assert "size is not known" in stages.fit(unknown, frozenset(), cards(8)).notes[0]
 
 
@@ -257,7 +257,7 @@ def test_the_command_says_what_fits_and_what_to_paste(command, capsys):
 
 
 def test_what_cannot_be_planned_is_refused_and_the_embedded_run_needs_no_card(capsys):
-    assert cli.main(["plan", "dpo", "--model", "google/gemma-3-4b-it", "--dataset", "a/b"]) == 2
+    assert cli.main(["plan", "dpo", "--model", "google/gemma-2-2b-it", "--dataset", "a/b"]) == 2
     assert "sizes are not known" in capsys.readouterr().err
     assert cli.main(["plan", "dpo", "--max_length", "5000"]) == 2
     assert "over the context of embedded (4096 tokens)" in capsys.readouterr().err

@@ -114,8 +114,6 @@ FOLDER = {"num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128, "
     [
         ("{", "it is not JSON"),
         ({**FOLDER, "num_experts": 8}, "(a mixture of experts)"),
-        ({**FOLDER, "model_type": "qwen2_vl"}, "has no text model of the kind qwen2_vl)"),
-        ({**FOLDER, "model_type": "new"}, "(transformers has no text model of the kind new)"),
         ({**FOLDER, "quantization_config": {"quant_method": "awq"}}, "(quantised by awq)"),
         ({**FOLDER, "hidden_size": "64"}, "(hidden_size is '64')"),
         ({**FOLDER, "num_attention_heads": 0}, "(num_attention_heads is 0)"),
@@ -129,6 +127,15 @@ def test_a_folder_that_cannot_be_planned_says_why(config, words, tmp_path, capsy
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.real
+@pytest.mark.parametrize("kind", ["qwen2_vl", "new"])
+def test_a_kind_without_a_text_model_is_refused(kind, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": kind}))
+    assert main(["plan", "--model", str(tmp_path), "--card", "8"]) == 2
+    assert f"(transformers has no text model of the kind {kind})" in capsys.readouterr().err
+
+
+@pytest.mark.real
 def test_another_kind_of_model_is_a_guess_and_says_so(tmp_path, capsys):
     (tmp_path / "config.json").write_text(json.dumps({**FOLDER, "model_type": "gemma2"}))
     small = ["--max_prompt_tokens", "100", "--max_new_tokens", "100"]
@@ -145,3 +152,17 @@ def test_a_model_of_the_hubs_cache_is_read(tmp_path, monkeypatch):
     assert shapes.shape_of("owner/some-3b") is None
     (folder / "snapshots/abc/config.json").write_text(json.dumps(FOLDER))
     assert shapes.shape_of("owner/some-3b").layers == 2
+
+
+@pytest.mark.real
+def test_other_models_are_counted_as_transformers_builds_them():
+    """Qwen3.5-4B by hand: 8 of 32 layers have attention, whose q is doubled by a gate; the others
+    keep a state of 32 heads of 128 x 128 in float32, and 3 inputs of a convolution."""
+    shape = shapes.shape_of("Qwen/Qwen3.5-4B")
+    mlp = 3 * 2560 * 9216
+    attention = 2560 * (2 * 16 * 256) + 2 * 2560 * 4 * 256 + 16 * 256 * 2560
+    recurrent = 2560 * (2 * 16 * 128 + 32 * 128) + 2560 * 4096 + 2 * 2560 * 32 + 4096 * 2560
+    assert shape.linear_weights() == 32 * mlp + 8 * attention + 24 * recurrent
+    state = 4 * 32 * 128 * 128 + 2 * 3 * (2 * 16 * 128 + 32 * 128)
+    assert shape.kv_bytes(100, 2) == 100 * 8 * 2 * 4 * 256 * 2 + 2 * 24 * state
+    assert shapes.shape_of("google/gemma-3-4b-it").parameters() == pytest.approx(3.88e9, rel=0.01)

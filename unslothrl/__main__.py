@@ -1,7 +1,6 @@
 """The program as a process: `unslothrl`, and `python -m unslothrl`."""
 
 import atexit
-import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -20,9 +19,6 @@ def program(arguments: Sequence[str] | None = None) -> NoReturn:
     code = main(arguments)
     if code > STOPPED:
         atexit._run_exitfuncs()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError, AttributeError):
-                stream.flush()
         os._exit(code)
     sys.exit(code)
 

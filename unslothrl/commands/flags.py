@@ -29,7 +29,7 @@ KNOWN = {  # what is completed besides choices
     "dataset": tuple(BASES),
 }
 COMMANDS = {  # in the order in which they are needed
-    "Before a run": ("demo", "setup", "doctor", "recipes", "plan", "data", "score"),
+    "Before a run": ("demo", "setup", "doctor", "check-model", "recipes", "plan", "data", "score"),
     "Train": ("train", "sft", "dpo", "rm"),
     "Use what was trained": ("chat", "ask", "eval", "export"),
     "Look into runs": ("report", "ui"),
@@ -61,6 +61,9 @@ setup --check
 doctor
 doctor --no-self-test
 doctor --json
+check-model embedded
+check-model embedded --engine transformers
+check-model embedded --json
 recipes
 recipes --gpu 12
 recipes --gpu 4090,4090
@@ -115,7 +118,8 @@ class Program(click.Group):
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return self.makers[name]() if name in self.makers else None
+        make = self.makers.get(name) or self.makers.get(name.replace("_", "-"))
+        return make() if make else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, names in COMMANDS.items():

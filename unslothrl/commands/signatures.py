@@ -334,6 +334,26 @@ def setup(kind: str | None, check: bool) -> int:
     return subprocess.call([*command, *(["--check"] if check else [])])
 
 
+def check_model(model: str, json: bool, **flags: Any) -> int:
+    """Try a model before a run: what would go wrong without a word.
+
+    Its text model is quantised, given a LoRA, trained on, served and exported, in minutes: a line
+    for each check. The exit code is 1 if one fails.
+    """
+    from unslothrl.system import variables
+    from unslothrl.system.machine import Machine
+
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus))  # before torch is imported
+    from unslothrl.commands.check_model import check_model as run
+
+    return run(model, as_json=json, **flags)
+
+
+add("check-model", check_model, check_model.__doc__, options=("engine",),
+    own=[argument("model", "A folder, a hub id, or embedded.", "MODEL"), JSON])  # fmt: skip
+
+
 @takes(option("--self-test/--no-self-test", "Do not train a step.", default=True), JSON)
 def doctor(self_test: bool, json: bool) -> int:
     """Check this machine for a run, and train one step.

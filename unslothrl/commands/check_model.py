@@ -1,0 +1,233 @@
+"""`unslothrl check-model`: what goes wrong with a model without a word, tried before a run.
+
+The checks have the record of those of a run (`tracking.proof`). On a CPU they compute in float32,
+where packed and padded, one micro-batch and several differ by rounding alone.
+"""
+
+import importlib.util
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from unslothrl.backends import peft
+from unslothrl.backends.lora import LoraBackend
+from unslothrl.commands.adapters import half_here
+from unslothrl.dialogue.template import TemplateDialogue
+from unslothrl.engines import canary
+from unslothrl.engines.base import Engine, generate
+from unslothrl.errors import AdapterMismatch
+from unslothrl.export import merging
+from unslothrl.planning.footprint import EngineMemory
+from unslothrl.records import Request, Sample, Sampling
+from unslothrl.text import for_terminal
+from unslothrl.tracking.proof import LEAST_CHANGED, NOISE, Check
+from unslothrl.weights import base_model, decoder
+from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.published import PackedWeights, Published
+
+RANK, SEED = 8, 0
+PROMPTS, LENGTHS = (7, 19, 40), (5, 24, 1, 60, 33, 12)  # tokens of prompts and completions
+DRAWN, NEW_TOKENS, QUARTERS = 8, 64, 4  # completions of the engine, and parts of their length
+LEAST_SHARE = 0.99  # of linear weights with a LoRA, of 4-bit bytes that are compared
+CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}  # nats; of a gradient too
+GENERATED = 1 << 10  # MB of keys and values
+
+
+def check_model(model: str, engine: str = "auto", as_json: bool = False) -> int:
+    """Prints the checks. -> the exit code: 1 where one has failed. UserError for a model that a run
+    refuses."""
+    found = []
+    for check in examine(base_model.prepare(model), engine):
+        found.append(check)
+        if not as_json:
+            print(for_terminal(check.line), flush=True)
+    if as_json:
+        print(json.dumps([check._asdict() for check in found]))
+    return int(any(check.passed is False for check in found))
+
+
+def examine(base: Path, engine: str) -> Iterator[Check]:
+    """Every check in turn, of a 4-bit checkpoint."""
+    tokenizer = base_model.load_tokenizer(base)
+    yield stops(base, tokenizer)
+    is_read = TemplateDialogue(tokenizer).native is not None
+    said = "as its template writes them" if is_read else "in Hermes' form: its template has none"
+    yield Check("tool calls", None, said)
+    yield compared_bytes(base)
+    dtype = half_here() if torch.cuda.is_available() else torch.float32
+    options: dict[str, Any] = {"dtype": dtype, "rank": RANK, "alpha": 2 * RANK, "dropout": 0.0}
+    backend = peft.load(base, **options, seed=SEED)
+    give_effect(backend)
+    yield covered(backend)
+    samples = made_up()
+    yield packs(backend, peft.load(base, **options, seed=SEED, packs=False), samples)
+    yield from gradients(backend, samples)
+    yield from of_engine(engine_of(base, engine), backend)
+    with tempfile.TemporaryDirectory(prefix="unslothrl-check-") as folder:
+        yield exported(base, backend, Path(folder), samples)
+
+
+def stops(base: Path, tokenizer: Any) -> Check:
+    """What ends an answer in the template ends a completion."""
+    ids = base_model.stop_token_ids(base)
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
+    whole = tokenizer.apply_chat_template(turns, tokenize=False)
+    written = tokenizer(whole, add_special_tokens=False)["input_ids"]
+    ends = [tokenizer.decode(id) for id in ids if id in written]
+    said = f"{', '.join(map(str, ids))}, of which an answer in the template has {ends or 'none'}"
+    return Check("stop tokens", bool(ends), said)
+
+
+def compared_bytes(base: Path) -> Check:
+    """The share of the 4-bit bytes that learner and engines hash, to compare their bases."""
+    whole = PackedWeights(base)
+    sizes = {name: len(whole.tensor(name)) for name in whole.files}
+    hashed = sum(size for name, size in sizes.items() if base_model.OF_LINEAR.search(name))
+    share = hashed / max(1, sum(sizes.values()))
+    said = f"{100 * share:.1f}% of {sum(sizes.values()) / 2**20:.1f} MB in 4 bits"
+    return Check("base compared between processes", share >= LEAST_SHARE, said)
+
+
+def give_effect(backend: LoraBackend) -> None:
+    """Random values for B, which begins at 0 and would hide the gradient of A."""
+    draw = torch.Generator().manual_seed(SEED)
+    with torch.no_grad():
+        for name, parameter in backend.parameters().items():
+            if "lora_B" in name:
+                parameter.copy_(0.02 * torch.randn(parameter.shape, generator=draw))
+
+
+def covered(backend: LoraBackend) -> Check:
+    """The share of the decoder's linear weights that carry a LoRA."""
+    own = count = everything = 0
+    for path, linear in decoder.linears(backend.model.get_base_model()).items():
+        if ".lora_" not in path:  # of PEFT's layers there, what they have wrapped
+            size, is_own = linear.in_features * linear.out_features, path.endswith(".base_layer")
+            own, count, everything = own + size * is_own, count + is_own, everything + size
+    share = own / max(1, everything)
+    said = f"{100 * share:.1f}% of {everything:,} linear weights, in {count} layers"
+    return Check("LoRA", share >= LEAST_SHARE, said)
+
+
+def made_up() -> list[Sample]:
+    """Random tokens: two completions of each prompt, of ragged lengths."""
+    draw = np.random.default_rng(SEED)
+    tokens = canary.TOKEN_IDS
+    prompts = [tuple(map(int, draw.choice(tokens, size))) for size in PROMPTS]
+    found = []
+    for prompt, size in zip((*prompts, *prompts), LENGTHS, strict=True):
+        zero = np.zeros(size, np.float32)
+        found.append(Sample(prompt, draw.choice(tokens, size), zero, zero, 0))
+    return found
+
+
+@torch.no_grad()
+def packs(backend: LoraBackend, padded: LoraBackend, samples: Sequence[Sample]) -> Check:
+    """Log-probabilities in one micro-batch against each sequence by itself."""
+    give_effect(padded)
+    alone = torch.cat([padded.token_logprobs([sample], 1.0)[0] for sample in samples])
+    worst = max(
+        float((each.token_logprobs(samples, 1.0)[0] - alone).abs().max())
+        for each in (backend, padded)
+    )
+    how = "padded" if backend.pack_inputs is None else "packed and padded"
+    said = f"{how}, at most {worst:.2g} nats from each sequence alone"
+    return Check("micro-batches", worst < CLOSE[backend.dtype], said)
+
+
+def gradients(backend: LoraBackend, samples: Sequence[Sample]) -> Iterator[Check]:
+    """Of the sum of all log-probabilities, at once and sequence by sequence."""
+    once = gradient(backend, [samples])
+    turns = gradient(backend, [[sample] for sample in samples])
+    norms = {name: float(each.norm()) for name, each in once.items()}
+    worst = max(float((once[n] - turns[n]).norm()) / max(norms[n], 1e-9) for n in once)
+    said = f"of one micro-batch and of {len(samples)}: at most {worst:.2g} of a tensor's norm apart"
+    yield Check("gradients", worst < CLOSE[backend.dtype], said)
+    still = sorted(name for name, norm in norms.items() if not 0 < norm < float("inf"))
+    said = ", ".join([f"{len(once) - len(still)} of {len(once)} tensors", *still[:1]])
+    yield Check("tensors with a gradient", not still, said)
+
+
+def gradient(backend: LoraBackend, parts: Sequence[Sequence[Sample]]) -> dict[str, torch.Tensor]:
+    parameters = backend.parameters()
+    for parameter in parameters.values():
+        parameter.grad = None
+    for part in parts:
+        backend.token_logprobs(part, 1.0)[0].sum().backward()
+    none = {name: torch.zeros_like(p) for name, p in parameters.items() if p.grad is None}
+    return none | {n: p.grad.clone() for n, p in parameters.items() if p.grad is not None}
+
+
+def of_engine(generating: Engine, backend: LoraBackend) -> Iterator[Check]:
+    """What is drawn with is what is trained: the base, the adapter, the log-probabilities."""
+    adapter = backend.publish(0)
+    name = type(generating).__name__.removesuffix("Engine")
+    try:
+        same = generating.fingerprint() == backend.fingerprint()
+        yield Check("base of the engine", same, f"{name} holds {generating.fingerprint()}")
+        try:
+            changed = canary.check(generating, Published(adapter).shape())
+            generating.load(adapter)
+        except AdapterMismatch as error:
+            yield Check("adapter in the engine", False, str(error))
+            return
+        said = f"read back; a random one changes {changed} of {canary.PROMPTS} completions"
+        yield Check("adapter in the engine", changed >= LEAST_CHANGED, said)
+        yield gaps(backend, generating)
+    finally:
+        generating.close()
+
+
+def engine_of(base: Path, name: str) -> Engine:
+    """`name`: "auto" is vLLM where it is installed."""
+    if name != "transformers" and importlib.util.find_spec("vllm") is not None:
+        from unslothrl.engines import vllm
+
+        context, memory = PROMPTS[-1] + NEW_TOKENS + 8, EngineMemory(GENERATED)
+        return vllm.start(
+            base, dtype=half_here(), context=context, rank=RANK, max_num_seqs=DRAWN, seed=SEED,
+            memory=memory,
+        )  # fmt: skip
+    from unslothrl.engines.transformers import TransformersEngine
+
+    own = peft.load(base, dtype=half_here(), rank=RANK, alpha=2 * RANK, dropout=0.0, seed=SEED)
+    return TransformersEngine(own, base, max_num_seqs=DRAWN, has_own_base=True)
+
+
+@torch.no_grad()
+def gaps(backend: LoraBackend, generating: Engine) -> Check:
+    """|engine - learner| of what the engine has drawn, by quarters of its length."""
+    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=NEW_TOKENS)
+    prompts = [sample.prompt_ids for sample in made_up()]
+    asked = [Request("", prompts[i % len(prompts)], i, sampling) for i in range(DRAWN)]
+    drawn = generate(generating, asked)
+    samples = [Sample.of(each.prompt_ids, done) for each, done in zip(asked, drawn, strict=True)]
+    parts: list[list[float]] = [[] for _ in range(QUARTERS)]
+    for sample in samples:
+        own = backend.token_logprobs([sample], 1.0)[0].cpu().numpy()
+        for at, gap in enumerate(np.abs(own - sample.sampler_logprobs)):
+            parts[at * QUARTERS // NEW_TOKENS].append(float(gap))
+    means = [float(np.mean(part)) for part in parts if part]
+    said = f"{', '.join(f'{mean:.4f}' for mean in means)} nats per token, by quarters of the length"
+    return Check("sampler gap", max(means) < NOISE, said)
+
+
+def exported(base: Path, backend: LoraBackend, folder: Path, samples: Sequence[Sample]) -> Check:
+    """The merged model's logits against the adapter's, and how far those are from the base's."""
+    adapter = backend.publish(0)
+    (folder / WEIGHTS_FILE).write_bytes(bytes(adapter.weights))
+    (folder / CONFIG_FILE).write_text(adapter.config)
+    with_adapter, merged = merging.merged(base, folder, torch.float32, torch.device("cpu"))
+    prompts = [(*each.prompt_ids, *each.completion_ids.tolist()) for each in samples[:3]]
+    close = merging.likeness(with_adapter, merged, prompts)
+    with with_adapter.disable_adapter():
+        effect = merging.likeness(with_adapter, merged, prompts)
+    said = (
+        f"logits {close.mean:.2g} from the adapter's on average, {effect.mean:.2g} from the base's"
+    )
+    return Check("merged export", close.mean < 0.1 * effect.mean, said)
