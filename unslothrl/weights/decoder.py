@@ -34,13 +34,13 @@ STATES = ("qwen3_5_text",)  # kinds whose layers of recurrent states have been t
 
 
 def text_of(config: dict[str, Any]) -> Any:
-    """transformers' configuration of the text model of which config.json holds `config`. UserError
-    for a kind of which it has none."""
+    """transformers' configuration of the text model of which config.json holds `config`. SystemExit
+    with the reason for a kind of which it has none: a process of its own asks for it."""
     values = {name: value for name, value in config.items() if name != "quantization_config"}
     kind = values["model_type"]
     text = CONFIG_MAPPING[kind](**values).get_text_config() if kind in CONFIG_MAPPING else None
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise UserError(f"transformers has no text model of the kind {kind}")
+        raise SystemExit(f"transformers has no text model of the kind {kind}")
     return text
 
 
@@ -100,11 +100,11 @@ def check(model: Any, base: Path) -> None:
 
 
 def count(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `shapes.OwnLayers`. UserError where it cannot be trained."""
+    """The fields of `shapes.OwnLayers`. SystemExit with the reason where it cannot be trained."""
     text = text_of(config)
     model = empty(text)
     if reason := obstacle(model):
-        raise UserError(reason)
+        raise SystemExit(reason)
     found = [(path, x.in_features, x.out_features) for path, x in linears(model).items()]
     others = sum(p.numel() for p in model.parameters()) - sum(a * b for _, a, b in found)
     kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
@@ -132,9 +132,6 @@ def state_bytes(text: Any) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            counted = count(json.loads(sys.argv[1]))
-    except UserError as error:
-        sys.exit(str(error))
+    with contextlib.redirect_stdout(sys.stderr):
+        counted = count(json.loads(sys.argv[1]))
     print(json.dumps(counted))

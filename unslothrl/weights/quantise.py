@@ -17,7 +17,6 @@ from safetensors import safe_open
 from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from transformers.quantizers.base import get_keys_to_not_convert
 
-from unslothrl.errors import UserError
 from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import base_parts, decoder
 
@@ -30,12 +29,12 @@ NF4 = BitsAndBytesConfig(
 
 
 def main(source: str, target: str) -> None:
-    """Double quantisation. UserError before it reads a model that cannot be trained."""
+    """Double quantisation. Exits with the reason before it reads a model that cannot be trained."""
     stored = base_parts.read(Path(source), "config.json")
     settings, config = stored.get("quantization_config"), decoder.text_of(stored)
     model = decoder.empty(config)
     if reason := decoder.obstacle(model):
-        raise UserError(reason)
+        sys.exit(reason)
     limit_card_memory()
     files = base_parts.weight_files(Path(source))
     names = {name for file in files for name in safe_open(file, "pt").keys()}  # noqa: SIM118
@@ -43,7 +42,7 @@ def main(source: str, target: str) -> None:
     tied = set(model.all_tied_weights_keys)
     if missing := model.state_dict().keys() - there - tied:
         if settings or "text_config" in stored:
-            raise UserError(f"its files lack {min(missing)}")
+            sys.exit(f"its files lack {min(missing)}")
         return whole(source, target)  # transformers renames them as it loads
     kept = get_keys_to_not_convert(model)
     linears = {
@@ -110,7 +109,4 @@ def whole(source: str, target: str) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except UserError as error:
-        sys.exit(str(error))
+    main(*sys.argv[1:])
