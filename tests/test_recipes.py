@@ -11,7 +11,7 @@ from unslothrl.commands import cli, plan
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.toml_files import RECIPES, command_of, read_recipe
 from unslothrl.config.values import RUN
-from unslothrl.embedded import EMBEDDED
+from unslothrl.embedded import BASES, EMBEDDED
 from unslothrl.offline import examples
 from unslothrl.system.machine import Machine
 
@@ -107,8 +107,8 @@ SIZES = {
 
 
 def file_of(source: str, folder: Path) -> str:
-    """A file with rows like those of a source, or the source where it is the embedded one."""
-    if source == EMBEDDED:
+    """A file with rows like those of a source, or the source where it is an embedded one."""
+    if source in BASES:
         return source
     name = re.split(r"[:@\[]", source)[0]
     path = folder / f"{name.replace('/', '-')}.jsonl"
@@ -127,7 +127,8 @@ def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
     """The options that a test's run has instead of the recipe's own: the model, the data, the
     steps and the sizes, and one process for what has no actors."""
     dataset = file_of(recipe["dataset"], folder)
-    changes: dict[str, object] = {"model": EMBEDDED, "max_steps": 2, "dataset": dataset}
+    model = recipe["model"] if recipe["model"] in BASES else EMBEDDED
+    changes: dict[str, object] = {"model": model, "max_steps": 2, "dataset": dataset}
     if "eval_dataset" in recipe:
         parts = [text.rpartition("=") for text in recipe["eval_dataset"]]
         changes["eval_dataset"] = [f"{of}{sign}{file_of(text, folder)}" for of, sign, text in parts]

@@ -38,7 +38,9 @@ def text_of(config: dict[str, Any]) -> Any:
     with the reason for a kind of which it has none: a process of its own asks for it."""
     values = {name: value for name, value in config.items() if name != "quantization_config"}
     kind = values["model_type"]
-    text = CONFIG_MAPPING[kind](**values).get_text_config() if kind in CONFIG_MAPPING else None
+    text = (
+        CONFIG_MAPPING[kind].from_dict(values).get_text_config() if kind in CONFIG_MAPPING else None
+    )
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise SystemExit(f"transformers has no text model of the kind {kind}")
     return text
