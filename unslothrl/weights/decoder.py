@@ -36,14 +36,17 @@ STATES = ("qwen3_5_text",)  # kinds whose layers of recurrent states have been t
 def text_of(config: dict[str, Any]) -> Any:
     """transformers' configuration of the text model of which config.json holds `config`. SystemExit
     with the reason for a kind of which it has none: a process of its own asks for it."""
-    values = {name: value for name, value in config.items() if name != "quantization_config"}
-    kind = values["model_type"]
-    text = (
-        CONFIG_MAPPING[kind].from_dict(values).get_text_config() if kind in CONFIG_MAPPING else None
-    )
+    values, kind = json.loads(json.dumps(config), object_hook=as_float), config["model_type"]
+    values.pop("quantization_config", None)
+    text = CONFIG_MAPPING[kind](**values).get_text_config() if kind in CONFIG_MAPPING else None
     if type(text) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise SystemExit(f"transformers has no text model of the kind {kind}")
     return text
+
+
+def as_float(value: dict[str, Any]) -> Any:
+    """transformers writes infinity as an object."""
+    return float(value["__float__"]) if "__float__" in value else value
 
 
 def empty(config: Any) -> Any:
