@@ -27,7 +27,7 @@ def test_the_embedded_base_passes_every_check(capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", families.TRAINED)
-def test_a_family_passes_every_check_over_vllm(tmp_path, monkeypatch, capsys, name):
+def test_a_family_passes_every_check(tmp_path, monkeypatch, capsys, name):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = families.saved(tmp_path / "base", families.built(families.TRAINED[name]()))
     found = list(check_model.examine(base_model.prepare(str(folder)), "transformers"))
