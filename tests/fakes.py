@@ -14,6 +14,7 @@ from unslothrl.records import (
     Batch,
     Completion,
     Group,
+    Proof,
     Request,
     Sample,
     Sampling,
@@ -247,6 +248,11 @@ class FakeLearner(FakeGenerator):
         self.calls.append(f"measure {len(samples)}")
         names = ("logprobs", "reference") if reference else ("logprobs",)
         return [dict.fromkeys(names, np.zeros(s.tokens, np.float32)) for s in samples]
+
+    def prove(self, whole: Batch, parts: Sequence[Batch]) -> Proof:
+        sources = [(s.generator, s.policy_version, s.tokens) for s in whole.samples]
+        tokens = np.zeros(sum(sample.tokens for sample in whole.samples))
+        return Proof(Update(difference=tokens, sources=sources), 0.0, 1e-3, frozenset())
 
     def update(
         self,

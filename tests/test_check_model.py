@@ -20,8 +20,8 @@ def test_the_embedded_base_passes_every_check(capsys):
     found = json.loads(capsys.readouterr().out)
     assert [each["name"] for each in found if each["passed"]] == [
         "stop tokens", "base compared between processes", "LoRA", "micro-batches", "gradients",
-        "tensors with a gradient", "base of the engine", "adapter in the engine", "sampler gap",
-        "merged export",
+        "tensors with a gradient", "resume", "base of the engine", "adapter in the engine",
+        "sampler gap", "merged export",
     ]  # fmt: skip
 
 

@@ -46,10 +46,10 @@ def known(learner, is_shared: bool, length: int | None = None) -> list:
 def gradients(learner, part) -> dict[str, np.ndarray]:
     """By name, summed over all learners where there are several."""
     update = learner.forward_backward(part)
-    parameters = learner._parameters()
+    parameters = learner.parameters()
     if learner.exchange is not None:
         unpack(learner.exchange.sum(pack(parameters, True), 60.0), parameters)
-    names = [name for each in learner._trained().values() for name in each]
+    names = [name for each in learner.trained().values() for name in each]
     found = {n: p.grad.numpy() for n, p in zip(names, parameters, strict=True)}
     return {**found, "loss": np.array(update.loss), "difference": update.difference}
 

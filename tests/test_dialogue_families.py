@@ -179,7 +179,7 @@ def test_calls_in_mistral_s_form():
     tokens = [f"[{bar}{name}]" for name in names for bar in ("", "/")]
     tokenizer = ByteTokenizer([*tokens, "[TOOL_CALLS]"], "</s>", MISTRAL, bos="<s>")
     conversation = talk(tokenizer, [TOOL])
-    assert conversation.dialogue.native == FORMS[1]
+    assert conversation.dialogue.native == FORMS["Mistral"]
     reply = replied(conversation, f"[TOOL_CALLS] [{CALL}, {CALL}]</s>")
     assert [call.id for call in reply.calls] == ["call00000", "call00001"]
     assert all(call.arguments == ARGUMENTS for call in reply.calls) and reply.content == ""

@@ -61,7 +61,7 @@ def begin(learner: Learner, family: str, part: Batch) -> None:
 
 
 def gradient(learner: Learner) -> np.ndarray:
-    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner._parameters()]
+    found = [torch.zeros_like(p) if p.grad is None else p.grad for p in learner.parameters()]
     return torch.cat([each.flatten() for each in found]).numpy()
 
 
@@ -76,7 +76,7 @@ def together(rank, world_size, address, stores, known):
         for batch in known:
             part = split_batch(batch, world_size)[rank]
             begin(learner, family, part)
-            mine = learner._parameters()
+            mine = learner.parameters()
             unpack(learner.exchange.sum(pack(mine, True), 60.0), mine)
             found[family].append((len(part.samples), gradient(learner)))
     learner.close()
@@ -123,7 +123,7 @@ def test_learners_in_turn_get_the_gradient_of_one_learner(learners, one_learner)
         for batch, alone in zip(known, expected[family], strict=True):
             for learner, part in zip(several, split_batch(batch, learners), strict=True):
                 begin(learner, family, part)
-            total = sum(pack(learner._parameters(), True) for learner in several)
+            total = sum(pack(learner.parameters(), True) for learner in several)
             for learner in several:
-                unpack(total.clone(), learner._parameters())
+                unpack(total.clone(), learner.parameters())
                 assert close(gradient(learner), alone), family

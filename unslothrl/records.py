@@ -344,6 +344,21 @@ class Update:
         return len(self.difference)
 
 
+@dataclass(slots=True)
+class Proof:
+    """What one learner says of a few sequences of a run's first batch: see `learners.proof`."""
+
+    update: Update  # that of all of them at once, without its step
+    apart: float  # how far their gradient is from the sum of each one's
+    limit: float  # of that
+    still: frozenset[str]  # what is trained and has no gradient
+    names_packs: bool = False  # whether it is not apart where they are padded
+
+    @property
+    def is_apart(self) -> bool:
+        return self.apart > self.limit
+
+
 def seed_of(*parts: int | str) -> int:
     """A seed in [0, 2**63) from what a draw is for, e.g. (run seed, step, task, candidate): a hash,
     since neighbouring integers as seeds make neighbouring requests share candidates."""

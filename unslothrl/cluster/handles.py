@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from unslothrl.errors import ProcessLost, RunError, UserError
-from unslothrl.records import Assignment, Batch, Group, Sample, Update
+from unslothrl.records import Assignment, Batch, Group, Proof, Sample, Update
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -104,6 +104,9 @@ class LearnerHandle(ActorHandle):
 
     def judge(self, samples: Sequence[Sample]) -> Call[list[float]]:
         return self.transport.call("judge", samples)
+
+    def prove(self, whole: Batch, parts: Sequence[Batch]) -> Call[Proof]:
+        return self.transport.call("prove", whole, parts)
 
     def update(
         self,

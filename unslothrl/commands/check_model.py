@@ -16,7 +16,9 @@ import torch
 
 from unslothrl.backends import peft
 from unslothrl.backends.lora import LoraBackend
+from unslothrl.checkpoints import learner_state
 from unslothrl.commands.adapters import half_here
+from unslothrl.dialogue.calls import FORMS, NAME, PROBE_TOOL
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines import canary
 from unslothrl.engines.base import Engine, generate
@@ -55,9 +57,7 @@ def examine(base: Path, engine: str) -> Iterator[Check]:
     """Every check in turn, of a 4-bit checkpoint."""
     tokenizer = base_model.load_tokenizer(base)
     yield stops(base, tokenizer)
-    is_read = TemplateDialogue(tokenizer).native is not None
-    said = "as its template writes them" if is_read else "in Hermes' form: its template has none"
-    yield Check("tool calls", None, said)
+    yield tool_calls(TemplateDialogue(tokenizer))
     yield compared_bytes(base)
     dtype = half_here() if torch.cuda.is_available() else torch.float32
     options: dict[str, Any] = {"dtype": dtype, "rank": RANK, "alpha": 2 * RANK, "dropout": 0.0}
@@ -67,6 +67,7 @@ def examine(base: Path, engine: str) -> Iterator[Check]:
     samples = made_up()
     yield packs(backend, peft.load(base, **options, seed=SEED, packs=False), samples)
     yield from gradients(backend, samples)
+    yield resumed(backend, samples)
     yield from of_engine(engine_of(base, engine), backend)
     with tempfile.TemporaryDirectory(prefix="unslothrl-check-") as folder:
         yield exported(base, backend, Path(folder), samples)
@@ -81,6 +82,16 @@ def stops(base: Path, tokenizer: Any) -> Check:
     ends = [tokenizer.decode(id) for id in ids if id in written]
     said = f"{', '.join(map(str, ids))}, of which an answer in the template has {ends or 'none'}"
     return Check("stop tokens", bool(ends), said)
+
+
+def tool_calls(dialogue: TemplateDialogue) -> Check:
+    """The form of the template's calls, which a run reads, or has them in Hermes' form instead."""
+    said = next((f"{name}'s form" for name, form in FORMS.items() if form is dialogue.native), "")
+    if not said:
+        knows = NAME in dialogue.tried([{"role": "user", "content": "-"}], [PROBE_TOOL])
+        why = "has one that is not read" if knows else "has none"
+        said = f"Hermes' form: its template {why}"
+    return Check("tool calls", None, said)
 
 
 def compared_bytes(base: Path) -> Check:
@@ -161,6 +172,27 @@ def gradient(backend: LoraBackend, parts: Sequence[Sequence[Sample]]) -> dict[st
         backend.token_logprobs(part, 1.0)[0].sum().backward()
     none = {name: torch.zeros_like(p) for name, p in parameters.items() if p.grad is None}
     return none | {n: p.grad.clone() for n, p in parameters.items() if p.grad is not None}
+
+
+def resumed(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
+    """An optimiser step after a state was saved, and again after it was restored. On a GPU the
+    backward pass adds up in any order."""
+    parameters = backend.parameters()
+    optimizer = backend.optimizer(list(parameters.values()), lr=1e-3, weight_decay=0.0)
+    trained, optimizers = {"lora": parameters}, {"lora": optimizer}
+
+    def step() -> dict[str, torch.Tensor]:
+        gradient(backend, [samples])
+        optimizer.step()
+        return {name: p.detach().clone() for name, p in parameters.items()}
+
+    step()
+    state = learner_state.save(trained, optimizers)
+    once = step()
+    learner_state.load(trained, optimizers, state)
+    off = max(float((each - once[name]).abs().max()) for name, each in step().items())
+    limit = 0.0 if backend.device.type == "cpu" else 1e-4
+    return Check("resume", off <= limit, f"weights after a step at most {off:.2g} apart")
 
 
 def of_engine(generating: Engine, backend: LoraBackend) -> Iterator[Check]:

@@ -79,6 +79,9 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         choices=("topk", "max_variance", "balanced", "random", "all"),
     )
     shuffle_rewards: bool = training(False, "control experiment: shuffle rewards within each group")
+    check_first_batch: bool = training(
+        True, "stop a run whose first batch has another gradient in one micro-batch than in several"
+    )
 
     max_lora_rank: int = lora(32, "LoRA rank", at_least=1, at_most=MOST_RANK)
     lora_alpha: int = lora(16, "LoRA alpha", at_least=1, at_most=MOST_ALPHA)

@@ -149,11 +149,11 @@ def texts_of(name: str, tools: Sequence[Tool]) -> set[str]:
 DECODER = json.JSONDecoder()
 HERMES = CallForm(re.compile(r"<tool_call>\s*"), re.compile(r"</tool_call>(?:\s*(?=<tool_call>))?"))
 _BARE = re.compile(r"\A\s*(?=[{\[])")
-FORMS = (
-    HERMES,
-    CallForm(re.compile(r"\[TOOL_CALLS\]\s*")),
-    CallForm(re.compile(r"\[TOOL_CALLS\](.*?)(?:\[ARGS\]|\Z)\s*", re.DOTALL)),
-    CallForm(
+FORMS: dict[str, CallForm | TaggedForm] = {
+    "Hermes": HERMES,
+    "Mistral": CallForm(re.compile(r"\[TOOL_CALLS\]\s*")),
+    "Mistral, newer": CallForm(re.compile(r"\[TOOL_CALLS\](.*?)(?:\[ARGS\]|\Z)\s*", re.DOTALL)),
+    "DeepSeek V3": CallForm(
         re.compile(
             r"(?:<｜tool▁calls▁begin｜>)?<｜tool▁call▁begin｜>function<｜tool▁sep｜>"
             r"(.*?)(?:```json|\Z)\s*",
@@ -164,23 +164,23 @@ FORMS = (
             r"(?:<｜tool▁calls▁end｜>|\s*(?=<｜tool▁call▁begin｜>))?"
         ),
     ),
-    CallForm(
+    "gpt-oss": CallForm(
         re.compile(
             r"to=functions\.(.*?)(?:<\|channel\|>commentary json<\|message\|>|\Z)\s*", re.DOTALL
         ),
         re.compile(r"<\|call\|>"),
     ),
-    CallForm(_BARE, arguments_key="parameters", is_bare=True),
-    CallForm(_BARE, is_bare=True),
-    TaggedForm(
+    "Llama 3": CallForm(_BARE, arguments_key="parameters", is_bare=True),
+    "plain JSON": CallForm(_BARE, is_bare=True),
+    "Qwen 3.5": TaggedForm(
         re.compile(r"<function=([^<>]+)>(.*?)(?:</function>)?", re.DOTALL),
         re.compile(r"<parameter=([^<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
     ),
-    TaggedForm(
+    "GLM 4.5": TaggedForm(
         re.compile(r"([^<>\s]+)(.*)", re.DOTALL),
         re.compile(r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
     ),
-)
+}
 
 
 def call_of(text: str, name: Any, arguments: Any) -> ToolCall:
@@ -223,7 +223,7 @@ def form_of(write: Write) -> CallForm | TaggedForm | None:
     text = write([user, calling], [PROBE_TOOL], False)
     pairs = enumerate(zip(text, opening, strict=False))
     begin = next((i for i, (one, other) in pairs if one != other), len(opening))
-    for form in FORMS:
+    for form in FORMS.values():
         _, calls = form.read(text[begin:])
         if [(call.name, call.arguments) for call in calls] == [(NAME, {KEY: VALUE})]:
             return form

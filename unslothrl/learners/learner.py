@@ -13,9 +13,9 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints import learner_state
 from unslothrl.config.options import Config
 from unslothrl.errors import ResultLost
-from unslothrl.learners import exchange
+from unslothrl.learners import exchange, proof
 from unslothrl.learners.passes import Passes
-from unslothrl.records import Assignment, Batch, Group, Sample, Update
+from unslothrl.records import Assignment, Batch, Group, Proof, Sample, Update
 from unslothrl.system.memory import peak_memory_mb
 from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
@@ -50,7 +50,7 @@ class Learner:
             list(parameters.values()), lr=0.0, weight_decay=self.config.weight_decay
         )
 
-    def _trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
+    def trained(self) -> dict[str, dict[str, torch.nn.Parameter]]:
         """Each optimiser's parameters, by its name."""
         parameters = {"lora": self.backend.parameters(), "critic": self.backend.critic_parameters()}
         return {name: parameters[name] for name in self.optimizers}
@@ -115,6 +115,10 @@ class Learner:
         with self._computing("update"):
             return self.passes.within_memory(from_nothing)
 
+    def prove(self, whole: Batch, parts: Sequence[Batch]) -> Proof:
+        """See `proof.prove`."""
+        return proof.prove(self.backend, self.trained(), self.forward_backward, whole, parts)
+
     def update(
         self,
         batch: Batch,
@@ -135,7 +139,7 @@ class Learner:
             update = self.forward_backward(batch, train_policy)
             finite = self.backend.split.early is not None or is_finite(update)
             if self.exchange is not None:
-                parameters = self._parameters()
+                parameters = self.parameters()
                 part = exchange.pack(parameters, finite)
                 total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
                 finite = exchange.unpack(total, parameters)
@@ -156,12 +160,12 @@ class Learner:
             for learner, part in zip(learners, parts, strict=True)
         ]
         total = sum(
-            exchange.pack(learner._parameters(), is_finite(of_part))
+            exchange.pack(learner.parameters(), is_finite(of_part))
             for learner, of_part in zip(learners, updates, strict=True)
         )
         assert isinstance(total, torch.Tensor)
         return [
-            learner.step(lrs, exchange.unpack(total.clone(), learner._parameters()), of_part)
+            learner.step(lrs, exchange.unpack(total.clone(), learner.parameters()), of_part)
             for learner, of_part in zip(learners, updates, strict=True)
         ]
 
@@ -174,7 +178,7 @@ class Learner:
             limit = self.config.max_grad_norm or float("inf")
             norms = {
                 kind: torch.nn.utils.clip_grad_norm_(list(parameters.values()), limit).item()
-                for kind, parameters in self._trained().items()
+                for kind, parameters in self.trained().items()
             }
             finite = all(map(math.isfinite, norms.values()))
         for kind, optimizer in self.optimizers.items():
@@ -190,12 +194,12 @@ class Learner:
             critic_grad_norm=norms.get("critic", 0.0),
             skipped=not finite,
             memory_mb=peak_memory_mb(),
-            checksum=checksum(self._parameters()),
+            checksum=checksum(self.parameters()),
             note=note,
         )
 
-    def _parameters(self) -> list[torch.nn.Parameter]:
-        return [p for parameters in self._trained().values() for p in parameters.values()]
+    def parameters(self) -> list[torch.nn.Parameter]:
+        return [p for parameters in self.trained().values() for p in parameters.values()]
 
     def listen(self, host: str | None = None) -> str:
         """Of learner 0, before all `join`: opens a port. -> its "host:port" for the others.
@@ -241,11 +245,11 @@ class Learner:
 
     def save_state(self) -> bytes:
         """What is trained, in full precision, and the optimisers' states. See `learner_state`."""
-        return learner_state.save(self._trained(), self.optimizers)
+        return learner_state.save(self.trained(), self.optimizers)
 
     def load_state(self, data: bytes) -> None:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
-        learner_state.load(self._trained(), self.optimizers, data)
+        learner_state.load(self.trained(), self.optimizers, data)
 
     # It generates too, as an actor does.
 

@@ -98,6 +98,18 @@ def tensors_of(adapter: Path) -> dict[str, bytes]:
     return {name: tensor["data"] for name, tensor in deserialize(content)}
 
 
+def first_batch(run: RunHistory) -> Found:
+    """One gradient at once, alone and in shares, for every tensor: a run stops where it is not."""
+    rows = [row for row in run.checks if "first_batch" in row]
+    if not rows:
+        return UNKNOWN
+    row = rows[-1]
+    return True, (
+        f"the gradients of {row['first_batch']} sequences at once and of each alone are "
+        f"{max(row['apart'] for row in rows):.2g} of their norm apart, every tensor has one"
+    )
+
+
 def failures(run: RunHistory) -> Found:
     """Processes that were started again, what rewards raised, updates that changed nothing."""
     again = Counter(row["process"] for row in run.starts)
@@ -150,6 +162,7 @@ ALL: dict[str, Callable[[RunHistory], Found]] = {
     "the adapter acts": adapter_acts,
     "sampler and learner agree": sampler_gap,
     "everything is trained": all_is_trained,
+    "first batch": first_batch,
     "one base": one_base,
     "data": data,
     "rewards and code": grader,

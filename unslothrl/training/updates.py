@@ -20,10 +20,11 @@ from unslothrl.checkpoints.store import RunState
 from unslothrl.cluster.handles import Call, Cluster, LearnerHandle
 from unslothrl.config.options import Config
 from unslothrl.errors import RunError
-from unslothrl.records import Batch, Group, Sample, Update, seed_of
+from unslothrl.records import Batch, Group, Proof, Sample, Update, seed_of
 from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
+from unslothrl.training import first_batch
 from unslothrl.training.members import SamplerGapWatch
 from unslothrl.training.metrics import Metrics, Trace, update_metrics
 from unslothrl.weights.shapes import shape_of
@@ -249,6 +250,13 @@ class LearnerGroup:
         self._check_equal([update.checksum for update in updates])
         return updates[self.speaker]
 
+    def prove(self, whole: Batch) -> list[Proof]:
+        """What every learner says of the same sequences: see `learners.proof`."""
+        parts = split_batch(whole, 2, self.costs)
+        calls = [learner.prove(whole, parts) for learner in self.learners]
+        deadline_s = self.update_pace.deadline_s(3 * self.costs.share(whole.samples))
+        return self._gather("update", len(whole.samples), calls, deadline_s)
+
     @property
     def speaker(self) -> slice:
         """Of those that do a part together the one that knows what came of it: the last stage."""
@@ -292,6 +300,7 @@ class Updates:
 
     def __post_init__(self) -> None:
         self.sampler_gaps = SamplerGapWatch(self.view.note, self.stop)
+        self.is_proven = False
 
     def run(
         self,
@@ -315,6 +324,8 @@ class Updates:
             seed = seed_of(config.seed, "parts", step, epoch)
             for batch in batches(samples, config.updates_per_rollout, seed):
                 with timer("update"):
+                    if config.check_first_batch and not self.is_proven:
+                        self._prove(batch, state)
                     updates.append(self._update(batch, step))
                 self._count_skipped(updates[-1][0], batch, state)
         parts = [update for of_learners in updates for update in of_learners]
@@ -325,6 +336,14 @@ class Updates:
             **self.sampler_gaps.saw(parts, state.policy_version),
             "train/lr": self.learning_rates(step)["lora"],
         }
+
+    def _prove(self, batch: Batch, state: RunState) -> None:
+        """RunError where the first batch is not trained on as it should be."""
+        proofs = self.learners.prove(first_batch.some_of(batch))
+        is_exact = self.config.top_p == 1 and not self.config.sampling_top_k
+        found = first_batch.verdict(proofs, state.policy_version, is_exact)
+        self.folder.add_check({"step": state.step, **found})
+        self.is_proven = True
 
     def _update(self, batch: Batch, step: int) -> list[Update]:
         lrs = self.learning_rates(step)
