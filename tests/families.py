@@ -87,6 +87,33 @@ TRAINED: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 
 
+EXPERTS = {"num_experts_per_tok": 2}
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {  # and what is said of it
+    "Qwen3-MoE": (
+        lambda: transformers.Qwen3MoeConfig(
+            **SIZES, **EXPERTS, moe_intermediate_size=64, num_experts=8
+        ),
+        "not covered: experts.gate_up_proj",
+    ),
+    "gpt-oss": (
+        lambda: transformers.GptOssConfig(
+            **SIZES, **EXPERTS, num_local_experts=8, head_dim=32, layer_types=["full_attention"] * 2
+        ),
+        "not covered: experts.gate_up_proj",
+    ),
+    "LFM2": (
+        lambda: transformers.Lfm2Config(
+            **SIZES, layer_types=["conv", "full_attention"], block_auto_adjust_ff_dim=False
+        ),
+        "vLLM's LFM2 reads conv_dim",
+    ),
+    "Falcon-H1": (
+        lambda: transformers.FalconH1Config(**SIZES),
+        "its recurrent layers are not known",
+    ),
+}
+
+
 def built(config: Any, seed: int = 0) -> Any:
     """The whole model, its vision part too, in bfloat16. Its weights are larger than usual, so that
     what it says depends on what it is told."""

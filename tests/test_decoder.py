@@ -18,26 +18,18 @@ from unslothrl.weights import base_model, decoder, shapes
 
 pytestmark = pytest.mark.real
 
-EXPERTS = {"moe_intermediate_size": 64, "num_experts": 8, "num_experts_per_tok": 2}
-CONV = {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False}
-KINDS = {  # configuration, its own settings, what is said
-    "Qwen3-MoE": ("Qwen3MoeConfig", EXPERTS, "not covered: experts.gate_up_proj"),
-    "LFM2": ("Lfm2Config", CONV, "vLLM's LFM2 reads conv_dim"),
-    "Falcon-H1": ("FalconH1Config", {}, "its recurrent layers are not known"),
-}
-
 
 def built(kind: str, **settings):
     return families.built(getattr(transformers, kind)(**{**families.SIZES, **settings}))
 
 
-@pytest.mark.parametrize("name", few(KINDS))
+@pytest.mark.parametrize("name", few(families.REFUSED))
 def test_a_model_that_a_lora_would_not_cover_ends_in_a_line(tmp_path, monkeypatch, capsys, name):
     """Before anything is quantised or a run has begun."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    kind, settings, reason = KINDS[name]
-    folder = families.saved(tmp_path / "base", built(kind, **settings))
+    config, reason = families.REFUSED[name]
+    folder = families.saved(tmp_path / "base", families.built(config()))
     rows = [{"problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(30)]
     Path("problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = "train --learner grpo --cluster local --engine transformers --dataset problems.jsonl"
@@ -67,9 +59,9 @@ model.save_pretrained(sys.argv[2])
 def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path):
     from unslothrl.offline import models
 
-    kind, settings, reason = KINDS["Qwen3-MoE"]
+    config, reason = families.REFUSED["Qwen3-MoE"]
     folder = tmp_path / "four_bit"
-    python("-c", FOUR_BIT, families.saved(tmp_path / "whole", built(kind, **settings)), folder)
+    python("-c", FOUR_BIT, families.saved(tmp_path / "whole", families.built(config())), folder)
     assert base_model.prepare(str(folder)) == folder
     options = {"dtype": torch.bfloat16, "rank": 4, "alpha": 4, "dropout": 0.0, "seed": 0}
     with pytest.raises(UserError, match=reason) as caught:
