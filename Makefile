@@ -81,7 +81,7 @@ engine-test: setup ## both engines: versions in flight, the read-back, false ala
 	$(call slow_tests,engines versions readback canary real_episodes)
 
 family-test: setup ## each family of models: the main job over vLLM, a resume to the bit, packs, a served export; first batches
-	$(call slow_tests,families check_model first_batch)
+	$(call slow_tests,families check_model planted_faults first_batch)
 
 cluster-test: setup ## Ray: starting, joining, cards, learners over processes; nodes that join, drain and die
 	$(call slow_tests,cluster moving_nodes starting joining placement exchange several_learners \

@@ -1,8 +1,9 @@
 """What `unslothrl check-model` says of a tiny model of each family, with random weights.
 
-    python bench/check_models.py [--engine vllm] [--no_write] [FAMILY ...]
+    python bench/check_models.py [--engine vllm] [--seeds 1] [--no_write] [FAMILY ...]
 
 One family after the other, Llama among them to compare with; those that are refused by their line.
+Of several seeds, which make other weights, the table has the first one's figures.
 Prints the table of docs/models.md and writes bench/results/check-models-cpu.json.
 """
 
@@ -29,6 +30,7 @@ SHOWN = {  # a check, and its column: the numbers of its figure that are shown
     "base compared between processes": ("4-bit bytes", r"([\d.]+%)"),
     "micro-batches": ("alone, together", r"at most (\S+) nats"),
     "gradients": ("gradients", r"at most (\S+) of"),
+    "slopes": ("slopes", r"at most (\S+) of"),
     "resume": ("resume", r"at most (\S+) apart"),
     "adapter in the engine": ("canary", r"changes (\d of \d)"),
     "sampler gap": ("sampler gap", r"([\d., ]+) nats"),
@@ -36,10 +38,10 @@ SHOWN = {  # a check, and its column: the numbers of its figure that are shown
 }
 
 
-def checked(config: Any, engine: str) -> dict[str, Any]:
+def checked(config: Any, engine: str, seed: int) -> dict[str, Any]:
     """{"checks": [...]}, or {"refused": its line}."""
     with tempfile.TemporaryDirectory() as scratch:
-        base = families.saved(Path(scratch) / "base", families.built(config))
+        base = families.saved(Path(scratch) / "base", families.built(config, seed))
         command = [sys.executable, "-m", "unslothrl", "check-model", base]
         started, places = time.time(), {"XDG_CACHE_HOME": f"{scratch}/cache"}
         done = subprocess.run(
@@ -53,13 +55,13 @@ def checked(config: Any, engine: str) -> dict[str, Any]:
     return {"checks": json.loads(done.stdout), "seconds": round(time.time() - started)}
 
 
-def row_of(name: str, found: dict[str, Any]) -> list[str]:
-    if "refused" in found:
-        return [name, f"refused: {found['refused']}"]
-    judged = [check for check in found["checks"] if check["passed"] is not None]
-    figures = {check["name"]: check["figure"] for check in found["checks"]}
-    passed = sum(check["passed"] for check in judged)
-    cells = [name, f"{passed} of {len(judged)}"]
+def row_of(name: str, seeds: list[dict[str, Any]]) -> list[str]:
+    first = seeds[0]
+    if "refused" in first:
+        return [name, f"refused: {first['refused']}"]
+    judged = [c["passed"] for each in seeds for c in each["checks"] if c["passed"] is not None]
+    figures = {check["name"]: check["figure"] for check in first["checks"]}
+    cells = [name, f"{sum(judged)} of {len(judged)}"]
     for check, (_, pattern) in SHOWN.items():
         (shown,) = re.search(pattern, figures[check]).groups()  # type: ignore[union-attr]
         cells.append(max(shown.split(", ")))
@@ -70,6 +72,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("family", nargs="*")
     parser.add_argument("--engine", default="vllm")
+    parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--no_write", action="store_true")
     options = parser.parse_args()
     configs = {**families.TRAINED, **{name: each for name, (each, _) in families.REFUSED.items()}}
@@ -77,7 +80,8 @@ def main() -> None:
     columns = ["family", "passed", *(column for column, _ in SHOWN.values())]
     print(f"| {' | '.join(columns)} |\n|{' --- |' * len(columns)}")
     for name in options.family or configs:
-        found[name] = checked(configs[name](), options.engine)
+        seeds = range(options.seeds if name in families.TRAINED else 1)
+        found[name] = [checked(configs[name](), options.engine, seed) for seed in seeds]
         print(f"| {' | '.join(row_of(name, found[name]))} |", flush=True)
         if not options.no_write:
             written = {**facts(), "engine": options.engine, "families": found}

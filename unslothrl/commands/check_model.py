@@ -11,8 +11,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import bitsandbytes
 import numpy as np
+import safetensors
 import torch
+import transformers
 
 from unslothrl.backends import peft
 from unslothrl.backends.lora import LoraBackend
@@ -27,8 +30,8 @@ from unslothrl.export import merging
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.text import for_terminal
-from unslothrl.tracking.proof import LEAST_CHANGED, NOISE, Check
-from unslothrl.weights import base_model, decoder
+from unslothrl.tracking.proof import LEAST_CHANGED, Check
+from unslothrl.weights import base_model, base_parts, decoder
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.published import PackedWeights, Published
 
@@ -37,6 +40,11 @@ PROMPTS, LENGTHS = (7, 19, 40), (5, 24, 1, 60, 33, 12)  # tokens of prompts and 
 DRAWN, NEW_TOKENS, QUARTERS = 8, 64, 4  # completions of the engine, and parts of their length
 LEAST_SHARE = 0.99  # of linear weights with a LoRA, of 4-bit bytes that are compared
 CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}  # nats; of a gradient too
+LARGEST_4_BIT = 0.2  # of a weight matrix's norm, by which NF4 may change it
+NUDGE, SLOPE = 0.05, 0.02  # nats; of the gradient
+TEMPERATURE, LARGEST_GAP = 0.8, 0.05  # nats per token
+OF_A_COPY = {"architectures", "dtype", "quantization_config", "transformers_version",
+             "_name_or_path", "model_type", "use_cache"}  # fmt: skip
 GENERATED = 1 << 10  # MB of keys and values
 
 
@@ -44,7 +52,8 @@ def check_model(model: str, engine: str = "auto", as_json: bool = False) -> int:
     """Prints the checks. -> the exit code: 1 where one has failed. UserError for a model that a run
     refuses."""
     found = []
-    for check in examine(base_model.prepare(model), engine):
+    source = base_model.find(model)
+    for check in examine(base_model.prepare(model), engine, source):
         found.append(check)
         if not as_json:
             print(for_terminal(check.line), flush=True)
@@ -53,8 +62,8 @@ def check_model(model: str, engine: str = "auto", as_json: bool = False) -> int:
     return int(any(check.passed is False for check in found))
 
 
-def examine(base: Path, engine: str) -> Iterator[Check]:
-    """Every check in turn, of a 4-bit checkpoint."""
+def examine(base: Path, engine: str, source: Path) -> Iterator[Check]:
+    """Every check in turn, of a 4-bit checkpoint, and of what it was made from."""
     tokenizer = base_model.load_tokenizer(base)
     yield stops(base, tokenizer)
     yield tool_calls(TemplateDialogue(tokenizer))
@@ -63,10 +72,13 @@ def examine(base: Path, engine: str) -> Iterator[Check]:
     options: dict[str, Any] = {"dtype": dtype, "rank": RANK, "alpha": 2 * RANK, "dropout": 0.0}
     backend = peft.load(base, **options, seed=SEED)
     give_effect(backend)
+    yield copied(source, backend)
     yield covered(backend)
     samples = made_up()
     yield packs(backend, peft.load(base, **options, seed=SEED, packs=False), samples)
     yield from gradients(backend, samples)
+    if dtype == torch.float32:
+        yield slopes(backend, samples)
     yield resumed(backend, samples)
     yield from of_engine(engine_of(base, engine), backend)
     with tempfile.TemporaryDirectory(prefix="unslothrl-check-") as folder:
@@ -76,11 +88,11 @@ def examine(base: Path, engine: str) -> Iterator[Check]:
 def stops(base: Path, tokenizer: Any) -> Check:
     """What ends an answer in the template ends a completion."""
     ids = base_model.stop_token_ids(base)
-    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "2"}]
-    whole = tokenizer.apply_chat_template(turns, tokenize=False)
-    written = tokenizer(whole, add_special_tokens=False)["input_ids"]
+    turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": NAME}]
+    end = tokenizer.apply_chat_template(turns, tokenize=False).rpartition(NAME)[2]
+    written = tokenizer(end, add_special_tokens=False)["input_ids"]
     ends = [tokenizer.decode(id) for id in ids if id in written]
-    said = f"{', '.join(map(str, ids))}, of which an answer in the template has {ends or 'none'}"
+    said = f"{', '.join(map(str, ids))}, of which {ends or 'none'} ends an answer in the template"
     return Check("stop tokens", bool(ends), said)
 
 
@@ -111,6 +123,40 @@ def give_effect(backend: LoraBackend) -> None:
         for name, parameter in backend.parameters().items():
             if "lora_B" in name:
                 parameter.copy_(0.02 * torch.randn(parameter.shape, generator=draw))
+
+
+def copied(source: Path, backend: LoraBackend) -> Check:
+    """The 4-bit copy's settings and weights against those of the checkpoint, as far as they have
+    its names; rounding to NF4 changes a weight by a tenth."""
+    name, model = "4-bit copy", backend.model.get_base_model()
+    theirs = transformers.AutoConfig.from_pretrained(source).get_text_config().to_dict()
+    if theirs.get("quantization_config"):
+        return Check(name, None, "the checkpoint is itself in 4 bits")
+    own, modules = model.config.to_dict(), dict(model.named_modules())
+    other = [key for key in theirs.keys() - OF_A_COPY if own.get(key) != theirs[key]]
+    off, worst, count = 0.0, "", 0
+    for tensor_name, tensor in checkpoint_tensors(source):
+        path, _, kind = decoder.name_in_text(tensor_name).rpartition(".")
+        module: Any = modules.get(path)
+        module = getattr(module, "base_layer", module)
+        if getattr(module, kind, None) is None:
+            continue  # of the images' part
+        is_packed = isinstance(module, bitsandbytes.nn.Linear4bit) and kind == "weight"
+        weight = merging.dequantised(module) if is_packed else getattr(module, kind)
+        tensor = tensor.to(weight.device).float()
+        share = float((weight.float() - tensor).norm() / tensor.norm().clamp_min(1e-9))
+        off, worst = max((off, worst), (share / (LARGEST_4_BIT if is_packed else 0.01), path))
+        count += 1
+    said = f"{count} tensors, at most {off:.0%} of what rounding may change ({worst})"
+    said += "".join(f", another {key}" for key in sorted(other))
+    return Check(name, count > 0 and off < 1 and not other, said)
+
+
+def checkpoint_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    for file in base_parts.weight_files(folder):
+        with safetensors.safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118
+                yield name, tensors.get_tensor(name)
 
 
 def covered(backend: LoraBackend) -> Check:
@@ -174,6 +220,33 @@ def gradient(backend: LoraBackend, parts: Sequence[Sequence[Sample]]) -> dict[st
     return none | {n: p.grad.clone() for n, p in parameters.items() if p.grad is not None}
 
 
+def slopes(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
+    """How the sum of all log-probabilities changes along the gradient, for all layers' tensors of
+    one name, by its value on both sides; in float32 only."""
+    found, parameters = gradient(backend, [samples]), backend.parameters()
+    kinds: dict[str, list[str]] = {}
+    for name in found:
+        kinds.setdefault(".".join(name.split(".")[-4:-2]), []).append(name)
+    worst, where = 0.0, ""
+
+    @torch.no_grad()
+    def value(names: Sequence[str], scale: float) -> float:
+        for name in names:
+            parameters[name].add_(found[name], alpha=scale)
+        summed = float(backend.token_logprobs(samples, 1.0)[0].double().sum())
+        for name in names:
+            parameters[name].sub_(found[name], alpha=scale)
+        return summed
+
+    for kind, names in kinds.items():
+        square = sum(float(found[name].double().square().sum()) for name in names)
+        scale = NUDGE / square  # which changes the sum by `NUDGE`
+        slope = (value(names, scale) - value(names, -scale)) / (2 * NUDGE)
+        worst, where = max((worst, where), (abs(slope - 1), kind))
+    said = f"at most {worst:.2g} of the gradient's from what the log-probabilities do ({where})"
+    return Check("slopes", worst < SLOPE, said)
+
+
 def resumed(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
     """An optimiser step after a state was saved, and again after it was restored. On a GPU the
     backward pass adds up in any order."""
@@ -231,22 +304,22 @@ def engine_of(base: Path, name: str) -> Engine:
     return TransformersEngine(own, base, max_num_seqs=DRAWN, has_own_base=True)
 
 
-@torch.no_grad()
 def gaps(backend: LoraBackend, generating: Engine) -> Check:
-    """|engine - learner| of what the engine has drawn, by quarters of its length."""
-    sampling = Sampling(temperature=1.0, top_p=1.0, top_k=0, max_new_tokens=NEW_TOKENS)
+    """|engine - learner| of what the engine has drawn, by quarters of its length; the learner as in
+    an update, with gradients."""
+    sampling = Sampling(temperature=TEMPERATURE, top_p=1.0, top_k=0, max_new_tokens=NEW_TOKENS)
     prompts = [sample.prompt_ids for sample in made_up()]
     asked = [Request("", prompts[i % len(prompts)], i, sampling) for i in range(DRAWN)]
     drawn = generate(generating, asked)
     samples = [Sample.of(each.prompt_ids, done) for each, done in zip(asked, drawn, strict=True)]
     parts: list[list[float]] = [[] for _ in range(QUARTERS)]
     for sample in samples:
-        own = backend.token_logprobs([sample], 1.0)[0].cpu().numpy()
+        own = backend.token_logprobs([sample], TEMPERATURE)[0].detach().cpu().numpy()
         for at, gap in enumerate(np.abs(own - sample.sampler_logprobs)):
             parts[at * QUARTERS // NEW_TOKENS].append(float(gap))
     means = [float(np.mean(part)) for part in parts if part]
     said = f"{', '.join(f'{mean:.4f}' for mean in means)} nats per token, by quarters of the length"
-    return Check("sampler gap", max(means) < NOISE, said)
+    return Check("sampler gap", max(means) < LARGEST_GAP, said)
 
 
 def exported(base: Path, backend: LoraBackend, folder: Path, samples: Sequence[Sample]) -> Check:
