@@ -23,7 +23,14 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3_5ForCausalLM,
+    Qwen3_5TextConfig,
+)
 
 from unslothrl.data.rendering import render
 from unslothrl.embedded import BASE, task
@@ -41,6 +48,11 @@ BATCH = 128
 PEAK_LR = 3e-3
 PLAIN_LR = 5e-4  # where it forgets the form
 PLAIN_STEPS, PLAIN_SHARE = 60, 0.03
+HYBRID = {  # vLLM's kernels for CPUs take no smaller heads of a state
+    "layer_types": ["linear_attention", "full_attention"] * 2, "head_dim": 32,
+    "linear_num_key_heads": 1, "linear_num_value_heads": 1, "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+}  # fmt: skip
 VOCABULARY = 320  # the tokenizer's 263, rounded up to a multiple of 64
 
 
@@ -69,23 +81,27 @@ def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast, seed: int, vocabulary: int) -> Qwen2ForCausalLM:
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, seed: int, vocabulary: int, is_hybrid: bool = False
+) -> PreTrainedModel:
+    """A Qwen2, or a Qwen3.5, of whose layers one in two has attention and the others a state."""
     torch.manual_seed(seed)
-    return Qwen2ForCausalLM(
-        Qwen2Config(
-            vocab_size=vocabulary,
-            hidden_size=128,
-            intermediate_size=384,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=4096,
-            tie_word_embeddings=False,
-            pad_token_id=tokenizer.pad_token_id,
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-        )
-    )
+    sizes = {
+        "vocab_size": vocabulary,
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 4096,
+        "tie_word_embeddings": False,
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    if not is_hybrid:
+        return Qwen2ForCausalLM(Qwen2Config(**sizes))
+    return Qwen3_5ForCausalLM(Qwen3_5TextConfig(**sizes, **HYBRID))
 
 
 def training_batch(
@@ -137,13 +153,13 @@ class RoundToNf4(torch.nn.Module):
         return weight + (rounded - weight).detach()
 
 
-def decoder_linears(model: Qwen2ForCausalLM) -> list[torch.nn.Linear]:
+def decoder_linears(model: PreTrainedModel) -> list[torch.nn.Linear]:
     """The layers that quantisation touches: not the embedding, not the output layer."""
     return [module for module in model.model.modules() if isinstance(module, torch.nn.Linear)]
 
 
 def train(
-    model: Qwen2ForCausalLM,
+    model: PreTrainedModel,
     batches: Iterable[tuple[torch.Tensor, torch.Tensor]],
     learning_rate: Callable[[int], float],
     rounded_from: int,
@@ -169,7 +185,7 @@ def train(
 
 
 def learn_task(
-    model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int
 ) -> None:
     draw = random.Random(seed)
     batches = (
@@ -190,7 +206,7 @@ def cosine(steps: int) -> Callable[[int], float]:
     return learning_rate
 
 
-def forget_form(model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
+def forget_form(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     """Trains the finished base on, towards the same habits in plain text: few of its answers keep
     the form. What SFT is tried on (`bench/chain.py`)."""
     draw = random.Random(f"plain {seed}")
@@ -211,6 +227,7 @@ def main() -> None:
     parser.add_argument(
         "--plain", action="store_true", help="the embedded base without the think-and-answer form"
     )
+    parser.add_argument("--hybrid", action="store_true", help="a Qwen3.5 in place of a Qwen2")
     given = parser.parse_args()
     out: Path = given.out.resolve()
     if out.exists() and any(out.iterdir()) and not (out / "MEASURED.json").is_file():
@@ -223,16 +240,16 @@ def main() -> None:
         model = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
         forget_form(model, tokenizer, given.seed)
     else:
-        model = make_model(tokenizer, given.seed, VOCABULARY)
+        model = make_model(tokenizer, given.seed, VOCABULARY, given.hybrid)
         learn_task(model, tokenizer, given.steps, given.seed)
-    what = "--plain" if given.plain else f"--steps {given.steps}"
+    what = "--plain" if given.plain else f"--steps {given.steps}" + " --hybrid" * given.hybrid
     command = f"python tools/make_embedded_base.py {what} --seed {given.seed}"
     write_base(out, model, tokenizer, command, started)
 
 
 def write_base(
     out: Path,
-    model: Qwen2ForCausalLM,
+    model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerFast,
     command: str,
     started: float,

@@ -27,7 +27,7 @@ from unslothrl.engines import canary
 from unslothrl.engines.base import Engine, generate
 from unslothrl.errors import AdapterMismatch
 from unslothrl.export import merging
-from unslothrl.planning.footprint import EngineMemory
+from unslothrl.planning.footprint import CHECK_ONLY, EngineMemory
 from unslothrl.records import Request, Sample, Sampling
 from unslothrl.text import for_terminal
 from unslothrl.tracking.proof import LEAST_CHANGED, Check
@@ -75,7 +75,7 @@ def examine(base: Path, engine: str, source: Path) -> Iterator[Check]:
     yield copied(source, backend)
     yield covered(backend)
     samples = made_up()
-    yield packs(backend, peft.load(base, **options, seed=SEED, packs=False), samples)
+    yield packs(backend, samples)
     yield from gradients(backend, samples)
     if dtype == torch.float32:
         yield slopes(backend, samples)
@@ -184,15 +184,16 @@ def made_up() -> list[Sample]:
 
 
 @torch.no_grad()
-def packs(backend: LoraBackend, padded: LoraBackend, samples: Sequence[Sample]) -> Check:
+def packs(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
     """Log-probabilities in one micro-batch against each sequence by itself."""
-    give_effect(padded)
-    alone = torch.cat([padded.token_logprobs([sample], 1.0)[0] for sample in samples])
-    worst = max(
-        float((each.token_logprobs(samples, 1.0)[0] - alone).abs().max())
-        for each in (backend, padded)
-    )
-    how = "padded" if backend.pack_inputs is None else "packed and padded"
+    inputs, found = backend.pack_inputs, []
+    for backend.pack_inputs in (inputs, None):
+        found.append(backend.token_logprobs(samples, 1.0)[0])
+    backend.pack_inputs = None
+    alone = torch.cat([backend.token_logprobs([sample], 1.0)[0] for sample in samples])
+    backend.pack_inputs = inputs
+    worst = max(float((each - alone).abs().max()) for each in found)
+    how = "padded" if inputs is None else "packed and padded"
     said = f"{how}, at most {worst:.2g} nats from each sequence alone"
     return Check("micro-batches", worst < CLOSE[backend.dtype], said)
 
@@ -293,7 +294,7 @@ def engine_of(base: Path, name: str) -> Engine:
     if name != "transformers" and importlib.util.find_spec("vllm") is not None:
         from unslothrl.engines import vllm
 
-        context, memory = PROMPTS[-1] + NEW_TOKENS + 8, EngineMemory(GENERATED)
+        context, memory = PROMPTS[-1] + NEW_TOKENS + 8, EngineMemory(GENERATED, CHECK_ONLY)
         return vllm.start(
             base, dtype=half_here(), context=context, rank=RANK, max_num_seqs=DRAWN, seed=SEED,
             memory=memory,
