@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
@@ -48,7 +49,7 @@ BATCH = 128
 PEAK_LR = 3e-3
 PLAIN_LR = 5e-4  # where it forgets the form
 PLAIN_STEPS, PLAIN_SHARE = 60, 0.03
-HYBRID = {  # vLLM's kernels for CPUs take no smaller heads of a state
+HYBRID: dict[str, Any] = {  # vLLM's kernels for CPUs take no smaller heads of a state
     "layer_types": ["linear_attention", "full_attention"] * 2, "head_dim": 32,
     "linear_num_key_heads": 1, "linear_num_value_heads": 1, "linear_key_head_dim": 128,
     "linear_value_head_dim": 128,
@@ -86,7 +87,7 @@ def make_model(
 ) -> PreTrainedModel:
     """A Qwen2, or a Qwen3.5, of whose layers one in two has attention and the others a state."""
     torch.manual_seed(seed)
-    sizes = {
+    sizes: dict[str, Any] = {
         "vocab_size": vocabulary,
         "hidden_size": 128,
         "intermediate_size": 384,
@@ -237,7 +238,7 @@ def main() -> None:
     started = time.time()
     tokenizer = make_tokenizer()
     if given.plain:
-        model = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
+        model: PreTrainedModel = Qwen2ForCausalLM.from_pretrained(BASE, dtype=torch.float32)
         forget_form(model, tokenizer, given.seed)
     else:
         model = make_model(tokenizer, given.seed, VOCABULARY, given.hybrid)
