@@ -3,10 +3,13 @@
     python bench/embedded.py                # sums and differences, over Ray and vLLM
     python bench/embedded.py json           # requests to JSON, in one process, and the reward that
                                             # docs/rewards.md games, and its repair
+    python bench/embedded.py hybrid         # the sums on a Qwen3.5 of the embedded base's size, in
+                                            # one process with vLLM; the base is made first
 
 Resumable: finished runs are not repeated. Runs the command as a user would, reads the run folders,
-and writes bench/results/embedded-cpu.json or embedded-json-cpu.json: held-out pass@1 before and
-after, the mean reward, the seconds without evaluation, the largest sampler gap of any step.
+and writes bench/results/embedded-cpu.json, embedded-json-cpu.json or embedded-hybrid-cpu.json:
+held-out pass@1 before and after, the mean reward, the seconds without evaluation, the largest
+sampler gap of any step.
 """
 
 import argparse
@@ -24,8 +27,11 @@ SEEDS = (0, 1, 2)
 ONE_PROCESS = ["--cluster", "local", "--number_of_actors", "0", "--engine", "transformers"]
 JSON = ["--recipe", "json-cpu", *ONE_PROCESS]
 SHUFFLED = ["--shuffle_rewards"]
+HYBRID = ROOT / "runs" / "hybrid-base"
+SUMS = ["--recipe", "tiny-cpu", "--model", str(HYBRID.relative_to(ROOT)), "--cluster", "local"]
 KINDS: dict[str, dict[str, list[str]]] = {  # what is run -> kind of run -> its flags
     "sums": {"seed": ["--learner", "grpo"], "shuffled": ["--learner", "grpo", *SHUFFLED]},
+    "hybrid": {"seed": SUMS, "shuffled": [*SUMS, *SHUFFLED]},
     "json": {
         "seed": JSON,
         "shuffled": [*JSON, *SHUFFLED],
@@ -86,16 +92,19 @@ def main() -> None:
     parser.add_argument("task", choices=KINDS, nargs="?", default="sums")
     parser.add_argument("--output", type=Path, default=ROOT / "runs" / "bench-embedded")
     given = parser.parse_args()
-    is_json = given.task == "json"
-    output = given.output / "json" if is_json else given.output
+    if given.task == "hybrid" and not (HYBRID / "config.json").exists():
+        command = ["tools/make_embedded_base.py", "--hybrid", "--out", str(HYBRID)]
+        subprocess.run([sys.executable, *command], cwd=ROOT, check=True)
+    is_sums = given.task == "sums"
+    output = given.output if is_sums else given.output / given.task
     runs = {
         f"{kind} {seed}": run(kind, seed, flags, output)
         for seed in SEEDS
         for kind, flags in KINDS[given.task].items()
     }
-    command = f"python bench/embedded.py{' json' * is_json}"
+    command = f"python bench/embedded.py{'' if is_sums else ' ' + given.task}"
     result = {"command": command, **facts(), "runs": runs}
-    path = ROOT / "bench" / "results" / f"embedded{'-json' * is_json}-cpu.json"
+    path = ROOT / "bench" / "results" / f"embedded{'' if is_sums else '-' + given.task}-cpu.json"
     path.write_text(json.dumps(result, indent=2) + "\n")
     for name, figures in runs.items():
         before, after = figures["pass@1 by step"][0][1], figures["pass@1 by step"][-1][1]
