@@ -17,7 +17,8 @@ import unslothrl
 pytestmark = pytest.mark.slow
 
 PACKAGE = Path(unslothrl.__file__).parent
-NOT_INSTALLED = {"tensorboard", "trackio", "wandb"}  # what a user adds for a tracker
+# What a user adds for a tracker, and a notebook has
+NOT_INSTALLED = {"tensorboard", "trackio", "wandb", "IPython", "matplotlib"}
 
 
 def imports(file: Path) -> list[tuple[str, str | None]]:

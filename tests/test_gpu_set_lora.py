@@ -82,6 +82,7 @@ def make_base(folder: Path, kind: str, four_bit: bool, **sizes: int) -> Path:
     model.save_pretrained(folder / "16")
     if not four_bit:
         return folder / "16"
+    (folder / "4").mkdir()
     quantise.main(str(folder / "16"), str(folder / "4"))
     return folder / "4"
 

@@ -271,7 +271,7 @@ def test_an_actor_over_two_cards_is_taken_as_it_is_meant(folder, options, tmp_pa
     del settings["quantization_config"]
     (tmp_path / "config.json").write_text(json.dumps(settings))
     alone = {**options, "model": str(tmp_path), "enable_sleep_mode": False}
-    found = created({**alone, **split_over(2)})
+    found = created({**alone, **split_over(2, 1)})
     parallel = found.parallel_config
     assert (parallel.tensor_parallel_size, parallel.world_size) == (2, 2)
     assert parallel.worker_extension_cls == EXTENSION
@@ -279,7 +279,7 @@ def test_an_actor_over_two_cards_is_taken_as_it_is_meant(folder, options, tmp_pa
     assert found.model_config.quantization == found.load_config.load_format == "bitsandbytes"
     assert found.model_config.get_num_kv_heads(parallel) == SEVEN.shard(2).kv_heads == 2
     with pytest.raises(ValueError, match=r"attention heads .* divisible by tensor"):
-        created({**alone, **split_over(3)})
+        created({**alone, **split_over(3, 1)})
     assert problem(SEVEN, 3) == "28 attention heads"
 
 

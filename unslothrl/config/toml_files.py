@@ -63,7 +63,7 @@ def entries(path: Path) -> dict[str, Any]:
     """What a recipe's file says. Raises UserError."""
     try:
         return read_table(path)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         said = " ".join(str(error).split())
         raise UserError(
             f"recipe {path} is not TOML ({said:.200}): write lines like lr = 2e-5"

@@ -124,6 +124,8 @@ def read_value(
 ) -> Any:
     """`value` in the option's own type and limits; a flag's may be text. UserError with `where`."""
     if name not in table.options:
+        if isinstance(value, dict):
+            raise UserError(f"{where}[{plain(name, 80)}] is no section of it: take that line out")
         dashes = "--" if is_flag else ""
         raise UserError(where + unknown(name, table.flags, table.command, dashes))
     if value is None and table.is_optional(name):

@@ -183,6 +183,8 @@ def held_in(manager: Any, slot: int) -> Iterator[Held]:
     matrices, the first matrix has those that the others leave: A stands in each, B is divided among
     them (lora/layers/column_parallel_linear.py:268: q, k and v of in_proj_qkv)."""
     for name, layer in manager.modules.items():
+        if isinstance(layer.lora_a_stacked, torch.Tensor):
+            continue  # the embedding's or the output layer's, of which nothing is published
         parent, _, own = name.rpartition(".")
         packed = manager.packed_modules_mapping.get(own, [own])
         a, b = (
