@@ -28,8 +28,8 @@ import families  # noqa: E402
 SHOWN = {  # a check, and its column: the numbers of its figure that are shown
     "LoRA": ("LoRA", r"([\d.]+%)"),
     "base compared between processes": ("4-bit bytes", r"([\d.]+%)"),
-    "micro-batches": ("alone, together", r"at most (\S+) nats"),
-    "gradients": ("gradients", r"at most (\S+) of"),
+    "micro-batches": ("alone, together", r"(\S+) nats a token"),
+    "gradients": ("gradients", r"(\S+) of its norm"),
     "slopes": ("slopes", r"at most (\S+) of"),
     "resume": ("resume", r"at most (\S+) apart"),
     "adapter in the engine": ("canary", r"changes (\d of \d)"),

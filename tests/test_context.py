@@ -13,6 +13,8 @@ from test_shards import GRPO, LRS, OBJECTIVES, PPO, batch, joined, learner_on
 
 from unslothrl.errors import UserError
 from unslothrl.learners.exchange import pack, unpack
+from unslothrl.training import first_batch
+from unslothrl.training.updates import split_batch
 from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
@@ -164,6 +166,29 @@ def test_a_row_of_16384_tokens(count, bases):
 def test_rows_that_are_padded_cannot_be_split(bases):
     with pytest.raises(UserError, match="plain attention"):
         learner_on(bases["plain"], 0, {CONTEXT: 2}, {**GRPO, "packs": False})
+
+
+def proved(rank, world_size, address, stores, base, split):
+    """What a learner says of the first batch, of rows that all of them have a part of."""
+    learner = joined(rank, world_size, address, stores, base, split, GRPO)
+    learner.passes.micro_batch, learner.passes.context = 8, 200
+    plain = [
+        dataclasses.replace(
+            of_length(n), advantages=np.full(n - 2, (-1) ** n * n / 100, np.float32)
+        )
+        for n in range(101, 131, 5)
+    ]
+    whole = dataclasses.replace(batch(plain), sequences=6, tokens=sum(s.tokens for s in plain))
+    found = learner.prove(whole, split_batch(whole, 2))
+    learner.close()
+    return found
+
+
+@pytest.mark.parametrize("way", few([CONTEXT, SHARDS, TENSORS, STAGES]))
+def test_a_first_batch_that_is_divided_proves_itself(way, bases):
+    found = meet(proved, 2, bases["plain"], {way: 2})
+    assert max(each.apart for each in found) < 1e-5
+    assert first_batch.verdict(found, 0, is_exact=False)["still"] == 0
 
 
 def run_out(rank, world_size, address, stores, base, fails_at):

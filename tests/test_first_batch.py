@@ -36,6 +36,7 @@ def proved(learner: Learner) -> Proof:
         dataclasses.replace(s, **m, returns=np.linspace(0, 1, s.tokens, dtype=np.float32))
         for s, m in zip(plain, learner.measure(plain, reference=True), strict=True)
     ]
+    known = [dataclasses.replace(s, logprobs=None) for s in known]
     whole = Batch(tuple(known), len(known), sum(s.tokens for s in known), seed=7)
     return learner.prove(whole, split_batch(whole, 2))
 
@@ -175,7 +176,27 @@ def test_a_run_with_a_mean_of_means_ends_in_a_line(tmp_path):
     train = [PROGRAM, *words.split(), "--model", "embedded", "--output_dir", tmp_path]
     with pytest.raises(AssertionError, match="first batch is not trained on as it should be"):
         python(*train, cwd=tmp_path)
-    python(*train, "--check_first_batch", "false", cwd=tmp_path)
+    python(*train, "--no_check_first_batch", cwd=tmp_path)
+
+
+def test_rounding_stops_no_objective_whose_bounds_are_narrow():
+    """Rounding would decide whether GSPO's clip of 3e-4 acts, and is all of a gradient of 0."""
+    trained = learner("gspo", dtype=torch.bfloat16)
+    assert proved(trained).apart < 0.02
+    nothing = [dataclasses.replace(s, advantages=0 * s.advantages) for s in samples()]
+    whole = Batch(tuple(nothing), len(nothing), 44)
+    assert first_batch.some_of(whole).samples == ()
+    found = trained.prove(whole, split_batch(whole, 2))
+    assert not found.is_judged and first_batch.verdict([found], 0, True) == {}
+
+
+def test_one_sequence_names_a_tensor_without_a_gradient():
+    trained = learner()
+    frozen = next(n for n in trained.backend.parameters() if "lora_B" in n)
+    trained.backend.parameters()[frozen].register_hook(torch.zeros_like)
+    one = Batch(samples()[:1], 1, 9)
+    found = trained.prove(one, split_batch(one, 2))
+    assert found.still == {frozen} and found.is_judged
 
 
 def proof_of(difference, sources, still=()) -> Proof:

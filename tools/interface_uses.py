@@ -47,7 +47,7 @@ PUBLIC = (  # members of transformers, peft, accelerate, torch, Ray's records an
     " pad_token_id pop_all is_top1 log_sum_sq_probs mean_logits callback enter_context fileno"
     " hexdigest lineno setLevel from_pretrained head_dim intermediate_size num_attention_heads"
     " num_key_value_heads base_layer self_attn _forward_pre_hooks to_dict Pipe Process sentinel"
-    " as_dict all_tied_weights_keys"
+    " as_dict all_tied_weights_keys apply_chat_template _asdict"
 )
 # Strings of ours that are names in a library: our file and constant -> where they are.
 CONSTANTS = {

@@ -352,6 +352,7 @@ class Proof:
     apart: float  # how far their gradient is from the sum of each one's
     limit: float  # of that
     still: frozenset[str]  # what is trained and has no gradient
+    is_judged: bool = True  # whether there is a gradient
     names_packs: bool = False  # whether it is not apart where they are padded
 
     @property

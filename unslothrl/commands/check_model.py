@@ -6,6 +6,7 @@ where packed and padded, one micro-batch and several differ by rounding alone.
 
 import importlib.util
 import json
+import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -39,12 +40,12 @@ RANK, SEED = 8, 0
 PROMPTS, LENGTHS = (7, 19, 40), (5, 24, 1, 60, 33, 12)  # tokens of prompts and completions
 DRAWN, NEW_TOKENS, QUARTERS = 8, 64, 4  # completions of the engine, and parts of their length
 LEAST_SHARE = 0.99  # of linear weights with a LoRA, of 4-bit bytes that are compared
-CLOSE = {torch.float32: 1e-3, torch.bfloat16: 0.05, torch.float16: 0.02}  # nats; of a gradient too
+CLOSE = {torch.float32: 1e-4, torch.bfloat16: 0.05, torch.float16: 0.05}  # nats; of a gradient too
 LARGEST_4_BIT = 0.2  # of a weight matrix's norm, by which NF4 may change it
-NUDGE, SLOPE = 0.05, 0.02  # nats; of the gradient
+NUDGE, SLOPE = 0.02, 0.05  # nats; of the gradient
 TEMPERATURE, LARGEST_GAP = 0.8, 0.05  # nats per token
 OF_A_COPY = {"architectures", "dtype", "quantization_config", "transformers_version",
-             "_name_or_path", "model_type", "use_cache"}  # fmt: skip
+             "_name_or_path", "model_type", "use_cache", *peft.DROPOUTS}  # fmt: skip
 GENERATED = 1 << 10  # MB of keys and values
 
 
@@ -130,7 +131,7 @@ def copied(source: Path, backend: LoraBackend) -> Check:
     its names; rounding to NF4 changes a weight by a tenth."""
     name, model = "4-bit copy", backend.model.get_base_model()
     theirs = transformers.AutoConfig.from_pretrained(source).get_text_config().to_dict()
-    if theirs.get("quantization_config"):
+    if base_model.read_config(source).get("quantization_config"):
         return Check(name, None, "the checkpoint is itself in 4 bits")
     own, modules = model.config.to_dict(), dict(model.named_modules())
     other = [key for key in theirs.keys() - OF_A_COPY if own.get(key) != theirs[key]]
@@ -145,11 +146,12 @@ def copied(source: Path, backend: LoraBackend) -> Check:
         weight = merging.dequantised(module) if is_packed else getattr(module, kind)
         tensor = tensor.to(weight.device).float()
         share = float((weight.float() - tensor).norm() / tensor.norm().clamp_min(1e-9))
-        off, worst = max((off, worst), (share / (LARGEST_4_BIT if is_packed else 0.01), path))
+        share /= LARGEST_4_BIT if is_packed else 0.01
+        off, worst = max((off, worst), (share if math.isfinite(share) else math.inf, path))
         count += 1
     said = f"{count} tensors, at most {off:.0%} of what rounding may change ({worst})"
     said += "".join(f", another {key}" for key in sorted(other))
-    return Check(name, count > 0 and off < 1 and not other, said)
+    return Check(name, off < 1 and not other if count else None, said)
 
 
 def checkpoint_tensors(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -192,10 +194,12 @@ def packs(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
     backend.pack_inputs = None
     alone = torch.cat([backend.token_logprobs([sample], 1.0)[0] for sample in samples])
     backend.pack_inputs = inputs
-    worst = max(float((each - alone).abs().max()) for each in found)
+    gaps = torch.cat([(each - alone).abs() for each in found])
+    off, most = float(gaps.mean()), float(gaps.max())
     how = "padded" if inputs is None else "packed and padded"
-    said = f"{how}, at most {worst:.2g} nats from each sequence alone"
-    return Check("micro-batches", worst < CLOSE[backend.dtype], said)
+    said = f"{how}, {off:.2g} nats a token from each sequence alone, at most {most:.2g}"
+    limit = CLOSE[backend.dtype]
+    return Check("micro-batches", off < limit and most < 10 * limit, said)
 
 
 def gradients(backend: LoraBackend, samples: Sequence[Sample]) -> Iterator[Check]:
@@ -203,9 +207,10 @@ def gradients(backend: LoraBackend, samples: Sequence[Sample]) -> Iterator[Check
     once = gradient(backend, [samples])
     turns = gradient(backend, [[sample] for sample in samples])
     norms = {name: float(each.norm()) for name, each in once.items()}
-    worst = max(float((once[n] - turns[n]).norm()) / max(norms[n], 1e-9) for n in once)
-    said = f"of one micro-batch and of {len(samples)}: at most {worst:.2g} of a tensor's norm apart"
-    yield Check("gradients", worst < CLOSE[backend.dtype], said)
+    apart = math.hypot(*(float((once[name] - turns[name]).norm()) for name in once))
+    share = apart / max(math.hypot(*norms.values()), 1e-9)
+    said = f"of one micro-batch and of {len(samples)}: {share:.2g} of its norm apart"
+    yield Check("gradients", share < CLOSE[backend.dtype], said)
     still = sorted(name for name, norm in norms.items() if not 0 < norm < float("inf"))
     said = ", ".join([f"{len(once) - len(still)} of {len(once)} tensors", *still[:1]])
     yield Check("tensors with a gradient", not still, said)
@@ -290,18 +295,20 @@ def of_engine(generating: Engine, backend: LoraBackend) -> Iterator[Check]:
 
 
 def engine_of(base: Path, name: str) -> Engine:
-    """`name`: "auto" is vLLM where it is installed."""
-    if name != "transformers" and importlib.util.find_spec("vllm") is not None:
+    """`name`: "auto" is vLLM where it is installed, and computes over a 4-bit base."""
+    dtype = half_here()
+    can = dtype == torch.bfloat16 and importlib.util.find_spec("vllm") is not None
+    if name == "vllm" or (name == "auto" and can):
         from unslothrl.engines import vllm
 
         context, memory = PROMPTS[-1] + NEW_TOKENS + 8, EngineMemory(GENERATED, CHECK_ONLY)
         return vllm.start(
-            base, dtype=half_here(), context=context, rank=RANK, max_num_seqs=DRAWN, seed=SEED,
+            base, dtype=dtype, context=context, rank=RANK, max_num_seqs=DRAWN, seed=SEED,
             memory=memory,
         )  # fmt: skip
     from unslothrl.engines.transformers import TransformersEngine
 
-    own = peft.load(base, dtype=half_here(), rank=RANK, alpha=2 * RANK, dropout=0.0, seed=SEED)
+    own = peft.load(base, dtype=dtype, rank=RANK, alpha=2 * RANK, dropout=0.0, seed=SEED)
     return TransformersEngine(own, base, max_num_seqs=DRAWN, has_own_base=True)
 
 

@@ -117,7 +117,9 @@ class Learner:
 
     def prove(self, whole: Batch, parts: Sequence[Batch]) -> Proof:
         """See `proof.prove`."""
-        return proof.prove(self.backend, self.trained(), self.forward_backward, whole, parts)
+        self.backend.to_device()
+        self.progress.set(0, 0)
+        return proof.prove(self.passes, self.trained(), whole, parts)
 
     def update(
         self,

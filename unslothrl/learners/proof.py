@@ -4,89 +4,107 @@ but for rounding, or a model's packs, micro-batches or an objective's own functi
 
     apart = |gradient at once - sum of each one's| / sqrt(sum of |each one's|^2)
 
-Not over the norm of the sum, as advantages of both signs cancel there and rounding does not.
+Not over the norm of the sum, as advantages of both signs cancel there and rounding does not. The
+larger of policy and critic. Every ratio is 1 and nothing is corrected, as rounding decides there
+whether a bound acts.
 """
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from unslothrl.checkpoints.learner_state import Trained
+from unslothrl.learners.passes import Passes
 from unslothrl.records import Batch, Proof, Update
-
-if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
-    from unslothrl.backends.lora import LoraBackend
 
 LIMITS = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.1}  # of `apart`
 
 Gradients = dict[str, torch.Tensor]  # by what is trained (lora, critic), flat on the host
 
 
-def prove(
-    backend: "LoraBackend",
-    trained: Trained,
-    forward_backward: Callable[[Batch], Update],
-    whole: Batch,
-    parts: Sequence[Batch],
-) -> Proof:
-    """Changes nothing: no weights, no optimiser, no random state. `forward_backward` begins the
-    gradients of `trained` anew; `parts`: the shares of `whole`, the same in all learners."""
+def prove(passes: Passes, trained: Trained, whole: Batch, parts: Sequence[Batch]) -> Proof:
+    """Changes nothing: no weights, no optimiser, no random state. `parts`: the shares of `whole`,
+    the same in all learners."""
+    backend = passes.backend
+    limit = LIMITS[backend.dtype]
     cuda = [torch.cuda.current_device()] if backend.device.type == "cuda" else []
+    kept = passes.objective, passes.micro_batch, backend.pack_inputs
     with torch.random.fork_rng(cuda), without_dropout(backend.model):
-        update = forward_backward(whole)
-        at_once, still = gradients(trained), without_gradient(trained["lora"])
-        alone, squares = {kind: torch.zeros_like(each) for kind, each in at_once.items()}, 0.0
+        passes.objective = replace(passes.objective, correction="none")
+        update, at_once = gradient(passes, trained, whole)
+        still = without_gradient(trained["lora"], at_once["lora"])
+        alone = {kind: torch.zeros_like(each) for kind, each in at_once.items()}
+        norms = dict.fromkeys(alone, 0.0)  # of the root of the sum of squares
         for part in parts:
             for sample in part.samples:
-                forward_backward(replace(part, samples=(sample,)))
-                for kind, each in gradients(trained).items():
+                _, own = gradient(passes, trained, replace(part, samples=(sample,)))
+                for kind, each in own.items():
                     alone[kind] += each
-                    squares += float(each.double().square().sum())
-        found = Proof(update, distance(at_once, alone, squares), LIMITS[backend.dtype], still)
+                    norms[kind] = math.hypot(norms[kind], norm(each))
+        apart = distance(at_once, alone, norms)
+        found = Proof(update, apart, limit, still, is_judged=norms["lora"] > 0)
         if found.is_apart and backend.pack_inputs is not None and backend.split.peers is None:
-            packs, backend.pack_inputs = backend.pack_inputs, None
-            try:
-                forward_backward(whole)
-            finally:
-                backend.pack_inputs = packs
-            padded = distance(gradients(trained), alone, squares)
-            found.names_packs = padded <= LIMITS[backend.dtype]
-    for parameters in trained.values():
-        for parameter in parameters.values():
-            parameter.grad = None
+            backend.pack_inputs, passes.micro_batch = None, len(whole.samples)
+            _, padded = gradient(passes, trained, whole)
+            found.names_packs = distance(padded, alone, norms) <= limit
+        passes.objective, passes.micro_batch, backend.pack_inputs = kept
+    begin_anew(trained)
     return found
 
 
-def distance(at_once: Gradients, alone: Gradients, squares: float) -> float:
-    """`apart`; 0 where a gradient is not finite, which the update itself finds."""
-    off = sum(float((at_once[kind] - alone[kind]).double().square().sum()) for kind in alone)
-    apart = math.sqrt(off / squares) if squares else 0.0
-    return apart if math.isfinite(apart) else 0.0
+def gradient(passes: Passes, trained: Trained, batch: Batch) -> tuple[Update, Gradients]:
+    """Of a batch. Where learners share a row, the sum over them; each has its own tokens' part."""
 
+    def from_nothing() -> Update:
+        begin_anew(trained)
+        return passes.forward_backward(batch)
 
-def gradients(trained: Trained) -> Gradients:
-    return {
+    update = passes.within_memory(from_nothing)
+    found = {
         kind: torch.cat([
             (torch.zeros_like(each) if each.grad is None else each.grad).flatten().cpu().float()
             for each in parameters.values()
         ])
         for kind, parameters in trained.items()
     }  # fmt: skip
+    split = passes.backend.split
+    if split.context is not None:
+        for kind, each in found.items():
+            whole = each.to(passes.backend.device)
+            split.peers.add_up(whole)
+            found[kind] = whole.cpu()
+    return update, found
 
 
-def without_gradient(parameters: Mapping[str, torch.nn.Parameter]) -> frozenset[str]:
-    """Those that have none. A has none while its B is 0, as at the start."""
-    trained = (
+def begin_anew(trained: Trained) -> None:
+    for parameters in trained.values():
+        for parameter in parameters.values():
+            parameter.grad = None
+
+
+def norm(values: torch.Tensor) -> float:
+    return float(torch.linalg.vector_norm(values))
+
+
+def distance(at_once: Gradients, alone: Gradients, norms: dict[str, float]) -> float:
+    """`apart`; 0 where a gradient is not finite, which the update itself finds."""
+    shares = [norm(at_once[kind] - alone[kind]) / norms[kind] for kind in alone if norms[kind]]
+    return max((share for share in shares if math.isfinite(share)), default=0.0)
+
+
+def without_gradient(parameters: Any, flat: torch.Tensor) -> frozenset[str]:
+    """The policy's tensors that have none. A has none while its B is 0, as at the start."""
+    pieces = flat.split([parameter.numel() for parameter in parameters.values()])
+    return frozenset(
         name
-        for name in parameters
-        if "lora_A" not in name or bool(parameters[name.replace("lora_A", "lora_B")].any())
+        for name, piece in zip(parameters, pieces, strict=True)
+        if not piece.any()
+        and ("lora_A" not in name or parameters[name.replace("lora_A", "lora_B")].any())
     )
-    grads = {name: parameters[name].grad for name in trained}
-    return frozenset(name for name, grad in grads.items() if grad is None or not bool(grad.any()))
 
 
 @contextlib.contextmanager

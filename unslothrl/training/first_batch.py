@@ -15,8 +15,9 @@ QUARTERS, LEAST_TOKENS = 4, 32  # of the longest completion; of a quarter that i
 
 
 def some_of(batch: Batch) -> Batch:
-    """From both ends of a batch, so that some have one prompt and some another."""
-    samples = batch.samples
+    """From both ends of a batch, so that some have one prompt and some another, of those with an
+    advantage: where it is 0, the gradient may be rounding. Ratios are 1: see `learners.proof`."""
+    samples = tuple(replace(s, logprobs=None) for s in batch.samples if s.advantages.any())
     count = min(MOST, max(2, len(samples) // SHARE), len(samples))
     chosen = samples[: count - count // 2] + samples[len(samples) - count // 2 :]
     tokens = sum(sample.tokens for sample in chosen)
@@ -24,8 +25,9 @@ def some_of(batch: Batch) -> Batch:
 
 
 def verdict(proofs: Sequence[Proof], version: int, is_exact: bool) -> dict[str, float]:
-    """What is recorded of the learners' proofs. RunError where one fails. `is_exact`: the sampler
-    draws from the whole distribution, under policy `version`, and not from the top of it."""
+    """What is recorded of the learners' proofs, nothing where there is no gradient. RunError where
+    one fails. `is_exact`: the sampler draws from the whole distribution, under policy `version`,
+    and not from the top of it."""
     still = frozenset.intersection(*(proof.still for proof in proofs))
     apart = max(proof.apart for proof in proofs)
     gaps = by_quarter(proofs[-1], version)
@@ -37,7 +39,7 @@ def verdict(proofs: Sequence[Proof], version: int, is_exact: bool) -> dict[str, 
             f"the gradient of sequences {what} is not that of one at a time ({worst.apart:.2g} of "
             f"its norm apart, where rounding makes at most {worst.limit:g})"
         )
-    elif apart and still:
+    elif still and any(proof.is_judged for proof in proofs):
         problem = f"{len(still)} trained tensors get no gradient, {min(still)} among them"
     elif is_exact and max(gaps, default=0.0) > NOISE:
         each = ", ".join(f"{gap:.2g}" for gap in gaps)
@@ -48,8 +50,10 @@ def verdict(proofs: Sequence[Proof], version: int, is_exact: bool) -> dict[str, 
     if problem:
         raise RunError(
             f"the first batch is not trained on as it should be: {problem}: `unslothrl "
-            "check-model` tries the model's parts; --check_first_batch false trains all the same"
+            "check-model` tries the model's parts; --no_check_first_batch trains all the same"
         )
+    if not all(proof.is_judged for proof in proofs):
+        return {}
     return row | {f"gap_{number}": gap for number, gap in enumerate(gaps, 1)}
 
 

@@ -339,11 +339,15 @@ class Updates:
 
     def _prove(self, batch: Batch, state: RunState) -> None:
         """RunError where the first batch is not trained on as it should be."""
-        proofs = self.learners.prove(first_batch.some_of(batch))
+        some = first_batch.some_of(batch)
+        if not some.samples:
+            return
+        proofs = self.learners.prove(some)
         is_exact = self.config.top_p == 1 and not self.config.sampling_top_k
         found = first_batch.verdict(proofs, state.policy_version, is_exact)
-        self.folder.add_check({"step": state.step, **found})
-        self.is_proven = True
+        if found:
+            self.folder.add_check({"step": state.step, **found})
+        self.is_proven = bool(found)
 
     def _update(self, batch: Batch, step: int) -> list[Update]:
         lrs = self.learning_rates(step)
