@@ -4,7 +4,7 @@
     python bench/embedded.py json           # requests to JSON, in one process, and the reward that
                                             # docs/rewards.md games, and its repair
     python bench/embedded.py hybrid         # the sums on a Qwen3.5 of the embedded base's size, in
-                                            # one process with vLLM, one seed; the base is made first
+                                            # one process with vLLM, one seed, base first
 
 Resumable: finished runs are not repeated. Runs the command as a user would, reads the run folders,
 and writes bench/results/embedded-cpu.json, embedded-json-cpu.json or embedded-hybrid-cpu.json:

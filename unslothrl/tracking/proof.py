@@ -104,9 +104,10 @@ def first_batch(run: RunHistory) -> Found:
     if not rows:
         return UNKNOWN
     row = rows[-1]
+    apart = max(each["apart"] for each in rows)
     return True, (
-        f"the gradients of {row['first_batch']} sequences at once and of each alone are "
-        f"{max(row['apart'] for row in rows):.2g} of their norm apart, {row['still']} tensors have none"
+        f"the gradients of {row['first_batch']} sequences at once and of each alone are {apart:.2g} "
+        f"of their norm apart, {row['still']} tensors have none"
     )
 
 
