@@ -106,8 +106,8 @@ def first_batch(run: RunHistory) -> Found:
     row = rows[-1]
     apart = max(each["apart"] for each in rows)
     return True, (
-        f"the gradients of {row['first_batch']} sequences at once and of each alone are {apart:.2g} "
-        f"of their norm apart, {row['still']} tensors have none"
+        f"the gradients of {row['first_batch']} sequences at once and of each alone are "
+        f"{apart:.2g} of their norm apart, {row['still']} tensors have none"
     )
 
 
