@@ -185,7 +185,7 @@ def test_numbers_must_be_finite(value):
         ("batch_size = true", "batch_size must be a whole number, got True"),
         ("learner = 3", 'learner must be text, got 3: set learner = "pg"'),
         ("num_candidats = 4", "did you mean num_candidates?"),
-        ("[sampling]\ntopk = 4", "sampling is not an option of train"),
+        ("[sampling]\ntopk = 4", "[sampling] is no section of it"),
         ("lr = ", "is not TOML"),
     ],
 )

@@ -28,6 +28,14 @@ def test_parameters_are_those_that_were_published(name):
 
 
 @pytest.mark.real
+@pytest.mark.parametrize("name", few(sorted(shapes.OTHERS)))
+def test_the_layers_of_other_kinds_are_those_of_transformers(name):
+    written = json.loads(shapes.COUNTS.read_text())
+    assert written[name] == shapes.by_transformers(json.dumps(shapes.OTHERS[name]))
+    assert written.keys() == shapes.OTHERS.keys()
+
+
+@pytest.mark.real
 @pytest.mark.parametrize("name", few(sorted(KNOWN), 2))
 def test_parameters_are_those_of_transformers(name):
     """The same sizes built by transformers, without memory for the weights."""

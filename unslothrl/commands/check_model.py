@@ -81,9 +81,9 @@ def examine(base: Path, engine: str, source: Path) -> Iterator[Check]:
     if dtype == torch.float32:
         yield slopes(backend, samples)
     yield resumed(backend, samples)
-    yield from of_engine(engine_of(base, engine), backend)
     with tempfile.TemporaryDirectory(prefix="unslothrl-check-") as folder:
         yield exported(base, backend, Path(folder), samples)
+    yield from of_engine(engine_of(base, engine), backend)  # last: vLLM changes some classes
 
 
 def stops(base: Path, tokenizer: Any) -> Check:

@@ -12,6 +12,7 @@ would say so.
 
 import contextlib
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -27,6 +28,10 @@ LEAST = 0.99  # share of the decoder's linear weights
 TABLES = (torch.nn.Embedding, torch.nn.Conv1d)  # matrices that no linear layer multiplies by
 MOST_NAMED = 4
 OF_TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+LAYER = re.compile(r"\blayers\.(\d+)")
+OF_A_SHAPE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
+              "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
+              "attention_bias", "max_position_embeddings")  # fmt: skip
 MISSING = {  # by model_type: what the engines lack
     "lfm2": "vLLM's LFM2 reads conv_dim, which transformers 5 has left out of its configuration",
 }
@@ -105,20 +110,25 @@ def check(model: Any, base: Path) -> None:
 
 
 def count(config: dict[str, Any]) -> dict[str, Any]:
-    """The fields of `shapes.OwnLayers`. SystemExit with the reason where it cannot be trained."""
+    """The fields of `shapes.OwnLayers`; of linear layers, as (path, in, out, those of the decoder's
+    layers that have it). SystemExit with the reason where it cannot be trained."""
     text = text_of(config)
     model = empty(text)
     if reason := obstacle(model):
         raise SystemExit(reason)
-    found = [(path, x.in_features, x.out_features) for path, x in linears(model).items()]
-    others = sum(p.numel() for p in model.parameters()) - sum(a * b for _, a, b in found)
+    found: dict[tuple[str, int, int], list[str]] = {}
+    others = sum(p.numel() for p in model.parameters())
+    for path, linear in linears(model).items():
+        within, size = LAYER.sub("layers.{}", path), (linear.in_features, linear.out_features)
+        found.setdefault((within, *size), []).append("".join(LAYER.findall(path)))
+        others -= math.prod(size)
     kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
     keeping = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
     shared = getattr(text, "num_kv_shared_layers", 0)
     whole = json.loads(text.to_json_string(use_diff=False))
     return {
-        "config": whole,
-        "linears": found,
+        "config": {name: whole[name] for name in OF_A_SHAPE if name in whole},
+        "linears": [(*linear, layers) for linear, layers in found.items()],
         "others": others,
         "kv_layers": keeping - shared,
         "state": kinds.count("linear_attention") * state_bytes(text),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
@@ -188,6 +189,7 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
     "llama-3.1-70b": llama3(80, 8192, 28_672, 64, 128, False),
     "llama-3.3-70b": llama3(80, 8192, 28_672, 64, 128, False),
 }
+COUNTS = Path(__file__).with_name("counts.json")  # of `OTHERS`, by tools/count_models.py
 OTHERS = {  # of other kinds, what their config.json say of the text model
     "smollm3-3b": {"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048,
                    "intermediate_size": 11_008, "num_attention_heads": 16, "num_key_value_heads": 4,
@@ -313,7 +315,20 @@ def read(config: dict) -> Shape:
 @functools.cache
 def counted(config: str) -> OwnLayers:
     """Of what config.json holds. ValueError for a kind that cannot be trained, or that transformers
-    does not know. In a process of its own: here Unsloth may have to be imported before it."""
+    does not know."""
+    name = next((name for name, known in OTHERS.items() if json.dumps(known) == config), None)
+    found = by_transformers(config) if name is None else json.loads(COUNTS.read_text())[name]
+    linears = tuple(
+        (path.format(layer), (into, out))
+        for path, into, out, layers in found.pop("linears")
+        for layer in layers
+    )
+    return OwnLayers(linears=linears, **found)
+
+
+def by_transformers(config: str) -> dict[str, Any]:
+    """What `decoder.count` says, in a process of its own: here Unsloth may have to be imported
+    before it, and it takes seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "unslothrl.weights.decoder", config],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
@@ -322,9 +337,7 @@ def counted(config: str) -> OwnLayers:
     )
     if done.returncode:
         raise ValueError((done.stderr.strip().splitlines() or ["its kind is not known"])[-1])
-    found = json.loads(done.stdout)
-    linears = tuple((path, (into, out)) for path, into, out in found.pop("linears"))
-    return OwnLayers(linears=linears, **found)
+    return json.loads(done.stdout)
 
 
 def unquantised(shape: Shape, settings: dict) -> int:
