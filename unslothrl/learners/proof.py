@@ -32,7 +32,7 @@ def prove(passes: Passes, trained: Trained, whole: Batch, parts: Sequence[Batch]
     backend = passes.backend
     limit = LIMITS[backend.dtype]
     cuda = [torch.cuda.current_device()] if backend.device.type == "cuda" else []
-    kept = passes.objective, passes.micro_batch, backend.pack_inputs
+    objective = passes.objective
     with torch.random.fork_rng(cuda), without_dropout(backend.model):
         passes.objective = replace(passes.objective, correction="none")
         update, at_once = gradient(passes, trained, whole)
@@ -48,10 +48,12 @@ def prove(passes: Passes, trained: Trained, whole: Batch, parts: Sequence[Batch]
         apart = distance(at_once, alone, norms)
         found = Proof(update, apart, limit, still, is_judged=norms["lora"] > 0)
         if found.is_apart and backend.pack_inputs is not None and backend.split.peers is None:
+            kept = backend.pack_inputs, passes.micro_batch
             backend.pack_inputs, passes.micro_batch = None, len(whole.samples)
             _, padded = gradient(passes, trained, whole)
             found.names_packs = distance(padded, alone, norms) <= limit
-        passes.objective, passes.micro_batch, backend.pack_inputs = kept
+            backend.pack_inputs, passes.micro_batch = kept
+        passes.objective = objective
     begin_anew(trained)
     return found
 

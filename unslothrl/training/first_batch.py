@@ -62,7 +62,7 @@ def by_quarter(proof: Proof, version: int) -> list[float]:
     of those with enough tokens."""
     update = proof.update
     lengths = [tokens for _, _, tokens in update.sources]
-    longest, end = max(lengths, default=0), 0
+    longest = max(lengths, default=0)
     quarters: list[list[float]] = [[] for _ in range(QUARTERS)]
     for (_, drawn_under, tokens), end in zip(update.sources, np.cumsum(lengths), strict=True):
         if drawn_under == version:
