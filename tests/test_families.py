@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from unslothrl.backends import peft
 from unslothrl.records import Sample
-from unslothrl.weights import base_model
+from unslothrl.weights import base_model, decoder, shapes
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -92,3 +92,50 @@ def test_packed_is_padded(tmp_path, monkeypatch, name):
         found = [each.token_logprobs(samples, 1.0)[0] for each in (packed, padded)]
         alone = torch.cat([padded.token_logprobs([sample], 1.0)[0] for sample in samples])
     assert torch.allclose(found[0], alone, atol=1e-4) and torch.allclose(found[1], alone, atol=1e-4)
+
+
+KEEPS = """
+import sys
+from pathlib import Path
+from vllm import LLM, SamplingParams
+from unslothrl.engines import vllm_hybrid
+if vllm_hybrid.is_hybrid(Path(sys.argv[1])):
+    vllm_hybrid.register()
+engine = LLM(sys.argv[1], dtype="bfloat16", enforce_eager=True, skip_tokenizer_init=True,
+             max_model_len=1024, max_num_batched_tokens=1024, kv_cache_memory_bytes=64 << 20,
+             block_size=32, enable_prefix_caching=False).llm_engine
+scheduler = engine.engine_core.engine_core.scheduler
+pool, config = scheduler.kv_cache_manager.block_pool, scheduler.kv_cache_config
+free, most = pool.get_num_free_blocks(), 0
+wanted = SamplingParams(max_tokens=448, ignore_eos=True, detokenize=False)
+for request in range(4):
+    engine.add_request(str(request), {"prompt_token_ids": [5 + request] * 64}, wanted)
+while engine.has_unfinished_requests():
+    engine.step()
+    most = max(most, free - pool.get_num_free_blocks())
+print("kept", most * max(each.size for each in config.kv_cache_tensors) // config.num_blocks)
+"""
+TWICE = {str(layer): {"head_dim": 64} for layer in (3, 7)}  # where a layer sees everything
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "more"),
+    [
+        ("Gemma 3", "sliding_attention", {"sliding_window": 128}),
+        ("Gemma 4", "sliding_attention", {"sliding_window": 128, "per_layer_config": TWICE}),
+        ("Qwen3.5", "linear_attention", {}),
+    ],
+)
+def test_vllm_keeps_of_sequences_what_is_counted(tmp_path, monkeypatch, name, kind, more):
+    """4 sequences of 512 tokens; blocks of 32 tokens, which are the smallest on a CPU."""
+    config = families.TRAINED[name]().get_text_config().to_dict()
+    config |= {"num_hidden_layers": 8, "layer_types": ([kind] * 3 + ["full_attention"]) * 2, **more}
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    monkeypatch.setattr(decoder, "BLOCK", 32)
+    counted = decoder.count(config)
+    monkeypatch.setattr(shapes, "by_transformers", lambda _: counted)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(decoder.text_of(config)).to(torch.bfloat16)
+    said = python("-c", KEEPS, families.saved(tmp_path, model), cwd=tmp_path).stdout
+    (kept,) = [int(line.split()[1]) for line in said.splitlines() if line.startswith("kept ")]
+    assert kept == shapes.read(config).kv_bytes(4 * 512, 4)

@@ -14,6 +14,7 @@ from unslothrl.errors import UserError
 from unslothrl.export import gguf
 
 REGEX = next(iter(gguf.SPLITS))[0][0]  # Qwen2's
+THREE_DIGITS = REGEX.replace("|\\p{N}|", "|\\p{N}{1,3}|")
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
 
@@ -57,15 +58,16 @@ DIGITS = {"type": "Digits", "individual_digits": True}
 
 
 @pytest.mark.parametrize(
-    ("pre_tokenizer", "name"),
+    ("pre_tokenizer", "ignores", "name"),
     [
-        (BYTES, "gpt-2"),
-        (split_by(REGEX.replace("|\\p{N}|", "|\\p{N}{1,3}|")), "llama-bpe"),
-        ({"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}, "smollm"),
+        (BYTES, False, "gpt-2"),
+        (split_by(THREE_DIGITS), True, "llama-bpe"),
+        (split_by(THREE_DIGITS), False, "dbrx"),
+        ({"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}, False, "smollm"),
     ],
 )
-def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, name):
-    assert read(tmp_path, tokenizer_json(pre_tokenizer)).pre == name
+def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, ignores, name):
+    assert read(tmp_path, tokenizer_json(pre_tokenizer, ignore_merges=ignores)).pre == name
 
 
 @pytest.mark.parametrize(
@@ -96,6 +98,10 @@ LLAMA3 = {
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
         "original_max_position_embeddings": 128}  # fmt: skip
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+RECURRENT = {
+    "num_hidden_layers": 5, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
+    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+}  # fmt: skip
 MODELS = {
     "llama": ("llama", {"rope_parameters": LLAMA3, "head_dim": 32}),
     "llama-biases": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -103,7 +109,12 @@ MODELS = {
     "qwen2": ("qwen2", {}),
     "qwen2-tied-yarn": ("qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
     "qwen3": ("qwen3", {"head_dim": 128, "tie_word_embeddings": True}),
-}
+    "smollm3": ("smollm3", {"num_hidden_layers": 5}),
+    "phi3": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                          "partial_rotary_factor": 0.75}}),
+    "qwen3.5": ("qwen3_5_text", RECURRENT),
+}  # fmt: skip
+READ_BACK = ("llama", "llama-linear", "qwen2", "qwen2-tied-yarn", "qwen3")  # by transformers
 
 
 def small_model(kind: str):
@@ -144,6 +155,27 @@ def test_llamas_heads_are_interleaved_by_hand():
 
 
 @pytest.mark.real
+def test_value_heads_of_recurrent_layers_by_hand():
+    """Two key heads of size 1 with two value heads of size 2 each: 0 and 1, 2 and 3."""
+    import torch
+
+    config = small_model("qwen3.5").config
+    config.linear_num_key_heads, config.linear_num_value_heads = 2, 4
+    config.linear_key_head_dim = 1
+    layer, rows = "model.layers.0.linear_attn.", torch.arange(8.0)
+    order = [0, 1, 4, 5, 2, 3, 6, 7]
+    of_queries_too = torch.cat([torch.arange(-4.0, 0), rows])
+    found = gguf.in_order(f"{layer}in_proj_qkv.weight", of_queries_too[:, None], config)
+    assert found[:, 0].tolist() == [-4, -3, -2, -1, *order]
+    assert gguf.in_order(f"{layer}out_proj.weight", rows[None], config)[0].tolist() == order
+    assert gguf.in_order(f"{layer}dt_bias", rows[:4], config).tolist() == [0, 2, 1, 3]
+    decays = gguf.in_order(f"{layer}A_log", torch.zeros(4), config)
+    assert decays.tolist() == [-1] * 4
+    assert gguf.in_order("model.norm.weight", rows, config).tolist() == (rows + 1).tolist()
+    assert gguf.in_order(f"{layer}norm.weight", rows, config) is rows
+
+
+@pytest.mark.real
 def test_llama_3_1s_frequencies_by_hand():
     factors = gguf.rope_factors(small_model("llama").config)
     assert len(factors) == 16 and factors[0] == 1  # turns once in 6 tokens: as it is
@@ -167,6 +199,13 @@ def test_llama_3_1s_frequencies_by_hand():
             ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),
             ("qwen2", {"rope_parameters": {"rope_type": "dynamic"}}, "rope_type dynamic"),
             ("qwen2", {"use_sliding_window": True, "sliding_window": 9}, "has a sliding window"),
+            ("phi3", {"sliding_window": 9}, "has a sliding window"),
+            ("smollm3", {"no_rope_layers": [1, 0, 1]}, "other than every 4th have no rotary"),
+            (
+                "qwen3.5",
+                {"layer_types": ["full_attention"] * 2 + ["linear_attention"]},
+                "not every so many",
+            ),
         ],
         2,
     ),
@@ -187,7 +226,7 @@ def test_a_weight_that_float16_lacks_is_refused(tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("kind", few([kind for kind in MODELS if kind != "llama-biases"]))
+@pytest.mark.parametrize("kind", few(READ_BACK))
 def test_transformers_reads_the_same_model_back(tmp_path, kind):
     """Its reader undoes the names and the order of Llama's heads, but not that of their biases."""
     import torch

@@ -55,7 +55,8 @@ def check_logits(model, file: Path, stored: str) -> None:
     assert found.shape == expected.shape
     largest, spread = float((found - expected).abs().max()), float(expected.std())
     print(f"{file} {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
-    assert largest < MOST[stored] * spread
+    # Gated DeltaNet in half precision is as far away from itself: 0.03 of logits that spread by 2.5
+    assert largest < MOST[stored] * spread * (2 if model.config.model_type == gguf.RECURRENT else 1)
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -89,7 +90,7 @@ def test_the_embedded_run_as_gguf(tmp_path, tokenizer):
 @pytest.mark.parametrize("split", gguf.SPLITS)
 def test_tokens_agree_where_there_are_merges(tmp_path, split):
     """Tokenizers trained on this project's texts, which split as each of the known ones does."""
-    (patterns, by_words), name = split, gguf.SPLITS[split]
+    (patterns, by_words, ignores), name = split, gguf.SPLITS[split]
     parts = [
         pre_tokenizers.Digits(individual_digits=True)
         if pattern == "digits"
@@ -97,7 +98,7 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
         for pattern in patterns
     ]
     parts.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=by_words))
-    tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(ignore_merges=ignores))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
     root = Path(__file__).parents[1]
     texts = [path.read_text() for path in (*root.glob("docs/*.md"), *root.glob("tests/*.py"))]

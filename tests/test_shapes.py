@@ -171,6 +171,18 @@ def test_other_models_are_counted_as_transformers_builds_them():
     attention = 2560 * (2 * 16 * 256) + 2 * 2560 * 4 * 256 + 16 * 256 * 2560
     recurrent = 2560 * (2 * 16 * 128 + 32 * 128) + 2560 * 4096 + 2 * 2560 * 32 + 4096 * 2560
     assert shape.linear_weights() == 32 * mlp + 8 * attention + 24 * recurrent
-    state = 4 * 32 * 128 * 128 + 2 * 3 * (2 * 16 * 128 + 32 * 128)
-    assert shape.kv_bytes(100, 2) == 100 * 8 * 2 * 4 * 256 * 2 + 2 * 24 * state
+    state = 4 * 32 * 128 * 128 + 2 * 3 * (2 * 16 * 128 + 32 * 128)  # in a page of 528 tokens
+    keys = 2 * 4 * 256 * 2  # of a token and layer, and values
+    assert 512 * keys < state < 528 * keys
+    assert shape.kv_bytes(100, 2) == 2 * (8 + 24) * 528 * keys
+    assert shape.kv_bytes(2 * 529, 2) == 2 * (2 * 8 + 24) * 528 * keys
     assert shapes.shape_of("google/gemma-3-4b-it").parameters() == pytest.approx(3.88e9, rel=0.01)
+
+
+@pytest.mark.real
+def test_a_window_bounds_what_a_layer_keeps():
+    """Gemma 3 4B: 5 of 34 layers see everything, 29 the last 1,024 tokens; vLLM deals these in
+    groups of 5, of which the last is padded. A token has 4 heads of 256 keys, and values."""
+    shape, each = shapes.shape_of("google/gemma-3-4b-it"), 2 * 4 * 256 * 2
+    assert shape.kv_bytes(3 * 512, 3) == 3 * 512 * 35 * each
+    assert shape.kv_bytes(3 * 8192, 3) == 3 * (8192 * 5 + (1024 + 16) * 30) * each

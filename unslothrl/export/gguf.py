@@ -1,8 +1,8 @@
-"""A merged model as one GGUF file, for llama.cpp and Ollama: Llama, Qwen2 and Qwen3.
+"""A merged model as one GGUF file, for llama.cpp and Ollama, of the kinds in `FAMILIES`.
 
-Matrices are stored in F16 or Q8_0, everything else in F32. Llama's queries and keys are written in
-the order of llama.cpp's rotary embedding, which turns neighbouring values instead of the two
-halves of a head; that of Qwen is as it is here.
+Matrices are stored in F16 or Q8_0, everything else in F32. Of the kinds `INTERLEAVED`, queries and
+keys are written in the order of llama.cpp's rotary embedding, which turns neighbouring values
+instead of the two halves of a head; that of the others is as it is here.
 """
 
 import math
@@ -23,11 +23,18 @@ TYPES = {
     F16: (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     Q8_0: (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
-FAMILIES = {  # config.json's model_type, as llama.cpp calls it too
+RECURRENT = "qwen3_5_text"
+FAMILIES = {  # by config.json's model_type
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "phi3": gguf.MODEL_ARCH.PHI3,
+    RECURRENT: gguf.MODEL_ARCH.QWEN35,
 }
+INTERLEAVED = ("llama", "smollm3")
+TURN_A_PART = ("phi3", RECURRENT)  # of each head
+NOPE_EVERY = 4  # layer of SmolLM3, as llama.cpp has it
 NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is called so
 ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
@@ -38,13 +45,17 @@ INSTEAD = "export it with --to merged"
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 WORDS, REST = r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+MARKED_WORDS = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
+MARKED_REST = REST.replace(r"\p{L}", r"\p{L}\p{M}", 1)
 # llama.cpp knows how a text is split before its parts are merged by a name alone: a tokenizer that
 # splits by an unknown pattern cannot be exported.
-SPLITS = {  # by what splits a text, in order: the name in llama.cpp
-    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}|{REST}",), False): "qwen2",
-    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False): "llama-bpe",
-    (("digits",), True): "smollm",
-    ((), True): "gpt-2",
+SPLITS = {  # by what splits a text, in order, and whether a whole part that is a token is one
+    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}|{REST}",), False, False): "qwen2",
+    ((f"{CONTRACTIONS}|{MARKED_WORDS}|\\p{{N}}|{MARKED_REST}",), False, False): "qwen35",
+    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False, True): "llama-bpe",
+    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False, False): "dbrx",
+    (("digits",), True, False): "smollm",
+    ((), True, False): "gpt-2",
 }
 
 
@@ -55,8 +66,14 @@ def check(config: Any) -> None:
         raise refusal(f"its model_type {kind} is not one of {', '.join(FAMILIES)}")
     if getattr(config, "hidden_act", "silu") != "silu":
         raise refusal(f"its hidden_act {config.hidden_act} is not silu")
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", False):
+    window = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
+    if window and window < config.max_position_embeddings:
         raise refusal("its attention has a sliding window")
+    turned = getattr(config, "no_rope_layers", ())
+    if any(bool(turns) is not bool((at + 1) % NOPE_EVERY) for at, turns in enumerate(turned)):
+        raise refusal(f"layers other than every {NOPE_EVERY}th have no rotary embedding")
+    if kind == RECURRENT and interval_of(config) is None:
+        raise refusal("its layers with attention are not every so many")
     if getattr(config, "mlp_bias", False):
         raise refusal("its MLP has biases")
     if getattr(config, "attention_bias", False) and kind == "qwen3":
@@ -75,7 +92,8 @@ def rope_settings(config: Any) -> dict[str, Any]:
     kind = settings["rope_type"]
     if kind not in ("default", "linear", "yarn", "llama3"):
         raise refusal(f"its rope_type {kind} is not known")
-    if settings.get("partial_rotary_factor") not in (None, 1, 1.0):
+    is_whole = settings.get("partial_rotary_factor") in (None, 1)
+    if not is_whole and config.model_type not in TURN_A_PART:
         raise refusal("it turns a part of each head only")
     if kind == "yarn":
         unusual = [name for name, usual in USUAL_YARN.items() if settings.get(name) not in usual]
@@ -109,7 +127,8 @@ def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
         # characters of their own get other tokens.
         raise no_tokenizer(f"it rewrites the text first, by {normalizer.get('type')}")
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    pre = splitting(content.get("pre_tokenizer"), has_merges=bool(merges))
+    ignores = bool(model.get("ignore_merges"))
+    pre = splitting(content.get("pre_tokenizer"), bool(merges), ignores)
     tokens, types = vocabulary_of(model["vocab"], content.get("added_tokens") or [], vocabulary)
     return GgufTokenizer(pre, tokens, types, merges)
 
@@ -118,7 +137,7 @@ def no_tokenizer(why: str) -> UserError:
     return UserError(f"to gguf: the tokenizer cannot be converted ({why}): {INSTEAD}")
 
 
-def splitting(pre_tokenizer: Any, has_merges: bool) -> str:
+def splitting(pre_tokenizer: Any, has_merges: bool, ignores_merges: bool) -> str:
     """llama.cpp's name of how a text is split. Where nothing is merged it makes no difference."""
     parts = [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     by: list[str] = []
@@ -139,7 +158,7 @@ def splitting(pre_tokenizer: Any, has_merges: bool) -> str:
         raise no_tokenizer("its tokens are not bytes")
     if not has_merges:
         return "gpt-2"
-    name = SPLITS.get((tuple(by), by_words))
+    name = SPLITS.get((tuple(by), by_words, ignores_merges))
     if name is None:
         raise no_tokenizer(
             f"it splits texts by a pattern that is not known here: {' '.join(by):.100}"
@@ -167,7 +186,7 @@ def write(model: Any, tokenizer: GgufTokenizer, path: Path, kind: str, name: str
     """Writes a causal model whose weights lie on the host, a tensor at a time."""
     config = model.config
     check(config)
-    writer = gguf.GGUFWriter(path, config.model_type)
+    writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[FAMILIES[config.model_type]])
     try:
         add_settings(writer, config, kind, name)
         add_tokenizer(writer, tokenizer)
@@ -204,8 +223,8 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     writer.add_value_length(head)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_rope_dimension_count(head)
     rope = rope_settings(config)
+    writer.add_rope_dimension_count(int(head * (rope.get("partial_rotary_factor") or 1)))
     writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -213,6 +232,24 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     if rope["rope_type"] == "yarn":
         original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
+    if config.model_type == "phi3":
+        writer.add_sliding_window(0)
+    if config.model_type == RECURRENT:
+        writer.add_rope_dimension_sections([*rope.get("mrope_section", (11, 11, 10)), 0])
+        writer.add_full_attention_interval(interval_of(config))
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
+        writer.add_ssm_state_size(config.linear_key_head_dim)
+        writer.add_ssm_group_count(config.linear_num_key_heads)
+        writer.add_ssm_time_step_rank(config.linear_num_value_heads)
+        writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+
+
+def interval_of(config: Any) -> int | None:
+    """Every how many layers one has attention; None where they lie otherwise."""
+    kinds = config.layer_types
+    every = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0
+    regular = [(at + 1) % (every or 1) > 0 for at in range(len(kinds))]
+    return every if every and regular == [kind == "linear_attention" for kind in kinds] else None
 
 
 def add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
@@ -238,25 +275,46 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
     for name, values in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
-        stored_as = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        known_as = name.replace(".dt_bias", ".dt_proj.bias")
+        stored_as = names.get_name(known_as, try_suffixes=(".weight", ".bias"))
         if stored_as is None:
             raise refusal(f"it has {name}")
-        yield stored_as, in_order(name, values, config), type_of(values, kind)
+        yield stored_as, in_order(name, values, config), type_of(name, values, kind)
 
 
 def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
-    """Llama's q and k: value i of each half of a head beside value i of the other."""
+    """q and k of `INTERLEAVED`: value i of each half of a head beside value i of the other."""
+    if config.model_type == RECURRENT:
+        return of_recurrent(name, values, config)
     counts = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     heads = counts.get(name.split(".")[-2])
-    if config.model_type != "llama" or heads is None:
+    if config.model_type not in INTERLEAVED or heads is None:
         return values
     halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
     return halves.transpose(1, 2).reshape(values.shape)
 
 
-def type_of(values: torch.Tensor, kind: str) -> Any:
+def of_recurrent(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
+    """Norms as what they multiply by and decays as rates. Value heads lie by their key head here;
+    there the first of every key head comes first, then the second of each."""
+    is_norm, is_recurrent = name.endswith("norm.weight"), "linear_attn" in name
+    if is_norm or not is_recurrent:
+        return values.float() + 1 if is_norm and not is_recurrent else values
+    if name.endswith("A_log"):
+        values = -values.float().exp()
+    part, keys = name.split(".")[-2], config.linear_num_key_heads
+    if part == "conv1d":
+        values = values.squeeze(1)
+    has_keys, dim = part in ("in_proj_qkv", "conv1d"), int(part == "out_proj")
+    kept = 2 * keys * config.linear_key_head_dim if has_keys else 0  # queries and keys come first
+    by_key = torch.arange(kept, values.shape[dim])
+    by_key = by_key.reshape(keys, config.linear_num_value_heads // keys, -1).transpose(0, 1)
+    return values.index_select(dim, torch.cat([torch.arange(kept), by_key.flatten()]))
+
+
+def type_of(name: str, values: torch.Tensor, kind: str) -> Any:
     """F32 for vectors; matrices whose rows are no whole blocks of Q8_0 stay in F16."""
-    if values.dim() < 2:
+    if values.dim() < 2 or "conv1d" in name:
         return gguf.GGMLQuantizationType.F32
     wanted = TYPES[kind][0]
     block, _ = gguf.GGML_QUANT_SIZES[wanted]
@@ -292,7 +350,7 @@ def as_numpy(values: torch.Tensor) -> np.ndarray:
 @torch.no_grad()
 def round_as_stored(model: Any, kind: str) -> None:
     """Gives the weights the values that they have in the file, as far as their type has them."""
-    for values in model.state_dict().values():
-        stored = type_of(values, kind)
+    for name, values in model.state_dict().items():
+        stored = type_of(name, values, kind)
         packed = gguf.quantize(as_numpy(values), stored)
         values.copy_(torch.from_numpy(gguf.dequantize(packed, stored)))

@@ -23,10 +23,12 @@ from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelF
 
 from unslothrl.errors import UserError
 from unslothrl.weights.base_model import in_order
+from unslothrl.weights.shapes import HALF
 
 LEAST = 0.99  # share of the decoder's linear weights
 TABLES = (torch.nn.Embedding, torch.nn.Conv1d)  # matrices that no linear layer multiplies by
 MOST_NAMED = 4
+BLOCK = 16  # tokens, of vLLM's cache
 OF_TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
 LAYER = re.compile(r"\blayers\.(\d+)")
 OF_A_SHAPE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
@@ -122,16 +124,41 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
         within, size = LAYER.sub("layers.{}", path), (linear.in_features, linear.out_features)
         found.setdefault((within, *size), []).append("".join(LAYER.findall(path)))
         others -= math.prod(size)
-    kinds = getattr(text, "layer_types", None) or ["attention"] * text.num_hidden_layers
-    keeping = sum(kind.endswith("attention") and kind != "linear_attention" for kind in kinds)
-    shared = getattr(text, "num_kv_shared_layers", 0)
     whole = json.loads(text.to_json_string(use_diff=False))
     return {
         "config": {name: whole[name] for name in OF_A_SHAPE if name in whole},
         "linears": [(*linear, layers) for linear, layers in found.items()],
         "others": others,
-        "kv_layers": keeping - shared,
-        "state": kinds.count("linear_attention") * state_bytes(text),
+        **kept_bytes(whole, model, state_bytes(text)),
+    }
+
+
+def kept_bytes(config: dict[str, Any], model: Any, state: int) -> dict[str, int]:
+    """What layers keep of a sequence (a recurrent one `state`), as vLLM's cache holds it: it deals layers with a window into
+    groups of as many as see everything, the last of which may be padded (get_kv_cache_groups in
+    v1/core/kv_cache_utils.py), and gives all layers pages of one size, for which blocks grow
+    (_align_hybrid_block_size in platforms/interface.py); a state takes one."""
+    kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
+    keeping = kinds[: len(kinds) - (config.get("num_kv_shared_layers") or 0)]
+    head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    found, full, windowed = linears(model), list[int](), list[int]()
+    for at, kind in enumerate(keeping):
+        if kind != "linear_attention":
+            keys = found.get(f"layers.{at}.self_attn.k_proj")
+            width = keys.out_features if keys else config["num_key_value_heads"] * head
+            (windowed if kind == "sliding_attention" else full).append(2 * HALF * width)
+    if full and windowed:
+        padded = -(-len(windowed) // len(full)) * len(full)
+        windowed += windowed[:1] * (padded - len(windowed))
+    of_layer = max(full, default=1)
+    page, least = max(state, BLOCK * of_layer), min(windowed or [of_layer])
+    block = -(-page // (BLOCK * least)) * BLOCK
+    return {
+        "keys": sum(full),
+        "window_keys": sum(windowed),
+        "window": config.get("sliding_window") or 0,
+        "state": kinds.count("linear_attention") * block * of_layer,
+        "block": block,
     }
 
 

@@ -42,8 +42,16 @@ class OwnLayers:
     config: dict = field(compare=False)  # of its text model, complete
     linears: tuple[tuple[str, tuple[int, int]], ...]  # (path in the decoder, (in, out))
     others: int  # weights of all else
-    kv_layers: int  # layers that keep keys and values
-    state: int  # bytes that the others keep of a sequence, however long
+    keys: int  # bytes that a token keeps in layers that see everything
+    window_keys: int  # and in those that see `window` tokens
+    window: int
+    state: int  # bytes that recurrent layers keep of a sequence, however long
+    block: int  # tokens of a block of vLLM's cache
+
+    def shard(self, cards: int) -> OwnLayers:
+        """What each card keeps of a sequence where the heads are dealt to so many."""
+        kept = {name: getattr(self, name) // cards for name in ("keys", "window_keys", "state")}
+        return replace(self, **kept)
 
 
 @dataclass(frozen=True)
@@ -145,13 +153,18 @@ class Shape:
             inner=self.inner // cards,
             unquantised=self.unquantised // cards,
             vocabulary=-(-self.vocabulary // VOCABULARY_PADDING) * VOCABULARY_PADDING // cards,
+            own=self.own and self.own.shard(min(cards, self.kv_heads)),
         )
 
     def kv_bytes(self, tokens: int, sequences: int = 1) -> int:
         """Of the keys and values of so many tokens, in 16 bits, and of the states of sequences."""
         if self.own is None:
             return tokens * self.layers * 2 * self.key * HALF
-        return tokens * self.own.kv_layers * 2 * self.key * HALF + sequences * self.own.state
+        own, length = self.own, -(-tokens // sequences)
+        if own.state:  # its pages are as large as a layer's state, which they hold too
+            length = -(-length // own.block) * own.block
+        of_windows = own.window_keys * min(length, own.window + own.block)
+        return sequences * (own.keys * length + of_windows + own.state)
 
 
 def qwen25(layers, hidden, inner, heads, kv_heads, vocabulary, tied) -> Shape:
@@ -203,10 +216,11 @@ OTHERS = {  # of other kinds, what their config.json say of the text model
               "intermediate_size": 17_920, "num_attention_heads": 40, "num_key_value_heads": 10,
               "vocab_size": 100_352, "pad_token_id": 0, "max_position_embeddings": 16_384},
     "gemma-3-4b": {"model_type": "gemma3_text", "num_hidden_layers": 34, "hidden_size": 2560,
-                   "intermediate_size": 10_240, "vocab_size": 262_208},
+                   "intermediate_size": 10_240, "vocab_size": 262_208,
+                   "sliding_window": 1024},
     "gemma-3-12b": {"model_type": "gemma3_text", "num_hidden_layers": 48, "hidden_size": 3840,
                     "intermediate_size": 15_360, "num_attention_heads": 16,
-                    "num_key_value_heads": 8, "vocab_size": 262_208},
+                    "num_key_value_heads": 8, "vocab_size": 262_208, "sliding_window": 1024},
     "qwen3.5-4b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 2560,
                    "intermediate_size": 9216, "tie_word_embeddings": True},
     "qwen3.5-9b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 4096,
