@@ -1,10 +1,12 @@
-"""Seconds and memory of this tree beside those of another one, in alternating pairs.
+"""Seconds and memory of this tree beside those of another one, in pairs.
 
-    python bench/beside.py TREE [NAME ...] [--pairs 7]
+    python bench/beside.py TREE [NAME ...] [--pairs 20]
 
-TREE is a checkout of another commit; both run with this environment. Prints for each figure the
-geometric mean of the pairs' ratios, this tree's to the other's, with its 95% interval by Student's
-t on their logarithms, and adds them to bench/results/beside-cpu.json.
+TREE is a checkout of another commit; both run with this environment. What is one process runs at
+the same time in both, a CPU each, which they change from pair to pair: so a machine whose speed
+wanders does so for both. Runs under Ray take turns. Prints for each figure the geometric mean of
+the pairs' ratios, this tree's to the other's, with its 95% interval by Student's t on their
+logarithms, and adds them to bench/results/beside-cpu.json.
 """
 
 import argparse
@@ -16,19 +18,53 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from facts import facts, result_file
 
 ROOT = Path(__file__).resolve().parents[1]
-T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20)  # of 1, 2, ... degrees
+T95 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+    2.11,
+    2.10,
+    2.09,
+    2.09,
+    2.08,
+    2.07,
+    2.07,
+    2.06,
+    2.06,
+    2.06,
+    2.05,
+    2.05,
+    2.05,
+    2.04,
+)  # of 1, 2, ... degrees; fmt: skip
 RUN = (
     "train --learner grpo --max_steps 6 --batch_size 16 --num_candidates 8 --topk 8 --eval_every 0"
 )
 ALONE = f"{RUN} --cluster local --engine transformers --number_of_actors 0"
+UNDER_RAY = "a run under Ray"
 WORDS = {
     "help": "train --help",
-    "a run under Ray": RUN,
+    UNDER_RAY: RUN,
     "a run in one process": ALONE,
     "scoring": "score ROWS --reward boxed",
     "sandbox": "score PROGRAMS --reward code",
@@ -55,7 +91,7 @@ def rows(folder: Path) -> None:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in made))
 
 
-def measured(tree: Path, name: str, folder: Path) -> dict[str, float]:
+def measured(name: str, folder: Path, tree: Path, cpus: str) -> dict[str, float]:
     """-> the figures of one run."""
     words = [
         str(folder / f"{word}.jsonl") if word in ("ROWS", "PROGRAMS") else word
@@ -67,7 +103,7 @@ def measured(tree: Path, name: str, folder: Path) -> dict[str, float]:
     path = os.pathsep.join([str(tree), *map(str, (tree / "packages").glob("*"))])
     before, begun = time.time(), time.perf_counter()
     process = subprocess.Popen(
-        [sys.executable, "-m", "unslothrl", *words], cwd=folder,
+        ["taskset", "--cpu-list", cpus, sys.executable, "-m", "unslothrl", *words], cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{path}:{os.environ.get('PYTHONPATH', '')}"},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
@@ -88,19 +124,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tree", type=Path)
     parser.add_argument("names", nargs="*", choices=[*WORDS, []])
-    parser.add_argument("--pairs", type=int, default=7)
+    parser.add_argument("--pairs", type=int, default=20)
     given = parser.parse_args()
+    tree = given.tree.resolve()
     file = result_file("beside")
     result = json.loads(file.read_text()) if file.exists() else {}
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+    cpus = [str(cpu) for cpu in os.sched_getaffinity(0)]
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder, ThreadPoolExecutor(2) as pool:
         rows(Path(folder))
         for name in given.names or WORDS:
             logs: dict[str, list[float]] = {}
             for pair in range(given.pairs + 1):  # the first is not counted
-                order = (ROOT, given.tree) if pair % 2 else (given.tree, ROOT)
-                both = {tree: measured(tree.resolve(), name, Path(folder)) for tree in order}
+                order = (ROOT, tree) if pair % 2 else (tree, ROOT)
+                of_each, run = [",".join(cpus)] * 2, map
+                if name != UNDER_RAY:
+                    of_each, run = cpus[:2], pool.map
+                figures = run(partial(measured, name, Path(folder)), order, of_each)
+                both = dict(zip(order, figures, strict=True))
                 for figure, value in both[ROOT].items() if pair else ():
-                    ratio = math.log(value / both[given.tree][figure])
+                    ratio = math.log(value / both[tree][figure])
                     logs.setdefault(figure, []).append(ratio)
             for figure, of in logs.items():
                 half = T95[len(of) - 2] * statistics.stdev(of) / math.sqrt(len(of))
