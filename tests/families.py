@@ -56,10 +56,14 @@ def gemma3() -> Any:
     )  # fmt: skip
 
 
-def gemma4() -> Any:
+def gemma4(*, is_31b: bool = False) -> Any:
+    """As E2B and E4B are: heads of two sizes, layers that take another's keys, inputs by layer. Of
+    31B, keys that are values as well."""
+    sizes = {**SIZES, **WINDOWS, "num_hidden_layers": 4, "layer_types": 2 * WINDOWS["layer_types"],
+             "intermediate_size": 4096}  # fmt: skip
     text = transformers.Gemma4TextConfig(
-        **{**SIZES, **WINDOWS}, global_head_dim=32, hidden_size_per_layer_input=0,
-        num_kv_shared_layers=0, enable_moe_block=False, attention_k_eq_v=False,
+        **sizes, global_head_dim=64, hidden_size_per_layer_input=64, num_kv_shared_layers=2,
+        use_double_wide_mlp=True, enable_moe_block=False, attention_k_eq_v=is_31b,
         vocab_size_per_layer_input=320,
     )  # fmt: skip
     return transformers.Gemma4Config(
@@ -107,6 +111,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {  # and what is said of it
         ),
         "vLLM's LFM2 reads conv_dim",
     ),
+    "Gemma 4 31B": (lambda: gemma4(is_31b=True), "some of its keys are values too"),
     "Falcon-H1": (
         lambda: transformers.FalconH1Config(**SIZES),
         "its recurrent layers are not known",

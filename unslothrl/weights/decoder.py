@@ -5,9 +5,9 @@
 A checkpoint that takes images or sound as well (Gemma 3 and 4, Ministral 3, Qwen3.5) is used as the
 text model in it: transformers' own class of its text configuration.
 
-Every linear layer of a decoder gets a LoRA, by whatever names a family gives them. What is no
-linear layer, such as the experts of a mixture, gets none and stays in 16 bits, and nothing else
-would say so.
+Every linear layer within a decoder's layers gets a LoRA, by whatever names a family gives them.
+What is no linear layer, such as the experts of a mixture, gets none and stays in 16 bits, and
+nothing else would say so.
 """
 
 import contextlib
@@ -30,6 +30,7 @@ TABLES = (torch.nn.Embedding, torch.nn.Conv1d)  # matrices that no linear layer 
 MOST_NAMED = 4
 BLOCK = 16  # tokens, of vLLM's cache
 OF_TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
+NUMBERED = re.compile(r"\.\d+\.")
 LAYER = re.compile(r"\blayers\.(\d+)")
 OF_A_SHAPE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
               "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
@@ -68,10 +69,13 @@ def name_in_text(name: str) -> str:
 
 
 def linears(model: Any) -> dict[str, torch.nn.Linear]:
-    """The linear layers of a causal model's decoder by their paths in it: "layers.0.mlp.up_proj";
-    of 4-bit ones `weight` has another shape."""
-    modules = model.get_decoder().named_modules()
-    return {path: module for path, module in modules if isinstance(module, torch.nn.Linear)}
+    """The linear layers within a causal model's decoder layers, by their paths in it, such as
+    "layers.0.mlp.up_proj"; of 4-bit ones `weight` has another shape."""
+    return {
+        path: module
+        for path, module in model.get_decoder().named_modules()
+        if isinstance(module, torch.nn.Linear) and NUMBERED.search(path)
+    }
 
 
 def targets(model: Any) -> list[str]:
@@ -85,6 +89,8 @@ def obstacle(model: Any) -> str | None:
         return f"it cannot be served yet: {missing}"
     if model._is_stateful and model.config.model_type not in STATES:
         return f"its recurrent layers are not known: of such models {', '.join(STATES)} is tried"
+    if getattr(model.config, "attention_k_eq_v", False):
+        return "some of its keys are values too, of which vLLM gives a LoRA to the keys alone"
     covered = sum(each.in_features * each.out_features for each in linears(model).values())
     others: dict[str, int] = {}
     for path, module in model.get_decoder().named_modules():
@@ -134,10 +140,10 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def kept_bytes(config: dict[str, Any], model: Any, state: int) -> dict[str, int]:
-    """What layers keep of a sequence (a recurrent one `state`), as vLLM's cache holds it: it deals layers with a window into
-    groups of as many as see everything, the last of which may be padded (get_kv_cache_groups in
-    v1/core/kv_cache_utils.py), and gives all layers pages of one size, for which blocks grow
-    (_align_hybrid_block_size in platforms/interface.py); a state takes one."""
+    """What layers keep of a sequence (a recurrent one `state`), as vLLM's cache holds it: it deals
+    layers with a window into groups of as many as see everything, the last of which may be padded
+    (get_kv_cache_groups in v1/core/kv_cache_utils.py), and gives all layers pages of one size, for
+    which blocks grow (_align_hybrid_block_size in platforms/interface.py); a state takes one."""
     kinds = config.get("layer_types") or ["full_attention"] * config["num_hidden_layers"]
     keeping = kinds[: len(kinds) - (config.get("num_kv_shared_layers") or 0)]
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
