@@ -410,8 +410,8 @@ def not_finite(place: Place) -> Cost:
     path = place.room / "surrogate.py"
     path.write_text(NOT_A_NUMBER)
     call = place.draw.randrange(1, STEPS)
-    training = Training(place.folder, "--learner", str(path), *LOCAL,
-                        environment={"NOT_A_NUMBER_IN": str(call)})  # fmt: skip
+    flags = ["--learner", str(path), *LOCAL, "--no_check_first_batch"]  # which calls it too
+    training = Training(place.folder, *flags, environment={"NOT_A_NUMBER_IN": str(call)})
     cost = Cost(f"call {call} of the loss", training.ends(), training.said("is not finite"))
     skipped = [row["step"] for row in rows(place.folder / "metrics.jsonl")
                if row.get("train/skipped_updates")]  # fmt: skip

@@ -100,7 +100,7 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 RECURRENT = {
     "num_hidden_layers": 5, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
-    "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_key_head_dim": 32, "linear_value_head_dim": 32,
 }  # fmt: skip
 MODELS = {
     "llama": ("llama", {"rope_parameters": LLAMA3, "head_dim": 32}),

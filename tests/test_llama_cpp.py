@@ -55,8 +55,9 @@ def check_logits(model, file: Path, stored: str) -> None:
     assert found.shape == expected.shape
     largest, spread = float((found - expected).abs().max()), float(expected.std())
     print(f"{file} {stored}: largest difference {largest:.2g}, spread {spread:.2g}")
-    # Gated DeltaNet in half precision is as far away from itself: 0.03 of logits that spread by 2.5
-    assert largest < MOST[stored] * spread * (2 if model.config.model_type == gguf.RECURRENT else 1)
+    # Gated DeltaNet in half precision is 0.03 from itself, where SmolLM3 is 0.01
+    most = MOST[stored] * (3 if model.config.model_type == gguf.RECURRENT else 1)
+    assert largest < most * spread
 
 
 @pytest.mark.parametrize("kind", MODELS)
