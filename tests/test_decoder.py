@@ -115,6 +115,8 @@ def test_the_targets_of_other_families_by_hand():
     assert named["Phi-4"] == ["o_proj", "down_proj", "gate_up_proj", "qkv_proj"]
     recurrent = ["in_proj_a", "in_proj_b", "in_proj_qkv", "in_proj_z", "out_proj"]
     assert named.pop("Qwen3.5") == [*LORA_TARGETS, *recurrent]
+    by_layer = ["per_layer_input_gate", "per_layer_projection"]
+    assert named.pop("Gemma 4") == [*LORA_TARGETS, *by_layer]
     del named["Phi-4"]
     assert all(targets == list(LORA_TARGETS) for targets in named.values())
 
