@@ -21,7 +21,10 @@ WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_wind
            "tie_word_embeddings": True, "head_dim": 32}  # fmt: skip
 RECURRENT = {"layer_types": ["linear_attention", "full_attention"], "head_dim": 64,
              "linear_num_key_heads": 1, "linear_num_value_heads": 2, "linear_conv_kernel_dim": 4,
-             "linear_key_head_dim": 128, "linear_value_head_dim": 128}  # fmt: skip
+             "linear_key_head_dim": 128, "linear_value_head_dim": 128, "mamba_ssm_dtype": "float32",
+             "rope_parameters": {"rope_type": "default", "rope_theta": 1e7,
+                                 "partial_rotary_factor": 0.25, "mrope_section": [3, 3, 2],
+                                 "mrope_interleaved": True}}  # fmt: skip
 
 
 def llama() -> Any:

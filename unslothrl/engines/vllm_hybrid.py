@@ -7,10 +7,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from unslothrl.errors import UserError
 from unslothrl.weights.base_parts import read
 
-CLASS, MODULE = "Qwen3_5ForCausalLM", "vllm.model_executor.models.qwen3_5"
+CLASS, OF_ALL = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
+MODULE = "vllm.model_executor.models.qwen3_5"
 OF_IMAGES = "torchvision"
 
 
@@ -20,25 +20,54 @@ def is_hybrid(base: Path) -> bool:
 
 
 def register() -> None:
-    """Before vLLM starts with such a model. UserError where this vLLM has none that serves text
-    alone, as 0.26 does not."""
+    """Before vLLM starts with such a model: what of its text model this vLLM does not find."""
     from vllm import ModelRegistry
+    from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    if CLASS not in ModelRegistry.get_supported_archs():
-        raise UserError("this vLLM does not serve Qwen3.5's text model: set --engine transformers")
-    if importlib.util.find_spec(OF_IMAGES) is None:
-        ModelRegistry.register_model(CLASS, class_without_images())
+    if CLASS not in ModelRegistry.get_supported_archs() or not has_images():
+        ModelRegistry.register_model(CLASS, text_class())
+        MODELS_CONFIG_MAP.setdefault(CLASS, MODELS_CONFIG_MAP[OF_ALL])
 
 
-def class_without_images() -> type:
-    """vLLM's class of the text model. Its file has that of the vision model too, which imports
-    torchvision, of which PyPI has no build for CPUs."""
+def has_images() -> bool:
+    return importlib.util.find_spec(OF_IMAGES) is not None
+
+
+def text_class() -> type:
+    """vLLM's class of the text model; of 0.26, whose text model is only a part of that of images,
+    with what the whole says of states and positions."""
+    from vllm.model_executor.models.interfaces import IsHybrid, SupportsMRoPE
+
+    module = imported() if has_images() else imported_without_images()
+    text, whole = getattr(module, CLASS), getattr(module, OF_ALL)
+    if getattr(text, "is_hybrid", False):
+        return text
+    kept = ("state_dtype_from_config", "state_shape_from_config", "state_copy_func")
+    methods = {f"get_mamba_{name}": vars(whole)[f"get_mamba_{name}"] for name in kept}
+    methods["get_mrope_input_positions"] = positions_of_text
+    return type(CLASS, (text, IsHybrid, SupportsMRoPE), methods)
+
+
+def positions_of_text(self: Any, ids: list[int], images: Any) -> tuple[Any, int]:
+    """-> the same positions in time, height and width, and by how much they run ahead."""
+    import torch
+
+    return torch.arange(len(ids)).expand(3, -1), 0
+
+
+def imported() -> Any:
+    return importlib.import_module(MODULE)
+
+
+def imported_without_images() -> Any:
+    """vLLM's file of the text model has that of the vision model too, which imports torchvision, of
+    which PyPI has no build for CPUs."""
     importlib.import_module("transformers.models.auto.image_processing_auto")  # not with what comes
     names = ("", ".io", ".transforms", ".transforms.v2", ".transforms.v2.functional")
     absent = {f"{OF_IMAGES}{name}": Absent(f"{OF_IMAGES}{name}") for name in names}
     sys.modules.update(absent)
     try:
-        return getattr(importlib.import_module(MODULE), CLASS)
+        return imported()
     finally:
         for name in absent:
             del sys.modules[name]
