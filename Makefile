@@ -108,7 +108,7 @@ package-test: setup ## the wheel, a machine without a network, cards, newcomers'
 
 unsloth-test: gpu-set ## Unsloth against PEFT, and its engine, under Triton's interpreter
 	$(ON_GPU_SET) -m slow tests/test_unsloth.py tests/test_unsloth_share.py \
-	    tests/test_unsloth_stages.py tests/test_unsloth_engine.py $(ARGS)
+	    tests/test_unsloth_stages.py tests/test_unsloth_engine.py tests/test_unsloth_families.py $(ARGS)
 
 trl-test: setup ## losses and advantages against TRL's own code
 	$(bin)/python tools/peers.py trl

@@ -222,10 +222,13 @@ def targets_by_layer(names) -> set[tuple[int, str]]:
     }
 
 
-def run_script(name: str, *arguments: object, cwd: Path, timeout=1200, **variables: str) -> str:
-    """Runs a file of tests/ in a process of its own. -> what it printed"""
+def run_script(
+    name: str, *arguments: object, cwd: Path, timeout=1200, first: str = "", **variables: str
+) -> str:
+    """Runs a file of tests/ in a process of its own, `first` first on its path. -> what it printed
+    """
     tests = Path(__file__).parent
-    path = os.pathsep.join(map(str, (tests.parent, tests)))
+    path = os.pathsep.join(filter(None, map(str, (first, tests.parent, tests))))
     environ = {**os.environ, "PYTHONPATH": path, **variables}
     done = python(tests / name, *arguments, cwd=cwd, timeout=timeout, env=environ)
     return done.stdout + done.stderr

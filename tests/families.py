@@ -123,20 +123,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {  # and what is said of it
 
 
 def built(config: Any, seed: int = 0) -> Any:
-    """The whole model, its vision part too, in bfloat16. Its weights are larger than usual, so that
-    what it says depends on what it is told."""
+    """The whole model, its vision part too if the configuration has one, in bfloat16. Its weights
+    are larger than usual, so that what it says depends on what it is told."""
     torch.manual_seed(seed)
-    kind = getattr(transformers, config.__class__.__name__.replace("Config", CLASSES[0]), None)
-    kind = kind or getattr(transformers, config.__class__.__name__.replace("Config", CLASSES[1]))
-    model = kind(config).to(torch.bfloat16)
+    whole = config.__class__.__name__.replace("Config", "ForConditionalGeneration")
+    causal = transformers.AutoModelForCausalLM.from_config
+    model = getattr(transformers, whole, causal)(config).to(torch.bfloat16)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() >= 2 and "embed" not in name and "conv" not in name:
                 weight.mul_(4)
     return model
-
-
-CLASSES = ("ForConditionalGeneration", "ForCausalLM")
 
 
 def saved(folder: Path, model: Any) -> Path:

@@ -40,11 +40,12 @@ def small_base(kind: str, folder: Path) -> Path:
     )  # fmt: skip
 
 
-def run(backend: str, base: Path, out: Path, *options: str):
-    """-> (facts, tensors) that unsloth_on_cpu.py wrote."""
+def run(backend: str, base: Path, out: Path, *options: str, first: str = ""):
+    """-> (facts, tensors) that unsloth_on_cpu.py wrote; `first`: where it looks for modules first.
+    """
     interpreted = {"TRITON_INTERPRET": "1"} if backend == "unsloth" else {}
     given = (backend, base, out, *options)
-    run_script("unsloth_on_cpu.py", *given, cwd=out.parent, **interpreted)
+    run_script("unsloth_on_cpu.py", *given, cwd=out.parent, first=first, **interpreted)
     facts = json.loads(Path(f"{out}.json").read_text())
     return facts, safetensors.torch.load_file(f"{out}.safetensors")
 

@@ -309,6 +309,8 @@ def build(arguments):
     options["start"] = arguments.start
     counts: dict[str, int] = {}
     if arguments.kind == "unsloth":
+        if arguments.attention:
+            options["attn_implementation"] = arguments.attention
         backend = build_unsloth(arguments.base, **options)
         counts = count_fused_calls()
     else:
@@ -328,6 +330,7 @@ def main() -> None:
     parser.add_argument("base", type=Path)
     parser.add_argument("out")
     parser.add_argument("--start", type=Path)
+    parser.add_argument("--attention", help="instead of the one that Unsloth chooses")
     arguments = parser.parse_args()
     os.environ.update(UNSLOTH_ALLOW_CPU="1", UNSLOTH_COMPILE_DISABLE="1", HF_HUB_OFFLINE="1")
     backend, counts = build(arguments)

@@ -38,6 +38,7 @@ What one must know of Unsloth (2026.10.7):
 
 import functools
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -71,11 +72,12 @@ from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 from unslothrl.backends import KINDS, check_patches, packing
 from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.backends.peft import lora_options
-from unslothrl.errors import UserError
+from unslothrl.errors import RunError, UserError
 from unslothrl.system import memory
 from unslothrl.weights.adapter import WEIGHTS_FILE
-from unslothrl.weights.decoder import check, targets
+from unslothrl.weights.decoder import check, linears, targets
 
+OF_LORA = re.compile(r"\.(base_layer|lora_[AB]\.\w+)$")
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
 
 
@@ -112,7 +114,8 @@ def load(
     model, llm = load_base(base, dtype, context, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
-    packs = packs and model.config.model_type in KINDS and packing.is_plain(model.config)
+    is_own = model.config.model_type in KINDS  # Unsloth's decoder, not transformers'
+    packs = packs and is_own and packing.is_plain(model.config)
     return LoraBackend(
         model=model,
         device=device,
@@ -124,7 +127,7 @@ def load(
         shares_prompts=False,  # its kernels know sequences, not trees
         for_inference=unsloth.FastLanguageModel.for_inference,
         for_training=unsloth.FastLanguageModel.for_training,
-        decoder=functools.partial(Decoder, model, dtype),
+        decoder=functools.partial(Decoder, model, dtype) if is_own else model.get_base_model,
         llm=llm,
     )
 
@@ -217,6 +220,8 @@ def add_lora(
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
     lora = {"target_modules": targets(model), **lora}
+    if model.config.model_type not in KINDS:  # of which it leaves out what names no attention or MLP
+        lora["finetune_vision_layers"] = not hasattr(model, "vllm_engine")
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
         **lora,
@@ -229,6 +234,9 @@ def add_lora(
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
     unsloth.FastLanguageModel.for_training(model)
     check_patches(model)
+    plain = model.get_base_model()
+    if left := [path for path in linears(plain) if not OF_LORA.search(path)]:
+        raise RunError(f"Unsloth gives {left[0]} no LoRA ({len(left)} such): set --backend peft")
     return model
 
 
