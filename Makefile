@@ -124,6 +124,8 @@ machines-test: gpu-set ## docs/install.md is what the commands say on thirteen s
 gpu-set-test: gpu-set ## engines, actors, learner, resume and the main job with the GPU set's versions
 	PYTHONPATH=$(CURDIR)/$(GPU_SET)/cpu-vllm VLLM_PLUGINS= $(ON_GPU_SET) -n 2 --dist loadfile \
 	    $(GPU_SET_TESTS) $(ARGS)
+	PYTHONPATH=$(CURDIR)/$(GPU_SET)/cpu-vllm VLLM_PLUGINS= $(ON_GPU_SET) -m slow tests/test_families.py \
+	    -k "trained and Qwen3.5" $(ARGS)
 
 site: setup     ## build docs/ as a site in build/site; a broken link is an error
 	$(bin)/python tools/peers.py site

@@ -225,8 +225,8 @@ def targets_by_layer(names) -> set[tuple[int, str]]:
 def run_script(
     name: str, *arguments: object, cwd: Path, timeout=1200, first: str = "", **variables: str
 ) -> str:
-    """Runs a file of tests/ in a process of its own, `first` first on its path. -> what it printed
-    """
+    """Runs a file of tests/ in a process of its own, with `first` first on its path. -> what it
+    printed"""
     tests = Path(__file__).parent
     path = os.pathsep.join(filter(None, map(str, (first, tests.parent, tests))))
     environ = {**os.environ, "PYTHONPATH": path, **variables}

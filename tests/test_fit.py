@@ -47,6 +47,19 @@ def test_a_small_card_lowers_everything_and_says_so():
     )
 
 
+@pytest.mark.parametrize("cards", [1, 2])
+def test_a_family_that_unsloth_shares_with_no_vllm_has_an_actor(cards):
+    flags, machine = {"model": "Qwen/Qwen3.5-4B"}, gpus(*[16_376] * cards)
+    config = resolve(flags, machine).config
+    assert (config.number_of_actors, config.learner_chunk_size) == (1, 0)
+    assert (config.backend, config.engine, config.learner_has_engine) == ("unsloth", "vllm", False)
+    shared = resolve({"model": "unsloth/gemma-3-4b-it"}, machine).config
+    assert shared.learner_has_engine and shared.number_of_actors == cards - 1
+    for given in ({"number_of_actors": "0"}, {"learner_chunk_size": "8"}):
+        with pytest.raises(UserError, match="shares no qwen3_5_text with a vLLM"):
+            resolve({**flags, **given}, machine)
+
+
 @pytest.mark.parametrize(("how", "longer"), [("largest", True), ("fastest", False)])
 def test_fit_may_ask_for_the_largest_or_the_fastest(how, longer):
     flags = {"fit": how, "num_candidates": "4", "model": "Qwen/Qwen2.5-7B-Instruct"}

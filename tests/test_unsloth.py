@@ -41,8 +41,7 @@ def small_base(kind: str, folder: Path) -> Path:
 
 
 def run(backend: str, base: Path, out: Path, *options: str, first: str = ""):
-    """-> (facts, tensors) that unsloth_on_cpu.py wrote; `first`: where it looks for modules first.
-    """
+    """-> (facts, tensors) that unsloth_on_cpu.py wrote. `first`: first on its path."""
     interpreted = {"TRITON_INTERPRET": "1"} if backend == "unsloth" else {}
     given = (backend, base, out, *options)
     run_script("unsloth_on_cpu.py", *given, cwd=out.parent, first=first, **interpreted)

@@ -1,6 +1,6 @@
 """The learner's own engine as one GPU has it: Unsloth's vLLM and the model trained on its weights.
 
-    python tests/unsloth_engine_on_cpu.py BASE OUT.json
+    python tests/unsloth_engine_on_cpu.py BASE OUT.json [ATTENTION]
 
 Unsloth's load_vllm starts the CPU build of the GPU set's vLLM (.venv-gpu-set/cpu-vllm) over the
 4-bit BASE with its own LoRA manager, and makes of its tensors the model that is trained. What needs
@@ -17,7 +17,7 @@ import unsloth_on_cpu
 from engine_contract import requests
 
 
-def load_shared(base: Path):
+def load_shared(base: Path, attention: str | None):
     """-> Unsloth's backend with its `llm`."""
     unsloth_on_cpu.teach_the_interpreter_bfloat16()
     current = unsloth_on_cpu.pretend_there_is_a_card()
@@ -35,9 +35,10 @@ def load_shared(base: Path):
     unsloth_on_cpu.patch_what_asks_for_a_card()
     vllm_utils.get_target_device = lambda index=0: torch.device("cpu")
     kernels.fast_dequantize = fast_lora.fast_dequantize = dequantize
+    chosen = {"attn_implementation": attention} if attention else {}
     backend = load(
         base, dtype=torch.bfloat16, rank=8, alpha=8, dropout=0.0, seed=0, context=64,
-        memory_share=0.5, max_num_seqs=8, device_map="cpu",
+        memory_share=0.5, max_num_seqs=8, device_map="cpu", **chosen,
     )  # fmt: skip
     current[0] = 0
     return backend
@@ -58,8 +59,8 @@ def packed_in(model) -> set[int]:
     return {p.data_ptr() for p in model.parameters() if hasattr(p, "bnb_quant_state")}
 
 
-def main(base: Path, out: Path) -> None:
-    backend = load_shared(base)
+def main(base: Path, out: Path, attention: str | None = None) -> None:
+    backend = load_shared(base, attention)
     import torch
     from bitsandbytes.nn import Linear4bit
 
@@ -102,4 +103,4 @@ def main(base: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

@@ -76,6 +76,7 @@ from unslothrl.errors import RunError, UserError
 from unslothrl.system import memory
 from unslothrl.weights.adapter import WEIGHTS_FILE
 from unslothrl.weights.decoder import check, linears, targets
+from unslothrl.weights.shapes import SHARED
 
 OF_LORA = re.compile(r"\.(base_layer|lora_[AB]\.\w+)$")
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
@@ -107,6 +108,13 @@ def load(
     memory.limit_card_memory()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
+        if (
+            kind := read_config(base).get("model_type")
+        ) not in SHARED:  # a Ministral 3 says something else then
+            raise UserError(
+                f"model {base}: Unsloth shares no {kind} with a vLLM: set --number_of_actors 1 "
+                "--learner_chunk_size 0"
+            )
         vllm_internals.leave_out_router_kernels()
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
@@ -220,7 +228,7 @@ def add_lora(
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
     lora = {"target_modules": targets(model), **lora}
-    if model.config.model_type not in KINDS:  # of which it leaves out what names no attention or MLP
+    if model.config.model_type not in KINDS:  # else it leaves out what is in no attention or MLP
         lora["finetune_vision_layers"] = not hasattr(model, "vllm_engine")
     model = unsloth.FastLanguageModel.get_peft_model(
         model,

@@ -23,7 +23,7 @@ from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.text import counted
-from unslothrl.weights.shapes import HALF, Shape, shape_of
+from unslothrl.weights.shapes import HALF, SHARED, Shape, shape_of
 
 TASK = {  # where no data set is given; once through, it is as many steps as DistRL-LLM's default
     "dataset": "openai/gsm8k:main",
@@ -116,10 +116,20 @@ def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[C
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)
     check_model(changes.config)
+    shape = shape_of(config.model)
+    kind = shape.kind if shape is not None else ""
+    shares = kind in ("", *SHARED)
+    if not shares and (changes.config.engine, changes.config.backend) == ("vllm", "unsloth"):
+        why = f"an actor generates, as Unsloth shares no {kind} with a vLLM"
+        changes.set("learner_chunk_size", 0, why)
     is_here = config.ray_address is None  # else the cluster's machines count, not this one
     if is_here:
-        _fit_actors(changes, machine)
-    shape = shape_of(config.model)
+        _fit_actors(changes, machine, shares)
+    if not shares and changes.config.learner_has_engine:
+        raise UserError(
+            f"model {config.model}: Unsloth shares no {kind} with a vLLM: set "
+            "--number_of_actors 1 --learner_chunk_size 0, or --backend peft"
+        )
     _fit_context(changes, shape)
     has_gpus = bool(machine.gpus) and is_here
     if has_gpus and shape is None:
@@ -189,8 +199,9 @@ def install_command(machine: Machine) -> str:
     return "unslothrl setup"
 
 
-def _fit_actors(changes: Fitting, machine: Machine) -> None:
-    """How many actors: one GPU holds the learner alone; actors beside it share the rest."""
+def _fit_actors(changes: Fitting, machine: Machine, shares: bool) -> None:
+    """How many actors: one GPU holds the learner alone, unless that has no engine (`shares`);
+    actors beside it share the rest."""
     config = changes.config
     asked = config.number_of_actors
     gpus = len(Resources.of_machine(config, machine).gpus)
@@ -203,6 +214,8 @@ def _fit_actors(changes: Fitting, machine: Machine) -> None:
                 f"{way} {getattr(config, way)}: of {counted(gpus, 'GPU')} none is left for "
                 f"actors: set --learner_shards {gpus} instead, or add a GPU"
             )
+        if not free and not shares and config.backend == "unsloth":
+            free = 1  # which takes turns with the learner
         count = counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:

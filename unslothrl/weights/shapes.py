@@ -25,6 +25,7 @@ NF4_EXPANDED = 1 / 2 + 4 / 64  # in vLLM, which keeps a block's scale in float32
 # (model_executor/model_loader/bitsandbytes_loader.py:579, _dequantize_dq)
 VOCABULARY_PADDING = 64  # in vLLM (model_executor/layers/vocab_parallel_embedding.py)
 COUNTED = ("llama", "mistral", "qwen2", "qwen3")  # kinds whose layers are counted exactly
+SHARED = (*COUNTED, "phi3", "gemma3_text")  # whose 4-bit weights Unsloth's vLLM and learner share
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
 HUB_ID = re.compile(r"\w[\w-]*(\.[\w-]+)*/\w[\w-]*(\.[\w-]+)*", re.ASCII)
 LARGEST = 1 << 32  # of a size
@@ -71,6 +72,7 @@ class Shape:
     context: int | None = None
     unquantised: int = 0  # weights of linear layers that the checkpoint keeps in 16 bits
     own: OwnLayers | None = None  # of another kind than `COUNTED`
+    kind: str = ""  # model_type of the text model of such a kind
 
     @property
     def query(self) -> int:
@@ -305,6 +307,7 @@ def read(config: dict) -> Shape:
     kind = config.get("model_type", "")
     if "text_config" in config and not kind:
         raise ValueError("its config.json has no model_type")
+    kind_of_text = (config.get("text_config") or config).get("model_type", kind)
     is_counted = kind in ("", *COUNTED) and "text_config" not in config
     own = None if is_counted else counted(json.dumps(config))
     config = config if own is None else own.config
@@ -322,6 +325,7 @@ def read(config: dict) -> Shape:
         head_norms=kind == "qwen3",
         context=size(config, "max_position_embeddings", 0) or None,
         own=own,
+        kind="" if own is None else kind_of_text,
     )
     return replace(shape, unquantised=unquantised(shape, quantised))
 
