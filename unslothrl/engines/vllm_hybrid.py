@@ -26,7 +26,8 @@ def register() -> None:
 
     if CLASS not in ModelRegistry.get_supported_archs() or not has_images():
         ModelRegistry.register_model(CLASS, text_class())
-        MODELS_CONFIG_MAP.setdefault(CLASS, MODELS_CONFIG_MAP[OF_ALL])
+        if CLASS not in MODELS_CONFIG_MAP:
+            MODELS_CONFIG_MAP[CLASS] = MODELS_CONFIG_MAP[OF_ALL]
 
 
 def has_images() -> bool:
