@@ -1,7 +1,9 @@
 """Qwen3.5 in vLLM: layers of recurrent states (Gated DeltaNet) beside layers of attention."""
 
+import contextlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -20,18 +22,16 @@ def is_hybrid(base: Path) -> bool:
 
 
 def register() -> None:
-    """Before vLLM starts with such a model: what of its text model this vLLM does not find."""
+    """Before vLLM starts with such a model: its text model, where this vLLM does not find it."""
     from vllm import ModelRegistry
     from vllm.model_executor.models.config import MODELS_CONFIG_MAP
 
-    if CLASS not in ModelRegistry.get_supported_archs() or not has_images():
-        ModelRegistry.register_model(CLASS, text_class())
+    has_images = importlib.util.find_spec(OF_IMAGES) is not None
+    if CLASS not in ModelRegistry.get_supported_archs() or not has_images:
+        with contextlib.nullcontext() if has_images else without_images():
+            ModelRegistry.register_model(CLASS, text_class())
         if CLASS not in MODELS_CONFIG_MAP:
             MODELS_CONFIG_MAP[CLASS] = MODELS_CONFIG_MAP[OF_ALL]
-
-
-def has_images() -> bool:
-    return importlib.util.find_spec(OF_IMAGES) is not None
 
 
 def text_class() -> type:
@@ -39,14 +39,13 @@ def text_class() -> type:
     with what the whole says of states and positions."""
     from vllm.model_executor.models.interfaces import IsHybrid, SupportsMRoPE
 
-    module = imported() if has_images() else imported_without_images()
+    module = importlib.import_module(MODULE)
     text, whole = getattr(module, CLASS), getattr(module, OF_ALL)
     if getattr(text, "is_hybrid", False):
         return text
-    kept = ("state_dtype_from_config", "state_shape_from_config", "state_copy_func")
-    methods = {f"get_mamba_{name}": vars(whole)[f"get_mamba_{name}"] for name in kept}
-    methods["get_mrope_input_positions"] = positions_of_text
-    return type(CLASS, (text, IsHybrid, SupportsMRoPE), methods)
+    states = {name: each for name, each in vars(whole).items() if name.startswith("get_mamba_")}
+    positions = {"get_mrope_input_positions": positions_of_text}
+    return type(CLASS, (text, IsHybrid, SupportsMRoPE), states | positions)
 
 
 def positions_of_text(self: Any, ids: list[int], images: Any) -> tuple[Any, int]:
@@ -56,11 +55,8 @@ def positions_of_text(self: Any, ids: list[int], images: Any) -> tuple[Any, int]
     return torch.arange(len(ids)).expand(3, -1), 0
 
 
-def imported() -> Any:
-    return importlib.import_module(MODULE)
-
-
-def imported_without_images() -> Any:
+@contextlib.contextmanager
+def without_images() -> Iterator[None]:
     """vLLM's file of the text model has that of the vision model too, which imports torchvision, of
     which PyPI has no build for CPUs."""
     importlib.import_module("transformers.models.auto.image_processing_auto")  # not with what comes
@@ -68,7 +64,7 @@ def imported_without_images() -> Any:
     absent = {f"{OF_IMAGES}{name}": Absent(f"{OF_IMAGES}{name}") for name in names}
     sys.modules.update(absent)
     try:
-        return imported()
+        yield
     finally:
         for name in absent:
             del sys.modules[name]
