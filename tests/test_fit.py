@@ -53,6 +53,8 @@ def test_a_family_that_unsloth_shares_with_no_vllm_has_an_actor(cards):
     config = resolve(flags, machine).config
     assert (config.number_of_actors, config.learner_chunk_size) == (1, 0)
     assert (config.backend, config.engine, config.learner_has_engine) == ("unsloth", "vllm", False)
+    alone = resolve({**flags, "engine": "transformers"}, machine).config
+    assert alone.number_of_actors == cards - 1
     shared = resolve({"model": "unsloth/gemma-3-4b-it"}, machine).config
     assert shared.learner_has_engine and shared.number_of_actors == cards - 1
     for given in ({"number_of_actors": "0"}, {"learner_chunk_size": "8"}):

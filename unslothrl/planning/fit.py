@@ -118,8 +118,9 @@ def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[C
     check_model(changes.config)
     shape = shape_of(config.model)
     kind = shape.kind if shape is not None else ""
-    shares = kind in ("", *SHARED)
-    if not shares and (changes.config.engine, changes.config.backend) == ("vllm", "unsloth"):
+    is_unsloths = (changes.config.engine, changes.config.backend) == ("vllm", "unsloth")
+    shares = not is_unsloths or kind in ("", *SHARED)
+    if not shares:
         why = f"an actor generates, as Unsloth shares no {kind} with a vLLM"
         changes.set("learner_chunk_size", 0, why)
     is_here = config.ray_address is None  # else the cluster's machines count, not this one
@@ -214,8 +215,7 @@ def _fit_actors(changes: Fitting, machine: Machine, shares: bool) -> None:
                 f"{way} {getattr(config, way)}: of {counted(gpus, 'GPU')} none is left for "
                 f"actors: set --learner_shards {gpus} instead, or add a GPU"
             )
-        if not free and not shares and config.backend == "unsloth":
-            free = 1  # which takes turns with the learner
+        free = free or int(not shares)  # which takes turns with the learner
         count = counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:
