@@ -85,7 +85,7 @@ def measured(name: str, folder: Path, tree: Path, cpus: str) -> dict[str, float]
     if (metrics := output / "x" / "metrics.jsonl").exists():
         lines = [row for row in map(json.loads, metrics.open()) if row["step"]]
         first = (output / "x" / "rollouts" / "step_000001.jsonl").stat().st_mtime
-        found["to the first rollouts"] = first - before  # the first batch's proof is among it
+        found["to the first rollouts"] = first - before  # its proof included
         took = next(row["timing/step_s"] for row in lines if row["step"] == 1)
         found["to the first step"] = first - before - took
         # the fastest: whatever else the machine does only makes steps slower

@@ -57,8 +57,12 @@ def test_a_family_that_unsloth_shares_with_no_vllm_has_an_actor(cards):
     assert alone.number_of_actors == cards - 1
     shared = resolve({"model": "unsloth/gemma-3-4b-it"}, machine).config
     assert shared.learner_has_engine and shared.number_of_actors == cards - 1
+    learners = {"number_of_learners": str(cards)}
+    if cards > 1:
+        with pytest.raises(UserError, match="leave a GPU to an actor"):
+            resolve({**flags, **learners}, machine)
     for given in ({"number_of_actors": "0"}, {"learner_chunk_size": "8"}):
-        with pytest.raises(UserError, match="shares no qwen3_5_text with a vLLM"):
+        with pytest.raises(UserError, match="cannot share the weights of a qwen3_5_text"):
             resolve({**flags, **given}, machine)
 
 

@@ -18,7 +18,6 @@ FOLDER = setup.ROOT / ".venv-gpu-set"
 PROGRAM = setup.program_of(FOLDER)
 CPU_VLLM = FOLDER / "cpu-vllm"
 METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
-NEEDS_GPU = "fla.py"  # which transformers would use on a CPU too, where it finds it
 
 
 def install_cpu_vllm() -> None:
@@ -29,7 +28,6 @@ def install_cpu_vllm() -> None:
     metadata = CPU_VLLM / f"vllm-{version}+cpu.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(METADATA.format(version=version))
-    (CPU_VLLM / NEEDS_GPU).write_text('raise ImportError("its kernels run on a GPU alone")\n')
 
 
 def main() -> None:

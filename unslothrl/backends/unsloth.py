@@ -69,14 +69,14 @@ from peft import set_peft_model_state_dict
 from unsloth.device_type import DEVICE_TYPE_TORCH
 from unsloth.models.rl import patch_trl_disable_gradient_checkpointing
 
-from unslothrl.backends import KINDS, check_patches, packing
+from unslothrl.backends import KINDS, check_patches, is_unsloths, packing
 from unslothrl.backends.lora import POLICY, REFERENCE, LoraBackend, measuring
 from unslothrl.backends.peft import lora_options
 from unslothrl.errors import RunError, UserError
 from unslothrl.system import memory
 from unslothrl.weights.adapter import WEIGHTS_FILE
 from unslothrl.weights.decoder import check, linears, targets
-from unslothrl.weights.shapes import SHARED
+from unslothrl.weights.shapes import SHARED, not_shared
 
 OF_LORA = re.compile(r"\.(base_layer|lora_[AB]\.\w+)$")
 CHOOSE = 256  # the max_num_seqs that Unsloth takes for none
@@ -108,13 +108,9 @@ def load(
     memory.limit_card_memory()
     lora = lora_options(rank, alpha, dropout, start)
     if memory_share is not None:
-        if (
-            kind := read_config(base).get("model_type")
-        ) not in SHARED:  # a Ministral 3 says something else then
-            raise UserError(
-                f"model {base}: Unsloth shares no {kind} with a vLLM: set --number_of_actors 1 "
-                "--learner_chunk_size 0"
-            )
+        kind = read_config(base).get("model_type", "")
+        if kind not in SHARED:  # a Ministral 3 would load, and its log-probabilities be wrong
+            raise not_shared(str(base), kind)
         vllm_internals.leave_out_router_kernels()
         loading |= engine_options(memory_share, max_num_seqs, lora["r"])
     if offload == "model":  # the embedding goes to the host with the rest, and comes back
@@ -122,8 +118,8 @@ def load(
     model, llm = load_base(base, dtype, context, seed, loading)
     device = model.device
     model = add_lora(model, lora, device, seed, start)
-    is_own = model.config.model_type in KINDS  # Unsloth's decoder, not transformers'
-    packs = packs and is_own and packing.is_plain(model.config)
+    packs = packs and model.config.model_type in KINDS and packing.is_plain(model.config)
+    is_own = is_unsloths(model.get_base_model())
     return LoraBackend(
         model=model,
         device=device,
@@ -228,7 +224,7 @@ def add_lora(
     """The model with a trainable LoRA, in training mode; with `start` its weights, twice: the
     policy's and the reference's. RunError where Unsloth's patches are not in force."""
     lora = {"target_modules": targets(model), **lora}
-    if model.config.model_type not in KINDS:  # else it leaves out what is in no attention or MLP
+    if not is_unsloths(model):  # otherwise it gives none to layers outside of attention and MLP
         lora["finetune_vision_layers"] = not hasattr(model, "vllm_engine")
     model = unsloth.FastLanguageModel.get_peft_model(
         model,
@@ -242,8 +238,9 @@ def add_lora(
         model.load_adapter(str(start), adapter_name=REFERENCE, is_trainable=False)
     unsloth.FastLanguageModel.for_training(model)
     check_patches(model)
-    plain = model.get_base_model()
-    if left := [path for path in linears(plain) if not OF_LORA.search(path)]:
+    wanted, paths = set(lora["target_modules"]), linears(model.get_base_model())
+    left = [p for p in paths if p.rpartition(".")[2] in wanted and not OF_LORA.search(p)]
+    if left:
         raise RunError(f"Unsloth gives {left[0]} no LoRA ({len(left)} such): set --backend peft")
     return model
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from unslothrl.weights.base_parts import read
 
-CLASS, OF_ALL = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
+CLASS, WHOLE = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
 MODULE = "vllm.model_executor.models.qwen3_5"
 OF_IMAGES = "torchvision"
 
@@ -31,7 +31,7 @@ def register() -> None:
         with contextlib.nullcontext() if has_images else without_images():
             ModelRegistry.register_model(CLASS, text_class())
         if CLASS not in MODELS_CONFIG_MAP:
-            MODELS_CONFIG_MAP[CLASS] = MODELS_CONFIG_MAP[OF_ALL]
+            MODELS_CONFIG_MAP[CLASS] = MODELS_CONFIG_MAP[WHOLE]
 
 
 def text_class() -> type:
@@ -40,7 +40,7 @@ def text_class() -> type:
     from vllm.model_executor.models.interfaces import IsHybrid, SupportsMRoPE
 
     module = importlib.import_module(MODULE)
-    text, whole = getattr(module, CLASS), getattr(module, OF_ALL)
+    text, whole = getattr(module, CLASS), getattr(module, WHOLE)
     if getattr(text, "is_hybrid", False):
         return text
     states = {name: each for name, each in vars(whole).items() if name.startswith("get_mamba_")}

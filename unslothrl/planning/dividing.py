@@ -17,6 +17,7 @@ from unslothrl.errors import UserError
 from unslothrl.weights.shapes import COUNTED, VOCABULARY_PADDING, Shape, config_of, shape_of
 
 OTHER_LAYERS = f"layers, other than those of {', '.join(COUNTED)},"
+RECURRENT = "recurrent layers"
 BLOCK = 64  # values of a row that NF4 scales together
 QUANTISED_NAME = re.compile(r"(-unsloth)?-bnb-4bit$|(-bnb)?-4bit$", re.IGNORECASE)
 
@@ -90,6 +91,8 @@ def of_matrices(shape: Shape, gpus: int) -> str | None:
 
 def of_heads(shape: Shape, gpus: int) -> str | None:
     """What cannot be dealt to learners that share a row, which repeat heads of keys."""
+    if gpus > 1 and shape.is_recurrent:
+        return RECURRENT
     if shape.heads % gpus:
         return f"{shape.heads} attention heads"
     can_repeat = gpus % shape.kv_heads == 0
@@ -97,6 +100,8 @@ def of_heads(shape: Shape, gpus: int) -> str | None:
 
 
 def of_layers(shape: Shape, gpus: int) -> str | None:
+    if gpus > 1 and shape.is_recurrent:  # whose class vLLM's other processes may not have
+        return RECURRENT
     return f"{shape.layers} layers" if gpus > shape.layers else None
 
 

@@ -23,7 +23,7 @@ from unslothrl.planning.place import cards_of, place, takes_turns
 from unslothrl.planning.placement import CardPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.text import counted
-from unslothrl.weights.shapes import HALF, SHARED, Shape, shape_of
+from unslothrl.weights.shapes import HALF, SHARED, Shape, not_shared, shape_of
 
 TASK = {  # where no data set is given; once through, it is as many steps as DistRL-LLM's default
     "dataset": "openai/gsm8k:main",
@@ -121,16 +121,13 @@ def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[C
     is_unsloths = (changes.config.engine, changes.config.backend) == ("vllm", "unsloth")
     shares = not is_unsloths or kind in ("", *SHARED)
     if not shares:
-        why = f"an actor generates, as Unsloth shares no {kind} with a vLLM"
+        why = f"an actor generates, since Unsloth cannot share the weights of a {kind} with vLLM"
         changes.set("learner_chunk_size", 0, why)
     is_here = config.ray_address is None  # else the cluster's machines count, not this one
     if is_here:
         _fit_actors(changes, machine, shares)
     if not shares and changes.config.learner_has_engine:
-        raise UserError(
-            f"model {config.model}: Unsloth shares no {kind} with a vLLM: set "
-            "--number_of_actors 1 --learner_chunk_size 0, or --backend peft"
-        )
+        raise not_shared(config.model, kind)
     _fit_context(changes, shape)
     has_gpus = bool(machine.gpus) and is_here
     if has_gpus and shape is None:
@@ -215,7 +212,8 @@ def _fit_actors(changes: Fitting, machine: Machine, shares: bool) -> None:
                 f"{way} {getattr(config, way)}: of {counted(gpus, 'GPU')} none is left for "
                 f"actors: set --learner_shards {gpus} instead, or add a GPU"
             )
-        free = free or int(not shares)  # which takes turns with the learner
+        if gpus == learners == each == 1 and not shares:
+            free = 1  # which takes turns with the learner
         count = counted(gpus, "GPU") + " (--cluster local)" * (gpus < len(machine.gpus))
         changes.set("number_of_actors", min(asked, free), count)
     elif config.cluster == "local" and config.engine == "vllm" and asked > 1:

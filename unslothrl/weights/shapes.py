@@ -75,6 +75,11 @@ class Shape:
     kind: str = ""  # model_type of the text model of such a kind
 
     @property
+    def is_recurrent(self) -> bool:
+        """Whether some layers keep a state instead of keys and values."""
+        return self.own is not None and self.own.state > 0
+
+    @property
     def query(self) -> int:
         """Width of all queries of a token."""
         return self.heads * self.head
@@ -265,6 +270,14 @@ def config_of(model: str) -> dict | None:
             return None
         folder = Path(cached).parent
     return base_parts.read(folder, "config.json")
+
+
+def not_shared(model: str, kind: str) -> UserError:
+    return UserError(
+        f"model {model}: Unsloth cannot share the weights of a {kind} with vLLM: leave a GPU to an "
+        "actor, or share one with it (--number_of_actors 1 --learner_chunk_size 0), or set "
+        "--backend peft"
+    )
 
 
 def no_model(folder: str) -> UserError:
