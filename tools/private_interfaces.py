@@ -21,7 +21,9 @@ LIST = Path(__file__).parents[1] / "tests" / "private_interfaces.json"
 NOT_ON_A_CPU = {"unsloth", "unsloth_zoo"}  # the CPU set lacks them
 FORWARDED = {  # what **kwargs are: parameters of a class, or names in a module
     "ray.remote": "ray._common.ray_option_utils",
-    "unsloth.models.loader.FastLanguageModel.get_peft_model": "unsloth.models.llama",
+    "unsloth.models.loader.FastLanguageModel.get_peft_model": (
+        "unsloth.models.vision.FastBaseModel.get_peft_model"  # llama's takes all but one of them
+    ),
     "vllm.LLM": "vllm.engine.arg_utils.EngineArgs",
 }
 
