@@ -72,6 +72,21 @@ INSTANTS = {
 }
 
 
+def test_what_the_terminal_says_of_a_run_is_kept(tmp_path, monkeypatch):
+    step = Trainer.step
+
+    def noting(trainer, *given):
+        trainer.view.note(f"noted before step {trainer.state.step + 1}")
+        return step(trainer, *given)
+
+    monkeypatch.setattr(Trainer, "step", noting)
+    of_two = ["--max_steps", "2", "--output_dir", str(tmp_path), "--run_name", "x"]
+    assert cli.main([*FLAGS, *of_two]) == 0
+    lines = (tmp_path / "x" / "notes.jsonl").read_text().splitlines()
+    kept = [(row["step"], row["note"]) for row in map(json.loads, lines)]
+    assert kept == [(0, "noted before step 1"), (1, "noted before step 2")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):

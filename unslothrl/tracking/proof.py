@@ -18,6 +18,7 @@ from unslothrl.weights.starting_adapter import START
 
 LEAST_CHANGED = 4  # of a canary's 8 completions
 GAP, NOISE = "train/sampler_gap", 0.1  # nats per token; above it two policies are compared
+MOST_NOTES = 3  # of notes.jsonl
 HASH = 12  # letters of one that is shown
 
 
@@ -120,6 +121,12 @@ def failures(run: RunHistory) -> Found:
     return None, f"{said}, {skipped:.0f} updates skipped"
 
 
+def notes(run: RunHistory) -> Found:
+    """The newest of what the terminal said, which may be why something was started again."""
+    said = [f"after step {row.get('step')}: {row.get('note')}" for row in run.notes[-MOST_NOTES:]]
+    return None, "; ".join(said) or "none"
+
+
 def grader(run: RunHistory) -> Found:
     """What decided which completions are right, other code of the user's, and if it has changed."""
     rewards = run.options.get("reward") or []
@@ -168,6 +175,7 @@ ALL: dict[str, Callable[[RunHistory], Found]] = {
     "data": data,
     "rewards and code": grader,
     "failures": failures,
+    "notes": notes,
     "resumes": resumes,
     "exports": exports,
 }

@@ -102,6 +102,7 @@ class Terminal:
         self.sampled_at = float("-inf")
         self.drawn: dict[str, Sequence[records.Group]] = {}  # of the first evaluation
         self.live: Live | None = None
+        self.keep: Callable[[str], None] = lambda line: None  # of notes
         self.has_ended = threading.Event()
 
     def __enter__(self) -> "Terminal":
@@ -224,6 +225,7 @@ class Terminal:
 
     def note(self, line: str) -> None:
         self.line(line, "yellow")
+        self.keep(line)
 
     def evaluation(self, step: int, metrics: Row, drawn: Drawn | None = None) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step; `drawn`: of each set."""
