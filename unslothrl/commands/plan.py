@@ -110,9 +110,13 @@ def verdict(report: Report) -> list[str]:
     if not report["fits"] and (lower := report["would_fit_with"]):
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
+    if not report["fits"] and not report["cards"]:
+        text.append("this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     if report["step_seconds"]:
         steps = report["steps"]
-        whole = f", {steps} steps {span(report['step_seconds'], steps)}" if steps else ""
+        whole = ", a run as many as --max_steps says"
+        if steps:
+            whole = f", {steps} steps {span(report['step_seconds'], steps)}"
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
             "(roughly, by GPUs of its size; evaluations come on top)"
