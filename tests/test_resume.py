@@ -176,6 +176,25 @@ def test_a_file_of_the_users_that_has_changed_is_said(half, tmp_path, capfd):
     origin.write(half, replace(origin.read(half), code={str(reward): "another"}))
     assert cli.main(["--resume", str(half)]) == 0
     assert f"{reward} itself: changed in this resume" in capfd.readouterr().out
+    now = {str(reward): origin.hash_of(reward)}
+    assert origin.read(half).code == now
+    (copy,) = (half / "code").iterdir()
+    assert copy.name == f"mine-{now[str(reward)][:12]}.py"
+    assert copy.read_text() == reward.read_text()
+
+
+def test_an_objective_whose_file_was_moved_is_named_again(half, tmp_path, capfd):
+    config = half / "config.toml"
+    gone = config.read_text().replace('learner = "grpo"', f'learner = "{tmp_path}/gone.py"')
+    config.write_text(gone)
+    assert cli.main(["--resume", str(half)]) == 2
+    assert "gone.py: no such file" in capfd.readouterr().err
+    moved = tmp_path / "moved.py"
+    text = "from unslothrl.algorithms.objective import Objective\nOBJECTIVE = Objective()\n"
+    moved.write_text(text)
+    assert cli.main(["--resume", str(half), "--learner", str(moved)]) == 0
+    assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+    assert [each.read_text() for each in (half / "code").iterdir()] == [text]
 
 
 @pytest.mark.slow

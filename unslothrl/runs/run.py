@@ -121,7 +121,8 @@ class EarlierRun:
         write_whole(self.folder.path / CONFIG, config.encode())
         logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
         self.folder.truncate_after(self.step, logged)
-        origin.record_resume(self.folder.path, self.step, self.changes)
+        code = origin.code_of(options)
+        origin.record_resume(self.folder.path, self.step, self.changes, code)
         view.resumed(self.folder.read_metrics())
 
 
