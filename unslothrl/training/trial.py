@@ -154,6 +154,8 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         f"{counted(config.num_candidates, 'episode' if config.has_environment else 'completion')} "
         f"a prompt of at most {config.episode_tokens} tokens",
     ]
+    if config.shuffle_rewards:
+        lines.append("a control: the rewards of each group are shuffled, so wrong ones may earn 1")
     if config.model in BASES:
         lines.append(f"options that are not set: recipe {EMBEDDED_RECIPES[config.model]}")
         lines += [KNOWS[config.model]] * (config.dataset != config.model)

@@ -14,7 +14,7 @@ from unslothrl.algorithms.estimates import Difference
 from unslothrl.tracking.metrics import duration, is_number, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.history import LEAST, RunHistory
-from unslothrl.tracking.report.problems import difference, is_clear
+from unslothrl.tracking.report.problems import difference, is_clear, ordered
 from unslothrl.tracking.run_folder import RunFolder, noting_errors
 
 BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
@@ -149,7 +149,7 @@ def of_loss(run: RunHistory, steps: str) -> Verdict:
 def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
     """Which of two runs is better, by their last evaluations, a control second. None where these
     cannot be compared: other problems, or none."""
-    one, other = sorted(runs, key=lambda run: bool(run.options.get("shuffle_rewards")))
+    one, other = ordered(runs)
     name = next((each for each in one.sets if each in other.sets), "")
     ends = [(run, at[-1]) for run in (one, other) if (at := run.points(f"eval/{name}/pass@1"))]
     if len(ends) < 2:
