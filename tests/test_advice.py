@@ -162,4 +162,6 @@ def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     asked = re.findall(r"What is (\d+) [-+] (\d+)\?", readme)
     assert asked and all(100 <= int(number) <= 999 for pair in asked for number in pair)
-    assert "knows sums and can learn differences of two numbers from 100 to 999" in " ".join(readme.split())
+    assert "knows sums and can learn differences of two numbers from 100 to 999" in " ".join(
+        readme.split()
+    )

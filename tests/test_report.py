@@ -554,7 +554,9 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     said, verdict = capsys.readouterr().out.splitlines()
     path = Path(said)
     assert path == pair[0].parent / "a-vs-b__u_.html"
-    assert verdict.startswith("No clear difference: pass@1 of ") and " (step 6): -0.025 (" in verdict
+    assert (
+        verdict.startswith("No clear difference: pass@1 of ") and " (step 6): -0.025 (" in verdict
+    )
     page = Page(path.read_text())
     assert "u" not in page.tags and "b <u>" in page.words
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]

@@ -255,6 +255,7 @@ class Job(abc.ABC):
         options = redacted_values(plain(asdict(self.options)))
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.folder, self.has_begun = folder, True
+        self.view.folder = str(folder.path)
         self.view.keep = lambda line: folder.add_note(self.progress()[0], line)
         tell_folder(folder.path)
         self.at_end.callback(folder.close)

@@ -80,6 +80,8 @@ def all_is_trained(run: RunHistory) -> Found:
     newest = newest_numbered(folder / ADAPTERS, "v")
     if newest is None or not (newest / WEIGHTS_FILE).is_file():
         return UNKNOWN
+    if run.values("reward/mean") and not run.values("train/loss"):
+        return None, "no step had anything to learn from"
     try:
         tensors, start = tensors_of(newest), folder / START
         first = tensors_of(start) if start.is_dir() else {}

@@ -30,9 +30,9 @@ ADVICE = {
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
-    BROKEN: "Read some completions in the report, and score them with another reward: `unslothrl "
-    "score RUN/rollouts/step_000001.jsonl --reward accuracy`. If that is not 0, they are right in "
-    "a form that yours does not read.",
+    BROKEN: "Read some completions in the report, and score them with other rewards: `unslothrl "
+    "score RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. If one is not 0, they "
+    "are right in a form that yours does not read.",
     CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
     "it belongs to, `unslothrl report RUN CONTROL`.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
@@ -49,6 +49,11 @@ class Verdict(NamedTuple):
     def advice(self) -> str:
         """What to look at instead of the adapter; "" where this may be worth using."""
         return ADVICE.get(self.kind, "")
+
+    @property
+    def follows_signs(self) -> bool:
+        """Whether what its warnings advise is better."""
+        return self.kind in (FLAT, BROKEN)
 
 
 NONE = Verdict(UNKNOWN, "")
