@@ -46,10 +46,9 @@ def adapter_acts(run: RunHistory) -> Found:
     changed = [row["changed_by_adapter"] for row in run.starts if row.get("changed_by_adapter")]
     if not changed:
         return UNKNOWN
-    said = (
-        f"at {len(changed)} starts of engines a random adapter changed at least {min(changed)} of 8"
-    )
-    return min(changed) >= LEAST_CHANGED, f"{said} completions, and each version was read back"
+    least = min(changed)
+    said = f"at {len(changed)} starts of engines a random adapter changed at least {least} of 8"
+    return least >= LEAST_CHANGED, f"{said} completions, and each version was read back"
 
 
 def one_base(run: RunHistory) -> Found:
