@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from unslothrl.commands import cli
-from unslothrl.commands.plan import gpus_of
 from unslothrl.commands.signatures import EVALUATED
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN, Table, is_inside, read_value
 from unslothrl.errors import UserError
+from unslothrl.planning.gpus import gpus_of, rates
 from unslothrl.runs.run import ends_early
 from unslothrl.tracking.run_folder import newest
 
@@ -53,11 +53,25 @@ def test_a_value_outside_of_its_limits_is_answered_with_a_good_one():
         ("T4", 15, (7, 5)), ("Tesla T4", 15, (7, 5)), ("H100", 80, (9, 0)), ("3060", 12, (8, 6)),
         ("rtx3060ti", 8, (8, 6)), ("4060 Ti 16GB", 16, (8, 9)), ("12GB", 12, (8, 6)),
         ("12 gib", 12, (8, 6)), ("12", 12, (8, 6)), ("7.5", 7.5, (8, 6)), ("24G", 24, (8, 6)),
+        ("A10G", 24, (8, 6)), ("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("TITAN RTX", 24, (7, 5)),
+        ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("RTX 6000 Ada Generation", 48, (8, 9)),
     ],
 )  # fmt: skip
 def test_a_card_by_its_name_or_its_size(text, gb, capability):
     (card,) = gpus_of(text)
     assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
+
+
+@pytest.mark.parametrize(
+    ("text", "slow", "fast"),
+    [  # half of (GB/s, TFLOPS)
+        ("3060", (180, 13), (180, 13)), ("NVIDIA GeForce RTX 4090", (504, 82.5), (504, 82.5)),
+        ("12", (180, 12.5), (252, 30)), ("RTX 4090 Laptop GPU 16GB", (144, 15), (368, 50)),
+    ],
+)  # fmt: skip
+def test_a_card_of_a_known_name_has_its_own_speed(text, slow, fast):
+    (card,) = gpus_of(text)
+    assert [(a / 1e9, b / 1e12) for a, b in rates(card)] == [slow, fast]
 
 
 def shown_help(command, capsys, whole=True):
@@ -148,4 +162,6 @@ def test_the_readmes_problem_for_the_tiny_base_is_one_of_its_own():
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     asked = re.findall(r"What is (\d+) [-+] (\d+)\?", readme)
     assert asked and all(100 <= int(number) <= 999 for pair in asked for number in pair)
-    assert "sums and differences of two numbers from 100 to 999" in " ".join(readme.split())
+    assert "knows sums and can learn differences of two numbers from 100 to 999" in " ".join(
+        readme.split()
+    )

@@ -124,12 +124,23 @@ STATES = st.builds(
     st.none() | METRICS,
     st.dictionaries(TEXT, TEXT),
     TEXT,
+    st.dictionaries(TEXT, TEXT),
 )
 
 
 @given(STATES)
 def test_a_state_comes_back_as_it_was(state):
     assert store.decoded(RunState, json.loads(store.dumps(state))) == state
+
+
+@pytest.mark.parametrize("missing", [each.name for each in dataclasses.fields(RunState)])
+def test_a_checkpoint_of_before_a_field_takes_its_default(missing):
+    values = json.loads(store.dumps(RunState(7, 7, 7, 7, 7, 7.0)))
+    del values[missing]
+    expected = dataclasses.replace(
+        RunState(7, 7, 7, 7, 7, 7.0), **{missing: getattr(RunState(), missing)}
+    )
+    assert store.decoded(RunState, values) == expected
 
 
 def test_metrics_of_numpy_come_back_as_json_has_them():

@@ -267,3 +267,16 @@ def test_a_lost_episode_is_noted_once_a_kind():
     report = FailureReport(notes.append)
     assert [report.check([made]), report.check([made])] == [1, 1]
     assert notes == ["an episode is lost: its environment failed: KeyError: 3 (x.py line 1)"]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "what"),
+    [
+        ([[1.0, 1.0], [0.0, 0.0]], "rewards are equal"),
+        ([[1.0, 0.0], [0.0, 0.0]], "advantages are 0"),
+    ],
+)
+def test_why_a_step_has_nothing_to_learn_from(rewards, what):
+    groups = [group(str(at), each) for at, each in enumerate(rewards)]
+    samples = assign(groups, GRPO, "topk", k=2).samples or [None]
+    assert updates.why_nothing(groups, samples).endswith(f"2 groups all {what}")

@@ -1,12 +1,16 @@
 """What a run takes: hand-computed bytes, the real thing on a CPU, searches, and the command."""
 
 import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 
 import pytest
+from fake_hub import hub
 from few_cases import few
 from test_fit import cpu, local_model
 
@@ -239,6 +243,38 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     parts = found["cards"][0]["processes"][0]["updating"]
     assert set(parts) == {"weights", "adapter and optimiser", "CUDA context", "CUDA graphs",
                           "engine's adapter", "activations", "logits chunk"}  # fmt: skip
+
+
+@pytest.mark.real
+def test_a_model_of_the_hub_is_planned_by_its_config_alone(tmp_path):
+    """Whose name says nothing: config.json is fetched once, and nothing else."""
+
+    def plan(model: str) -> subprocess.CompletedProcess:
+        variables = {"HF_ENDPOINT": server.address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, "-m", "unslothrl", "plan", "--model", model, "--gpu", "12"],
+            env=os.environ | variables, capture_output=True, text=True, timeout=100,
+        )  # fmt: skip
+
+    weights = re.compile(r"^ +weights +.*$", re.M)
+    config = {
+        "model_type": "llama", "num_hidden_layers": 28, "hidden_size": 3072,
+        "intermediate_size": 8192, "num_attention_heads": 24, "num_key_value_heads": 8,
+        "vocab_size": 128_256, "tie_word_embeddings": True,
+    }  # fmt: skip
+    with hub() as server:
+        server.repositories["some/tune"] = {"files": {"config.json": json.dumps(config).encode()}}
+        server.repositories["some/moe"] = {
+            "files": {"config.json": json.dumps(config | {"num_experts": 8}).encode()}
+        }
+        done, again = plan("some/tune"), plan("some/tune")
+        assert done.returncode == 0 and "fits" in done.stdout, done.stderr
+        for other in (again, plan("meta-llama/Llama-3.2-3B-Instruct")):
+            assert weights.findall(other.stdout) == weights.findall(done.stdout) != []
+        assert server.asked == ["/some/tune/resolve/main/config.json"]
+        mixture, unknown = plan("some/moe"), plan("some/unknown")
+    assert mixture.returncode == 2 and "a mixture of experts" in mixture.stderr
+    assert unknown.returncode == 2 and "the hub did not say" in unknown.stderr
 
 
 def test_commands_can_be_pasted(capsys):

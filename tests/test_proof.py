@@ -55,11 +55,20 @@ def test_a_sound_run(run, capsys):
     )
     failures = checks["failures"][1]
     assert failures == "1 processes started again, 3 rewards failed, 0 updates skipped"
-    assert checks["exports"] == (None, "none yet")
+    assert checks["exports"] == (None, "none yet") and checks["notes"] == (None, "none")
     assert cli.main(["report", "--proof", str(run)]) == 0
     assert capsys.readouterr().out.count("\n") == len(checks)
     page = write_report(run).read_text()
     assert page.count('<li class="fine"><b>') >= 5 and "<b>the adapter acts.</b> at 3" in page
+
+
+def test_the_newest_notes_are_shown(run):
+    folder = RunFolder(run)
+    for step in range(5):
+        folder.add_note(step, f"actor-{step} died (SIGKILL): started again")
+    passed, figure = found(run)["notes"]
+    assert passed is None and figure.count("SIGKILL") == 3
+    assert figure.startswith("after step 2: actor-2 died") and "; after step 4: actor-4" in figure
 
 
 def test_what_is_wrong_fails(run, tmp_path, capsys):

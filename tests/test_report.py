@@ -551,8 +551,12 @@ def pair(tmp_path_factory) -> list[Path]:
 
 def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     assert cli.main(["report", *map(str, pair)]) == 0
-    path = Path(capsys.readouterr().out.strip())
+    said, verdict = capsys.readouterr().out.splitlines()
+    path = Path(said)
     assert path == pair[0].parent / "a-vs-b__u_.html"
+    assert (
+        verdict.startswith("No clear difference: pass@1 of ") and " (step 6): -0.025 (" in verdict
+    )
     page = Page(path.read_text())
     assert "u" not in page.tags and "b <u>" in page.words
     differing = page.source.partition("Options that differ")[2].partition("</table>")[0]
@@ -565,7 +569,7 @@ def test_a_comparison_has_curves_options_and_evaluations(pair, capsys):
     ]
     carried = [json.loads(v) for k, v in page.attributes if k == "data-values"]
     assert carried and all(len(figure["curves"]) == 2 for figure in carried)
-    assert "difference of the last" in page.words
+    assert "difference of the last, a - b <u>" in page.words
 
 
 def test_runs_are_listed_and_one_whose_process_is_gone_was_killed(tmp_path, capsys):

@@ -72,6 +72,21 @@ INSTANTS = {
 }
 
 
+def test_what_the_terminal_says_of_a_run_is_kept(tmp_path, monkeypatch):
+    step = Trainer.step
+
+    def noting(trainer, *given):
+        trainer.view.note(f"noted before step {trainer.state.step + 1}")
+        return step(trainer, *given)
+
+    monkeypatch.setattr(Trainer, "step", noting)
+    of_two = ["--max_steps", "2", "--output_dir", str(tmp_path), "--run_name", "x"]
+    assert cli.main([*FLAGS, *of_two]) == 0
+    lines = (tmp_path / "x" / "notes.jsonl").read_text().splitlines()
+    kept = [(row["step"], row["note"]) for row in map(json.loads, lines)]
+    assert kept == [(0, "noted before step 1"), (1, "noted before step 2")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("instant", INSTANTS)
 def test_a_run_that_is_stopped_anywhere_ends_as_a_whole_one(instant, stopped, whole, capfd):
@@ -161,6 +176,25 @@ def test_a_file_of_the_users_that_has_changed_is_said(half, tmp_path, capfd):
     origin.write(half, replace(origin.read(half), code={str(reward): "another"}))
     assert cli.main(["--resume", str(half)]) == 0
     assert f"{reward} itself: changed in this resume" in capfd.readouterr().out
+    now = {str(reward): origin.hash_of(reward)}
+    assert origin.read(half).code == now
+    (copy,) = (half / "code").iterdir()
+    assert copy.name == f"mine-{now[str(reward)][:12]}.py"
+    assert copy.read_text() == reward.read_text()
+
+
+def test_an_objective_whose_file_was_moved_is_named_again(half, tmp_path, capfd):
+    config = half / "config.toml"
+    gone = config.read_text().replace('learner = "grpo"', f'learner = "{tmp_path}/gone.py"')
+    config.write_text(gone)
+    assert cli.main(["--resume", str(half)]) == 2
+    assert "gone.py: no such file" in capfd.readouterr().err
+    moved = tmp_path / "moved.py"
+    text = "from unslothrl.algorithms.objective import Objective\nOBJECTIVE = Objective()\n"
+    moved.write_text(text)
+    assert cli.main(["--resume", str(half), "--learner", str(moved)]) == 0
+    assert [row["step"] for row in rows(half / "metrics.jsonl")] == [0, 1, 2, 3, 4]
+    assert [each.read_text() for each in (half / "code").iterdir()] == [text]
 
 
 @pytest.mark.slow

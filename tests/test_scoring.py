@@ -313,6 +313,7 @@ def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
     assert [row["answer"] for row in found] == [r"\frac{1}{2}", "1,2", None]
     assert found[0]["rewards"] == {"boxed": 1.0, "format": 0.0} and found[0]["seconds"] > 0
     assert "3 completions, mean score 0.3333, 0 failed" in err
+    assert err.rstrip().endswith("; boxed 0.3333, format 0.0000")
     path.write_text(json.dumps({"problem": "a", "answer": "1"}) + "\n")
     for reward, said in (("boxed", "row 1: column completion"), ("bxed", "set --reward boxed")):
         assert cli.main(["score", str(path), "--reward", reward]) == 2

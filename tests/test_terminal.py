@@ -16,7 +16,7 @@ from unslothrl.runs.run import unexpected
 from unslothrl.tracking.metrics import improved_line, sample_line, step_line, summary_lines
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.report.signs import found
-from unslothrl.tracking.report.verdict import BROKEN, Verdict
+from unslothrl.tracking.report.verdict import BROKEN, HACKED, Verdict
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training.trial import facts, header
@@ -201,12 +201,25 @@ def test_an_evaluation_of_an_earlier_step_is_shown_with_it(first, last, said):
 def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     terminal, _, written = view(live=False)
     rows = [{"step": i, "rollout/score": 0.0, "reward/failed": 1} for i in range(3)]
-    signs = found(RunHistory(rows)) * 3
+    signs, terminal.folder = found(RunHistory(rows)) * 3, "runs/x"
     terminal.finish(SUMMARY, Verdict(BROKEN, "Broken: a reason"), signs)
     labels = [line.partition(": ")[0] for line in written().splitlines()]
-    assert labels == ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter",
-                      "instead", "report"]  # fmt: skip
+    known = ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter"]
+    assert labels == [*known, "report"]  # the warnings say what to do
     assert "warning: Almost no completion was right. At most 0% of a step's" in written()
+    assert "`unslothrl score runs/x/rollouts/step_000001.jsonl --reward acc" in written()
+    for kind, shown_signs in ((BROKEN, ()), (HACKED, signs)):
+        terminal, _, written = view(live=False)
+        terminal.finish(SUMMARY, Verdict(kind, "a reason"), shown_signs)
+        assert "\ninstead: Read" in written()
+
+
+def test_what_was_cut_off_comes_first_where_nothing_was_right():
+    terminal, _, written = view(live=False)
+    row = {"timing/step_s": 1.0, "rollout/score": 0.0}
+    for step, cut in enumerate((0.5, 0.5, 0.84), 1):
+        terminal.step({**row, "rollout/truncated": cut}, step, 9)
+    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some in RUN/" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from fakes import task
@@ -132,3 +133,23 @@ def test_a_reward_that_refuses_some_texts_is_taken(tmp_path):
     (tmp_path / "mine.py").write_text(REWARDS)
     with closing(Scorer(rewards.choose((f"{tmp_path}/mine.py:fine",)))) as scorer:
         trial.try_rewards(scorer, task("0"))
+
+
+ANSWERS = """
+import re
+def tags(completion, answer): return float(f"<answer>\\n{answer}" in completion)
+def boxed(completions, answers):
+    return [float(f"boxed{{{a}}}" in c) for c, a in zip(completions, answers)]
+def number(completion, answer): return float(completion == 461)
+def hash(completion, answer): return float(f"#### {answer}" in completion)
+"""
+
+
+def test_a_reward_that_never_finds_the_right_answer_is_noted(tmp_path):
+    (tmp_path / "mine.py").write_text(ANSWERS)
+    names = [f"{tmp_path}/mine.py:{name}" for name in ("tags", "boxed", "number", "hash")]
+    with closing(Scorer(rewards.choose(tuple(names)))) as scorer:
+        notes = trial.try_rewards(scorer, replace(task("0"), answer="461"))
+        assert trial.try_rewards(scorer, replace(task("0"), answer=None)) == []
+    assert [note.split()[2] for note in notes] == ["number", "hash"]
+    assert "gives 0 to the right answer" in notes[0]

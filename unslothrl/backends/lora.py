@@ -260,9 +260,7 @@ class LoraBackend:
         self.model.delete_adapter(version_name(key))
         self.model.base_model.set_adapter(POLICY)
 
-    def adapter_problem(
-        self, adapter: Adapter, *, is_copy: bool, key: int | None = None
-    ) -> str | None:
+    def adapter_problem(self, adapter: Adapter, *, is_copy: bool, key: int | None) -> str | None:
         """What of the LoRA, or of the version that is kept under `key`, differs from `adapter`
         first, or where another one than the policy's is active; None where nothing is wrong.
 

@@ -2,7 +2,6 @@
 `unslothrl recipes`: which recipes fit. As JSON, or as text for people."""
 
 import contextlib
-import difflib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -18,9 +17,10 @@ from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
+from unslothrl.planning.gpus import gpus_of, known
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.system.machine import Gpu, Machine
+from unslothrl.system.machine import Machine
 from unslothrl.text import aligned
 from unslothrl.tracking import origin
 from unslothrl.weights import shapes
@@ -110,12 +110,18 @@ def verdict(report: Report) -> list[str]:
     if not report["fits"] and (lower := report["would_fit_with"]):
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
+    if not report["fits"] and not report["cards"]:
+        text.append("this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     if report["step_seconds"]:
         steps = report["steps"]
-        whole = f", {steps} steps {span(report['step_seconds'], steps)}" if steps else ""
+        named = all(known(gpu["name"]) for gpu in report["cards"])
+        by_size = "" if named else ", by GPUs of its size"
+        whole = ", a run as many as --max_steps says"
+        if steps:
+            whole = f", {steps} steps {span(report['step_seconds'], steps)}"
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
-            "(roughly, by GPUs of its size; evaluations come on top)"
+            f"(roughly{by_size}; evaluations come on top)"
         )
     return text
 
@@ -240,54 +246,3 @@ def recipe_lines(found: Sequence[Report], has_gb: float) -> list[str]:
     if others := [each["name"] for each in found if not each["fits"]]:
         text += ["", f"{'too large' if has_gb else 'need a GPU'}: {', '.join(others)}"]
     return [*text, "", f"details: {origin.program()} plan --recipe NAME"]
-
-
-# GPUs by size or by name: "24", "12GB", "4090", "RTX 4060 Ti 16GB", "A100-40GB"
-
-LEAST_GB, MOST_GB = 1, 512
-USUAL = (8, 6)  # the capability of a GPU that is given by its size
-
-KNOWN: dict[tuple[int, int], str] = {  # capability -> names with their GB
-    (7, 5): "1650:4 1660:6 1660TI:6 2060:6 2060SUPER:8 2070:8 2070SUPER:8 2080:8 2080SUPER:8 "
-    "2080TI:11 TITANRTX:24 T4:15 T1000:8",
-    (8, 0): "A100:80 A30:24",
-    (8, 6): "3050:8 3060:12 3060TI:8 3070:8 3070TI:8 3080:10 3080TI:12 3090:24 3090TI:24 A2:16 "
-    "A10:24 A10G:24 A16:16 A40:48 A2000:12 A4000:16 A4500:20 A5000:24 A5500:24 A6000:48",
-    (8, 9): "4050:6 4060:8 4060TI:8 4070:12 4070SUPER:12 4070TI:12 4070TISUPER:16 4080:16 "
-    "4080SUPER:16 4090:24 L4:24 L40:48 L40S:48 6000ADA:48 5000ADA:32 4000ADA:20 2000ADA:16",
-    (9, 0): "H100:80 H200:141 GH200:96",
-    (10, 0): "B200:180 B100:180",
-    (12, 0): "5050:8 5060:8 5060TI:8 5070:12 5070TI:16 5080:16 5090:32 PRO6000:96",
-}
-CARDS = {
-    name: (float(gb), capability)
-    for capability, names in KNOWN.items()
-    for name, gb in (each.split(":") for each in names.split())
-}
-MAKERS = re.compile(r"NVIDIA|GEFORCE|TESLA|QUADRO|RTX|GTX|LAPTOP|GPU|SXM\d?|PCIE|[\s_-]")
-NUMBER = re.compile(r"\d+(\.\d+)?")
-SIZE = re.compile(r"(.*?)(\d+(?:\.\d+)?)\s*G(?:I?B)?", re.IGNORECASE | re.DOTALL)
-
-
-def gpus_of(text: str) -> list[Gpu]:
-    return [gpu_of(part.strip(), index) for index, part in enumerate(text.split(","))]
-
-
-def gpu_of(text: str, index: int = 0) -> Gpu:
-    """A number that is a GPU's name is that GPU, any other its GB."""
-    sized = SIZE.fullmatch(text)
-    bare = MAKERS.sub("", (sized[1] if sized else text).upper())
-    gb, capability = CARDS.get(bare, (0.0, USUAL))
-    if sized and (not bare or bare in CARDS):
-        gb = float(sized[2])
-    elif bare not in CARDS and NUMBER.fullmatch(text):
-        gb = float(text)
-    if not LEAST_GB <= gb <= MOST_GB:
-        near = difflib.get_close_matches(bare, CARDS, 1)
-        raise UserError(
-            f"card {text:.60} is not a known GPU, nor GB between {LEAST_GB} and {MOST_GB}: set "
-            f"e.g. --card {near[0] if near else 24}, several with commas"
-        )
-    name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
-    mb = round(gb * 1024)
-    return Gpu(name, mb, mb, capability, uuid=str(index) if index else "")

@@ -10,7 +10,7 @@ from unslothrl.text import aligned, for_terminal, one_line, plain
 from unslothrl.tracking.proof import Check, checks
 from unslothrl.tracking.report.history import DAMAGED, WRONG, RunHistory, read_all
 from unslothrl.tracking.report.page import write_page, write_report
-from unslothrl.tracking.report.verdict import cells, table_of
+from unslothrl.tracking.report.verdict import cells, of_two, table_of
 from unslothrl.tracking.run_folder import METRICS, RunFolder, is_run, runs_in
 
 PAGES = (".html", ".htm")  # the endings of files that a comparison may replace
@@ -31,6 +31,8 @@ def report(names: Sequence[str], output: str | None = None, proof: bool = False)
             lines = aligned(table_of([listed(path) for path in runs]))
         else:
             lines = [str(written(folders, output))]
+            two = of_two(read_all(folders)) if len(folders) == 2 else None
+            lines += [two.said] if two is not None else []
     except WRONG as error:
         raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
     print("\n".join(map(for_terminal, lines)))

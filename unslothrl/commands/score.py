@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow, attempt, names_of, tagged
+from unslothrl.data.columns import UnusableRow, attempt, names_of
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
@@ -25,16 +26,16 @@ COMPLETION = "completion"
 
 
 def score(source: str, given: Mapping[str, Any]) -> None:
-    """One JSON object a row to stdout: rewards, score, the answer that was read, seconds; a summary
-    to stderr, and what a custom function prints. Raises UserError for a row that lacks its problem,
-    what the reward needs, or its completion. `given`: options of a run.
+    """One JSON object a row to stdout: rewards, score, seconds, and the answer that the first
+    reward read, if it is a built-in one; a summary to stderr, and what a custom function prints.
+    Raises UserError for a row that lacks its problem, what the reward needs, or its completion.
+    `given`: options of a run.
     """
     options = replace(Config(), **given)
     chosen = rewards.choose(options.reward)
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
-    first = chosen[0].reward  # which grades the answer that is shown
-    answer = tagged if first is None else first.answer
+    first = chosen[0].reward  # which grades the answer that is shown; None: the user's own
     columns = Columns(options.prompt_column, options.answer_column)
     reader = Reader(columns, rewards.needs_of(chosen))
     splits = sources.load_splits(sources.parse(source))
@@ -46,7 +47,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
         shows_prints=True,
     )
     kinds: dict[tuple[str, str], str] = {}  # of failures, each with its first one
-    scores: list[float] = []
+    scores, sums = list[float](), Counter[str]()
     failed, seconds = 0, 0.0
     with contextlib.closing(scorer):
         scorer.check()
@@ -59,11 +60,12 @@ def score(source: str, given: Mapping[str, Any]) -> None:
                 row = {
                     "rewards": {name: values[i] for name, values in scored.rewards.items()},
                     "score": scored.scores[i],
-                    "answer": answer(completion.text),
+                    **({} if first is None else {"answer": first.answer(completion.text)}),
                     "seconds": round(scored.seconds[i], 6),
                 }
                 print(json.dumps(row))
             scores += scored.scores
+            sums.update({name: sum(values) for name, values in scored.rewards.items()})
             failed += len(scored.failures)
             kinds = {each.kind: str(each) for each in reversed(scored.failures)} | kinds
     count = len(scores)
@@ -71,6 +73,8 @@ def score(source: str, given: Mapping[str, Any]) -> None:
         f"{count} completion{'s' * (count != 1)}, mean score {sum(scores) / count:.4f}, {failed} "
         f"failed, {seconds:.2f} s, {count / seconds:,.0f} a second"
     )
+    if len(sums) > 1:
+        summary += "; " + ", ".join(f"{name} {total / count:.4f}" for name, total in sums.items())
     print("\n".join(map(for_terminal, [*kinds.values(), summary])), file=sys.stderr)
 
 

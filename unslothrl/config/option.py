@@ -173,7 +173,7 @@ class EnvironmentOptions:
 @dataclass(frozen=True)
 class ObjectiveOptions:
     advantage: str | None = part(
-        "how a reward becomes an advantage",
+        "how a reward becomes an advantage; your own is in a file for --learner",
         choices=("centred", "standardised", "batch_standardised", "leave_one_out", "gae"),
     )
     advantage_std: str | None = part(

@@ -118,7 +118,10 @@ class VllmEngine(Engine):
             self._load(adapter)
 
     def _load(self, adapter: Adapter) -> None:
-        request = self._add_lora(adapter)
+        try:
+            request = self._add_files(adapter)
+        except Exception:  # from new files: the first may be damaged
+            request = self._add_files(adapter)
         number = request.lora_int_id
         self.loaded[number] = request
         self.versions_loaded += 1
@@ -135,15 +138,8 @@ class VllmEngine(Engine):
             self._submit(self.in_flight[id])
         self._unload_unused()
 
-    def _add_lora(self, adapter: Adapter) -> Any:
-        """-> its LoRARequest. From new files where it fails: the first may be damaged."""
-        try:
-            return self._add_files(adapter)
-        except Exception:
-            return self._add_files(adapter)
-
     def _add_files(self, adapter: Adapter) -> Any:
-        """Under a name and an id that no other load has."""
+        """-> its LoRARequest, under a name and an id that no other load has."""
         from vllm.lora.request import LoRARequest
 
         number, files = next(NUMBERS), self.files.hold(adapter)

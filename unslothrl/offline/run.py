@@ -30,11 +30,7 @@ OF_A_DISK = ("os error 28", "PytorchStreamWriter", "inline_container.cc", "iostr
 LOSS = ("loss", "train/loss", "")
 ENDS = (("seconds", "timing/step_s", ".1f"), ("norm", "train/grad_norm", ""))
 OF_PAIRS = (LOSS, ("right", "train/accuracy", ""), ("margin", "train/margin", ""), *ENDS)
-COLUMNS = {
-    "sft": (LOSS, ("right", "train/token_accuracy", ""), *ENDS),
-    "dpo": OF_PAIRS,
-    "rm": OF_PAIRS,
-}
+OF_ROWS = (LOSS, ("right", "train/token_accuracy", ""), *ENDS)
 
 # Of a checkpoint as transformers' Trainer writes it: adapter, optimiser, schedule, random numbers,
 # position
@@ -95,7 +91,7 @@ class StageRun(Job):
 
     def __init__(self, stage: Resolved, cards: list[str]):
         self.cards = cards
-        self.columns = COLUMNS[stage.command]
+        self.columns = OF_ROWS if stage.command == "sft" else OF_PAIRS
         super().__init__(stage)
 
     def prepare(self) -> None:

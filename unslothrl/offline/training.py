@@ -193,13 +193,16 @@ def is_due(step: int, last: int, eval_every: int) -> bool:
 
 
 def trainer_of(run: Any) -> Any:
-    """TRL's trainer over the tables of a `StageRun`, its base loaded. UserError."""
+    """TRL's trainer over the tables of a `StageRun`, its base loaded. UserError; RunError where
+    Unsloth has put trainers of its own in the place of TRL's."""
     options, tables = run.options, run.tables
     silence()
     models.install_plain_head()
     if options.backend == models.UNSLOTH:
         logging.getLogger("unsloth").setLevel(logging.ERROR)
-        check_trainers()
+        for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
+            if not kind.__module__.startswith("trl.") or hasattr(kind.__init__, "__wrapped__"):
+                raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
     shape = shape_of(options, run.folder.path)
     if isinstance(options, RmOptions):
         model = models.reward_model(run.base, shape)
@@ -239,13 +242,6 @@ def trainer_of(run: Any) -> Any:
     steps = options.episodes * -(-micro_batches // config.gradient_accumulation_steps)
     trainer.args.max_steps = min(steps, options.max_steps or steps)
     return trainer
-
-
-def check_trainers() -> None:
-    """RunError where Unsloth has put trainers of its own in the place of TRL's."""
-    for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
-        if not kind.__module__.startswith("trl.") or hasattr(kind.__init__, "__wrapped__"):
-            raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
 
 
 def silence() -> None:

@@ -368,8 +368,10 @@ def activations(
     if not gpu:
         return shape.layers * tokens * peft_layer_bytes(shape, rank), 0.0
     largest = max(a * b for a, b in shape.linears().values()) * HALF  # a layer's weights in 16 bits
-    if backend == "unsloth":
-        return tokens * unsloth_layer_bytes(shape) + largest, kept
+    if backend == "unsloth":  # LoRA is fused into the projections: inputs, queries to values, gate
+        # and up, and the two of the MLP's width that its backward pass works in
+        layer = 4 * shape.hidden + 2 * shape.query + 2 * shape.key + 4 * shape.inner
+        return tokens * layer * HALF + largest, kept
     return kept + tokens * peft_layer_bytes(shape, rank) + largest, 0.0
 
 
@@ -378,10 +380,3 @@ def peft_layer_bytes(shape: Shape, rank: int) -> int:
     input is cast. Exact for Llama without 4-bit layers: tests/test_plan.py."""
     wide = 28 * shape.hidden + 8 * shape.query + 4 * shape.key + 10 * shape.inner
     return wide + 7 * 4 * rank + 4 * shape.heads + 8  # LoRA's middles, attention's and norms' sums
-
-
-def unsloth_layer_bytes(shape: Shape) -> int:
-    """The same where LoRA is fused into the projections: inputs, queries to values, gate and up,
-    and the two of the MLP's width that its backward pass works in."""
-    kept = 4 * shape.hidden + 2 * shape.query + 2 * shape.key + 2 * shape.inner
-    return (kept + 2 * shape.inner) * HALF

@@ -1,5 +1,5 @@
 """What a run takes of the GPUs, of the host's memory and of the disk, and how long a step takes: an
-estimate in a range, from what GPUs of their size move and compute.
+estimate in a range, from what they move and compute, or GPUs of their size.
 
     generating   tokens of the longest completion x rounds x (max(bytes / bandwidth, 2 P n / speed)
                  + what an engine adds), n sequences at once; rounds = completions / n
@@ -7,8 +7,9 @@ estimate in a range, from what GPUs of their size move and compute.
     updating     8 P tokens / speed: forward, forward again, backward, and the log-probabilities
 
 P is the model's parameters, bytes are those of its 4-bit weights and half of a full KV cache. The
-low figure has completions of a quarter of their limit and the fastest GPU of the size; the high one
-completions of full length, the slowest, and of episodes with an environment, in each round,
+low figure has completions of a quarter of their limit; the high one of full length, and of episodes
+with an environment what follows in each round. Of a GPU whose name says nothing the low figure has
+the fastest of its size, the high one the slowest.
 
     (turns - 1) x 2 P n (prompt + length / 2) / speed    what came before a turn, read again
     turns x WAIT_S                                       until the environment has answered
@@ -28,6 +29,7 @@ from unslothrl.config.options import SPLITS, Config
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
+from unslothrl.planning.gpus import Rates, rates
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
@@ -35,21 +37,11 @@ from unslothrl.weights.shapes import HALF, Shape
 
 DRIVER_MB = 700  # of the host, for the driver and Ray's own processes; measured on a CPU
 
-REACHED = 0.5  # of a GPU's bandwidth and speed on paper
 SHORT = 0.25  # of the longest completion or episode
 WAIT_S = 1.0  # of a turn, for the environment: a guess, since anything may be one
 ENGINE_S = {"vllm": (0.004, 0.02), "transformers": (0.03, 0.1)}  # added to each token, low and high
 FLOPS = 8  # of an update, for each parameter and token
 FORWARD = 2  # of a forward pass
-
-SIZES = (  # GB at most; (GB/s, TFLOPS in 16 bit) of the slowest and the fastest, from data sheets
-    (8.5, (224, 20), (448, 60)),  # RTX 3050 to 3070
-    (12.5, (360, 25), (504, 60)),  # RTX 3060 to 4070
-    (17, (288, 30), (736, 100)),  # RTX 4060 Ti and T4 to 4080
-    (26, (300, 60), (1008, 165)),  # L4 and RTX 3090 to 4090
-    (50, (696, 125), (960, 360)),  # A40 to L40S
-    (float("inf"), (1555, 312), (4800, 989)),  # A100 to H200
-)
 
 LINKS = {  # GB/s that one GPU receives, what is reached by data sheets: not measured yet
     "NVLink": 200.0,
@@ -67,8 +59,6 @@ PROBLEMS = {  # of training sets, for a run's length before any download
     "openai/gsm8k": 7_473,
     "DigitalLearningGmbH/MATH-lighteval@train": 7_500,
 }
-
-Rates = tuple[float, float]  # bytes/s, operations/s
 
 
 @dataclass(frozen=True)
@@ -141,19 +131,12 @@ def disk_mb(config: Config, shape: Shape, machine: Machine) -> float:
     return (base + loras * (3 * HALF + 2 * trained)) / MB
 
 
-def of_size(gpu: Gpu) -> tuple[Rates, Rates]:
-    """-> what the slowest and the fastest GPU of this one's size reach."""
-    _, *both = next(size for size in SIZES if gpu.physical_mb / 1024 <= size[0])
-    slow, fast = ((REACHED * gb * 1e9, REACHED * tflops * 1e12) for gb, tflops in both)
-    return slow, fast
-
-
 def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[str, Any]:
     """(low, high) of a step on the smallest of its GPUs, what learners exchange of a base or of
     hidden states included; None without GPUs."""
     if not cards:
         return {"step_seconds": None}
-    slow, fast = of_size(min((card.gpu for card in cards), key=lambda gpu: gpu.physical_mb))
+    slow, fast = rates(min((card.gpu for card in cards), key=lambda gpu: gpu.physical_mb))
     low_s, high_s = ENGINE_S[config.engine]
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
@@ -173,7 +156,7 @@ def steps_of(config: Config) -> int | None:
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
     """-> (low, high) of a step of SFT, DPO or a reward model: forward, forward again and backward
     over every row; DPO's reference, where it is an adapter, a forward more."""
-    (_, slow), (_, fast) = of_size(gpu)
+    (_, slow), (_, fast) = rates(gpu)
     rows = options.batch_size * (2 if isinstance(options, PreferenceOptions) else 1)
     has_reference = isinstance(options, DpoOptions) and options.reference != "cached"
     passes = FLOPS - FORWARD + FORWARD * has_reference

@@ -90,10 +90,8 @@ def values_of(groups: Sequence[Group], reward: Reward | None) -> dict[str, list[
     what else is known of its completions. `reward`: the run's first; None: a custom one, which does
     not say what it takes for an answer."""
     candidates = len(groups[0].completions)
-    powers = [2**i for i in range(candidates.bit_length()) if 2**i < candidates]
-    values = {
-        f"pass@{k}": [best_of(group.scores, k) for group in groups] for k in [*powers, candidates]
-    }
+    counts = [*(2**i for i in range(candidates.bit_length()) if 2**i < candidates), candidates]
+    values = {f"pass@{k}": [best_of(group.scores, k) for group in groups] for k in counts}
     if reward is not None and reward.runs != IN_SANDBOX:
         read = [[reward.answer(c.text) for c in group.completions] for group in groups]
         if candidates > 2:

@@ -182,12 +182,13 @@ def over_resumed(
         had = before.get("reward", ())
         user["reward"] = reward_model.kept(user["reward"], begun.get("reward"), had)
     learner, was = user.get("learner"), before.get("learner", Config.learner)
-    if learner and objectives.load(learner).has_critic != objectives.load(was).has_critic:
-        raise UserError(
-            f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
-            "critic: leave --learner out, or start a new run"
-        )
-    if learner not in (None, was):
+    is_gone = was.endswith(".py") and not is_file(was)  # its file may be elsewhere now
+    if learner not in (None, was) and not is_gone:
+        if objectives.load(learner).has_critic != objectives.load(was).has_critic:
+            raise UserError(
+                f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
+                "critic: leave --learner out, or start a new run"
+            )
         before = without_parts_of(before)
     place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
     return {**before, **user, **place}

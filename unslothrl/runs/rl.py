@@ -60,7 +60,7 @@ class RlRun(Job):
         self.data = data = tasks.load(options, tokenizer)
         view.stage("trying the rewards")
         task = trial.shortest(data)
-        self.level = check_rewards(config, task)
+        self.level = check_rewards(config, task, notes.append)
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
         notes += ends_early(config.max_steps, self.steps, config.episodes)
@@ -212,13 +212,16 @@ def total_steps(config: Config, data: Data) -> int:
     return min(steps, config.max_steps or steps)
 
 
-def check_rewards(config: Config, task: Task | None = None) -> str | None:
+def check_rewards(
+    config: Config, task: Task | None = None, note: Callable[[str], None] = print
+) -> str | None:
     """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
-    too. -> the level of the sandbox; None where no programs are run."""
+    too, of which there may be a `note`. -> the level of the sandbox; None without programs."""
     with contextlib.closing(scorer_of(config)) as scorer:
         scorer.check()
         if task is not None:
-            trial.try_rewards(scorer, task)
+            for line in trial.try_rewards(scorer, task):
+                note(line)
         return scorer.level
 
 

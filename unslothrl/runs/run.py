@@ -121,7 +121,8 @@ class EarlierRun:
         write_whole(self.folder.path / CONFIG, config.encode())
         logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
         self.folder.truncate_after(self.step, logged)
-        origin.record_resume(self.folder.path, self.step, self.changes)
+        code = origin.code_of(options)
+        origin.record_resume(self.folder.path, self.step, self.changes, code)
         view.resumed(self.folder.read_metrics())
 
 
@@ -254,6 +255,8 @@ class Job(abc.ABC):
         options = redacted_values(plain(asdict(self.options)))
         self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.folder, self.has_begun = folder, True
+        self.view.folder = str(folder.path)
+        self.view.keep = lambda line: folder.add_note(self.progress()[0], line)
         tell_folder(folder.path)
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)

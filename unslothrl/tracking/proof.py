@@ -18,6 +18,7 @@ from unslothrl.weights.starting_adapter import START
 
 LEAST_CHANGED = 4  # of a canary's 8 completions
 GAP, NOISE = "train/sampler_gap", 0.1  # nats per token; above it two policies are compared
+MOST_NOTES = 3  # of notes.jsonl
 HASH = 12  # letters of one that is shown
 
 
@@ -45,10 +46,9 @@ def adapter_acts(run: RunHistory) -> Found:
     changed = [row["changed_by_adapter"] for row in run.starts if row.get("changed_by_adapter")]
     if not changed:
         return UNKNOWN
-    said = (
-        f"at {len(changed)} starts of engines a random adapter changed at least {min(changed)} of 8"
-    )
-    return min(changed) >= LEAST_CHANGED, f"{said} completions, and each version was read back"
+    least = min(changed)
+    said = f"at {len(changed)} starts of engines a random adapter changed at least {least} of 8"
+    return least >= LEAST_CHANGED, f"{said} completions, and each version was read back"
 
 
 def one_base(run: RunHistory) -> Found:
@@ -79,6 +79,8 @@ def all_is_trained(run: RunHistory) -> Found:
     newest = newest_numbered(folder / ADAPTERS, "v")
     if newest is None or not (newest / WEIGHTS_FILE).is_file():
         return UNKNOWN
+    if run.values("reward/mean") and not run.values("train/loss"):
+        return None, "no step had anything to learn from"
     try:
         tensors, start = tensors_of(newest), folder / START
         first = tensors_of(start) if start.is_dir() else {}
@@ -118,6 +120,12 @@ def failures(run: RunHistory) -> Found:
     failed, skipped = sum(run.values("reward/failed")), sum(run.values("train/skipped_updates"))
     said = f"{max(0, restarts)} processes started again, {failed:.0f} rewards failed"
     return None, f"{said}, {skipped:.0f} updates skipped"
+
+
+def notes(run: RunHistory) -> Found:
+    """The newest of what the terminal said, which may be why something was started again."""
+    said = [f"after step {row.get('step')}: {row.get('note')}" for row in run.notes[-MOST_NOTES:]]
+    return None, "; ".join(said) or "none"
 
 
 def grader(run: RunHistory) -> Found:
@@ -168,6 +176,7 @@ ALL: dict[str, Callable[[RunHistory], Found]] = {
     "data": data,
     "rewards and code": grader,
     "failures": failures,
+    "notes": notes,
     "resumes": resumes,
     "exports": exports,
 }

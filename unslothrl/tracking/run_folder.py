@@ -9,6 +9,7 @@ Files are complete or absent, even if the process is killed: they are written un
 and renamed. metrics.jsonl is appended to instead; a last line without its line feed is ignored.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -16,7 +17,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,11 @@ from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
-ERROR, ORIGIN, CHECKS = "error.txt", "run.json", "checks.jsonl"
-ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
+ERROR, ORIGIN, CHECKS, NOTES = "error.txt", "run.json", "checks.jsonl", "notes.jsonl"
+ROLLOUTS, ADAPTERS, CHECKPOINTS, CODE = "rollouts", "adapters", "checkpoints", "code"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # the fingerprints of what is trained and evaluated on
-BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START)  # what a run has before it begins
+BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, NOTES, CODE)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 HOLDER = "process {} on host {}"  # what the lock's file says
 PROBE_S = 0.5  # longer than `is_free` holds it
@@ -178,6 +179,12 @@ class RunFolder:
     def add_check(self, row: Mapping[str, Any]) -> None:
         """What a process found of itself when it started, after which step; or an export."""
         with (self.path / CHECKS).open("ab") as file:
+            file.write(json_line(row))
+
+    def add_note(self, step: int, line: str) -> None:
+        """What the terminal has said, for whoever was not there. A full disk is reported there."""
+        row = {"step": step, "date": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "note": line}
+        with contextlib.suppress(OSError), (self.path / NOTES).open("ab") as file:
             file.write(json_line(row))
 
     def discard(self) -> None:
@@ -333,7 +340,7 @@ def delete_up_to(folder: RunFolder, step: int) -> None:
                 folder.step_file(kind, earlier).unlink(missing_ok=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def noting_errors(note: Callable[[str], None]) -> Iterator[None]:
     """Makes a fault of this package, which ends no run, a line for its user. OSError passes."""
     try:

@@ -47,6 +47,7 @@ OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
 MOST_WARNINGS = 3  # at the end
 OF_ADAPTER = ("command", "evaluate", "export")  # in a summary
+CUT_OFF = 0.2  # of the completions, from which it is said with that
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
@@ -102,6 +103,8 @@ class Terminal:
         self.sampled_at = float("-inf")
         self.drawn: dict[str, Sequence[records.Group]] = {}  # of the first evaluation
         self.live: Live | None = None
+        self.keep: Callable[[str], None] = lambda line: None  # of notes
+        self.folder = "RUN"  # of the run
         self.has_ended = threading.Event()
 
     def __enter__(self) -> "Terminal":
@@ -208,11 +211,13 @@ class Terminal:
         if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
             self.wrong = None if score > 0 else self.wrong + 1
             if self.wrong in PATIENCE:
+                cut, rollouts = metrics.get("rollout/truncated") or 0, f"{self.folder}/rollouts"
+                first = f"{cut:.0%} are cut off: raise --max_new_tokens. " if cut >= CUT_OFF else ""
                 self.note(
-                    f"no completion was ever right, in {self.wrong} steps: read some in the run's "
-                    "rollouts/, and score them with another reward (`unslothrl score RUN/rollouts/"
-                    "step_000001.jsonl --reward accuracy`); if they are wrong, take problems that "
-                    "the model solves sometimes: it learns from right ones alone"
+                    f"no completion was ever right, in {self.wrong} steps. {first}Read some in "
+                    f"{rollouts}, and score them with other rewards (`unslothrl score {rollouts}/"
+                    "step_000001.jsonl --reward accuracy --reward boxed`); if they are wrong, take "
+                    "problems that the model solves sometimes: it learns from right ones alone"
                 )
 
     def sample(self, groups: Sequence[records.Group]) -> None:
@@ -224,6 +229,7 @@ class Terminal:
 
     def note(self, line: str) -> None:
         self.line(line, "yellow")
+        self.keep(line)
 
     def evaluation(self, step: int, metrics: Row, drawn: Drawn | None = None) -> None:
         """Shows a finished evaluation; `step` is 0 before the first step; `drawn`: of each set."""
@@ -249,10 +255,12 @@ class Terminal:
             summary = {**summary, **dict.fromkeys(OF_ADAPTER)}
         lines = summary_lines(summary, self.values, self.columns[0][0])
         warnings = [f"{each.rule.title}. {each.seen} {each.rule.advice}" for each in signs]
+        says_more = bool(verdict.advice) and not (verdict.follows_signs and signs)
         lines[1:1] = [("verdict", verdict.said)] if verdict.said else []
         lines[2:2] = [("warning", each) for each in warnings[:MOST_WARNINGS]]
-        if verdict.advice:
+        if says_more:
             lines.insert(-1, ("instead", verdict.advice))
+        lines = [(label, text.replace("RUN/", f"{self.folder}/")) for label, text in lines]
         self._labelled(lines, {"up": "bold green", "same": ""}.get(verdict.tone, "bold red"))
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:

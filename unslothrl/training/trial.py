@@ -49,24 +49,36 @@ def texts_for(task: Task) -> list[str]:
     return [text.replace("%s", answer) for text in MADE_UP]
 
 
-def try_rewards(scorer: Scorer, task: Task) -> None:
-    """UserError for a custom function that fails on every made-up completion; one that is late may
-    be loading something, and counts as usual in the run."""
+def try_rewards(scorer: Scorer, task: Task) -> list[str]:
+    """-> a line for each custom function that gives 0 to all made-up right answers. UserError for
+    one that fails on all; one that is late may be loading something, and counts as usual in the
+    run."""
+    notes = []
     for chosen in scorer.chosen:
         if chosen.signature is None:
             continue
-        error: str | None = None
+        file, _, name = chosen.function.rpartition(":")
+        errors: list[str | None] = []
         for text in texts_for(task):
             pairs = [(task, Completion.of_text(text))] * (2 if chosen.signature.is_batch else 1)
-            results = map(graded, scorer.results(chosen, pairs))
+            results = list(map(graded, scorer.results(chosen, pairs)))
             error = next((each.error for each in results if each.error is not None), None)
-            if error is None or is_late(error):
+            earns = any(each.value["reward"] for each in results)
+            if is_late(error or "") or (error is None and earns):
                 break
+            errors.append(error)
         else:
-            file, _, name = chosen.function.rpartition(":")
-            place = f"({Path(file).name}, line {chosen.signature.line})"
+            if None in errors:
+                notes += [
+                    f"warning: reward {name} gives 0 to the right answer, between <answer> tags, "
+                    "in \\boxed{}, alone and as JSON: if it grades answers, see what it reads with "
+                    "`unslothrl score`"
+                ] * (task.answer is not None)
+                continue
+            error, place = errors[-1], f"({Path(file).name}, line {chosen.signature.line})"
             where = "" if ", line " in str(error) or not chosen.signature.line else f" {place}"
             raise UserError(f"reward {name} fails on made-up completions: {error}{where}: fix it")
+    return notes
 
 
 def try_environment(config: Config, task: Task, tokenizer) -> None:
@@ -154,6 +166,8 @@ def header(config: Config, data: Data, steps: int, notes: Sequence[str]) -> list
         f"{counted(config.num_candidates, 'episode' if config.has_environment else 'completion')} "
         f"a prompt of at most {config.episode_tokens} tokens",
     ]
+    if config.shuffle_rewards:
+        lines.append("a control: the rewards of each group are shuffled, so wrong ones may earn 1")
     if config.model in BASES:
         lines.append(f"options that are not set: recipe {EMBEDDED_RECIPES[config.model]}")
         lines += [KNOWS[config.model]] * (config.dataset != config.model)

@@ -393,4 +393,6 @@ def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
         return "every group was filtered out (all correct, or none)"
     if not samples:
         return "every completion was truncated"
-    return f"in each of its {len(groups)} groups all rewards are equal"
+    differ = any(len(set(each.totals)) > 1 for each in groups)
+    what = "advantages are 0" if differ else "rewards are equal"
+    return f"in each of its {len(groups)} groups all {what}"

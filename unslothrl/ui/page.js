@@ -35,11 +35,7 @@ async function busy(button, problem, work) {
   if (button.disabled) return;
   button.disabled = true;
   set(problem, "");
-  try {
-    await work();
-  } catch (error) {
-    set(problem, error.message);
-  }
+  await work().catch((error) => set(problem, error.message));
   button.disabled = false;
 }
 
@@ -296,11 +292,8 @@ find("to").addEventListener("submit", (event) => {
   event.preventDefault();
   busy(find("write"), "denied", async () => {
     set("exported", "exporting ...");
-    try {
-      set("exported", (await json("/export", { name: selected(), to: find("kind").value })).said);
-    } catch (error) {
-      set("exported", error.message);
-    }
+    const made = json("/export", { name: selected(), to: find("kind").value });
+    set("exported", await made.then(({ said }) => said, (error) => error.message));
   });
 });
 

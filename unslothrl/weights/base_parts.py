@@ -17,6 +17,7 @@ import xxhash
 
 from unslothrl.errors import UserError
 from unslothrl.files import read_object
+from unslothrl.system.machine import hub_answers
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -124,3 +125,14 @@ def tokenizer_files(base: Path) -> list[Path]:
         if path.name.startswith((*TOKENIZER_NAMES, TEMPLATE_NAME))
         and path.suffix in TOKENIZER_SUFFIXES
     ]
+
+
+@functools.cache
+def config_from_hub(model: str) -> str | None:
+    """The path of the hub's config.json, asked for once. None where the hub does not give it."""
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return hf_hub_download(model, "config.json") if hub_answers() else None
+    except OSError:  # huggingface_hub's own are some: no such model, no access, no network
+        return None

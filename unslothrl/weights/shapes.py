@@ -242,8 +242,8 @@ def shape_of(model: str) -> Shape | None:
 
 
 def shape_or_reason(model: str) -> Shape | str:
-    """From the config.json of a folder or of the hub's copy on this machine, or by the name of a
-    known model; else why it is not known, and what to do. Raises UserError."""
+    """From the config.json of a folder or of the hub's copy on this machine, by the name of a known
+    model, or from the hub's config.json; else why it is not known, and what to do. UserError."""
     config = config_of(model)
     if config is not None:
         try:
@@ -253,11 +253,13 @@ def shape_or_reason(model: str) -> Shape | str:
     name = model.rsplit("/", 1)[-1].lower()
     if other := re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name):
         return f"named for {other[1].upper()} weights: give a 16-bit or a bitsandbytes 4-bit model"
-    return by_name(model) or "its sizes are not known: give a folder with its config.json"
+    what_helps = "check the name and the network, or give a folder with its config.json"
+    return by_name(model) or f"its sizes are not known, and the hub did not say: {what_helps}"
 
 
 def config_of(model: str) -> dict | None:
-    """What config.json of a folder, or of the hub's copy here, holds; None without. UserError."""
+    """What config.json of a folder, or of the hub's copy here, holds; that of a hub model whose
+    sizes its name does not say is fetched. None without. UserError."""
     folder = BASES.get(model) or expanded(model)
     if is_folder(folder) and not is_file(folder / "config.json"):
         raise no_model(model)
@@ -265,10 +267,12 @@ def config_of(model: str) -> dict | None:
         from huggingface_hub import try_to_load_from_cache
 
         is_id = HUB_ID.fullmatch(model) and not exists(model)
-        cached = try_to_load_from_cache(model, "config.json") if is_id else None
-        if not isinstance(cached, str):
+        copy = try_to_load_from_cache(model, "config.json") if is_id else None
+        if is_id and not isinstance(copy, str) and by_name(model) is None:
+            copy = base_parts.config_from_hub(model)
+        if not isinstance(copy, str):
             return None
-        folder = Path(cached).parent
+        folder = Path(copy).parent
     return base_parts.read(folder, "config.json")
 
 

@@ -99,9 +99,7 @@ class Figure(NamedTuple):
     metrics: Sequence[str] = ()  # whose addresses lead here
 
 
-def all_figures(
-    runs: Sequence[RunHistory], limits: Mapping[str, float] = {}
-) -> dict[str, list[Figure]]:
+def all_figures(runs: Sequence[RunHistory], limits: Mapping[str, float]) -> dict[str, list[Figure]]:
     """The figures of these runs by their headings; `limits` of metrics are drawn."""
     known = meanings(runs[0].is_rl)
     drawn = {

@@ -14,7 +14,7 @@ from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean
 from unslothrl.tracking.origin import METHODS, RL, Origin
 from unslothrl.tracking.report.rollout_data import Scores, evaluation_scores
 from unslothrl.tracking.rows import read_jsonl
-from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, RunFolder, is_held
+from unslothrl.tracking.run_folder import CHECKS, CONFIG, EVALS, NOTES, RunFolder, is_held
 
 LEAST = 3  # steps at either end of a curve
 DAMAGED = "damaged"
@@ -79,6 +79,11 @@ class RunHistory:
     def checks(self) -> list[dict[str, Any]]:
         """What processes found of themselves at each start, and what was found of each export."""
         return read_jsonl(self.folder.path / CHECKS, lambda damaged: None)
+
+    @cached_property
+    def notes(self) -> list[dict[str, Any]]:
+        """What the terminal has said beside the steps."""
+        return read_jsonl(self.folder.path / NOTES, lambda damaged: None)
 
     @property
     def starts(self) -> list[dict[str, Any]]:

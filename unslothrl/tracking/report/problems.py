@@ -49,10 +49,15 @@ def evaluations(runs: Sequence[RunHistory]) -> list[list[Any]]:
                 of = f"{label} {name} {run.name}" if len(runs) > 1 else f"{label} {name}"
                 rows.append([of, *evaluation_cells(run, name, key)])
             if len(having) == len(runs) == 2:
-                one, other = ((run, run.points(f"eval/{name}/{key}")[-1]) for run in runs)
-                changed = difference(one, other, name, key)
-                rows.append([f"{label} {name} difference of the last", "", "", changed, ""])
+                one, other = ((run, run.points(f"eval/{name}/{key}")[-1]) for run in ordered(runs))
+                minus = f"{label} {name} difference of the last, {one[0].name} - {other[0].name}"
+                rows.append([minus, "", "", difference(other, one, name, key), ""])
     return rows
+
+
+def ordered(runs: Sequence[RunHistory]) -> list[RunHistory]:
+    """With a control last."""
+    return sorted(runs, key=lambda run: bool(run.options.get("shuffle_rewards")))
 
 
 def evaluation_cells(run: RunHistory, name: str, key: str) -> list[Any]:

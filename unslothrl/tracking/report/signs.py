@@ -154,14 +154,17 @@ OFFLINE = (SFT, DPO, RM)
 PAIRS = (DPO, RM)
 
 RULES = (
+    Rule("Many completions were cut off", "rollout/truncated", lambda c: c.ends[1] >= 0.2,
+         "{share} of the completions of the last steps reached the limit.",
+         "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
+         "in --system_prompt.", least=LEAST, limit=0.2),
     Rule(NEVER, "rollout/score", lambda c: min(c.values) >= 0 and mean(c.values) < 0.01,
          "At most {best} of a step's completions were right, in {steps} steps: what is never "
          "sampled cannot be learnt.",
-         "Read some completions in the report. Score them with another reward, `unslothrl score "
-         "RUN/rollouts/step_000001.jsonl --reward accuracy`: if that finds right ones, yours does "
-         "not read what the model writes. If they are cut off, raise --max_new_tokens. Otherwise "
-         "take problems that the model solves sometimes, a larger --model or more "
-         "--num_candidates.", least=2),
+         "Read some completions in the report. Score them with other rewards, `unslothrl score "
+         "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`: if one finds right "
+         "ones, yours does not read what the model writes. Otherwise take problems that the model "
+         "solves sometimes, a larger --model or more --num_candidates.", least=2),
     Rule("The reward collapsed", "reward/mean", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "
@@ -191,10 +194,6 @@ RULES = (
          "of {score}.",
          "There is little left to learn from these problems: stop here, or continue with harder "
          "ones.", NOTE, least=LEAST),
-    Rule("Many completions were cut off", "rollout/truncated", lambda c: c.ends[1] >= 0.2,
-         "{share} of the completions of the last steps reached the limit, most before an answer.",
-         "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
-         "in --system_prompt.", least=LEAST, limit=0.2),
     Rule("The sampler gap grew",
          "train/sampler_gap", lambda c: c.ends[1] >= max(3 * c.ends[0], 0.03),
          "The mean distance of sampler and learner went from {first} to {last} nats per token.",

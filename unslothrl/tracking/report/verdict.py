@@ -14,7 +14,7 @@ from unslothrl.algorithms.estimates import Difference
 from unslothrl.tracking.metrics import duration, is_number, mean, short
 from unslothrl.tracking.report import signs
 from unslothrl.tracking.report.history import LEAST, RunHistory
-from unslothrl.tracking.report.problems import difference, is_clear
+from unslothrl.tracking.report.problems import difference, is_clear, ordered
 from unslothrl.tracking.run_folder import RunFolder, noting_errors
 
 BETTER, FLAT, UNKNOWN = "better", "no clear change", "unknown"
@@ -30,9 +30,9 @@ ADVICE = {
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
-    BROKEN: "Read some completions in the report, and score them with another reward: `unslothrl "
-    "score RUN/rollouts/step_000001.jsonl --reward accuracy`. If that is not 0, they are right in "
-    "a form that yours does not read.",
+    BROKEN: "Read some completions in the report, and score them with other rewards: `unslothrl "
+    "score RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. If one is not 0, they "
+    "are right in a form that yours does not read.",
     CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
     "it belongs to, `unslothrl report RUN CONTROL`.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
@@ -49,6 +49,11 @@ class Verdict(NamedTuple):
     def advice(self) -> str:
         """What to look at instead of the adapter; "" where this may be worth using."""
         return ADVICE.get(self.kind, "")
+
+    @property
+    def follows_signs(self) -> bool:
+        """Whether what its warnings advise is better."""
+        return self.kind in (FLAT, BROKEN)
 
 
 NONE = Verdict(UNKNOWN, "")
@@ -149,7 +154,7 @@ def of_loss(run: RunHistory, steps: str) -> Verdict:
 def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
     """Which of two runs is better, by their last evaluations, a control second. None where these
     cannot be compared: other problems, or none."""
-    one, other = sorted(runs, key=lambda run: bool(run.options.get("shuffle_rewards")))
+    one, other = ordered(runs)
     name = next((each for each in one.sets if each in other.sets), "")
     ends = [(run, at[-1]) for run in (one, other) if (at := run.points(f"eval/{name}/pass@1"))]
     if len(ends) < 2:
