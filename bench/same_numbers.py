@@ -4,7 +4,8 @@
 
 TREE is a checkout of another commit. Each run is made there and here, one after the other on this
 machine; compared are every file of adapters and rollouts by its bytes, and every line of
-metrics.jsonl without the measurements of time and memory. All runs use the transformers engine,
+metrics.jsonl without the measurements of time and memory; metrics that one tree alone has are
+named, and are no difference. All runs use the transformers engine,
 because the results of vLLM depend on how requests are batched.
 """
 
@@ -107,7 +108,7 @@ def differences(before: tuple, now: tuple) -> list[str]:
     if len(before[1]) != len(now[1]):
         changes.append(f"metrics.jsonl: {len(before[1])} lines, {len(now[1])} now")
     for old, new in zip(before[1], now[1], strict=False):
-        for key in sorted(old.keys() | new.keys()):
+        for key in sorted(old.keys() & new.keys()):
             if repr(old.get(key)) != repr(new.get(key)):
                 changes.append(f"step {old['step']} {key}: {old.get(key)} -> {new.get(key)}")
     return changes
@@ -130,6 +131,9 @@ def main() -> int:
         changed += bool(changes)
         compared = f"{len(taken[0][0])} files, {len(taken[0][1])} lines of metrics"
         said = f"{len(changes)} differences" if changes else f"the same ({compared})"
+        names = [{key for row in rows for key in row} for _, rows in taken]
+        if alone := sorted(names[0] ^ names[1]):
+            said += f"; in one tree alone: {', '.join(alone)}"
         print(f"{name}: {said}", *changes[:12], sep="\n  ", flush=True)
     return bool(changed)
 
