@@ -79,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if status == 404:
+            self.send_header("X-Error-Code", "RepoNotFound")
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         if self.command != "HEAD":

@@ -53,7 +53,7 @@ def test_a_value_outside_of_its_limits_is_answered_with_a_good_one():
         ("T4", 15, (7, 5)), ("Tesla T4", 15, (7, 5)), ("H100", 80, (9, 0)), ("3060", 12, (8, 6)),
         ("rtx3060ti", 8, (8, 6)), ("4060 Ti 16GB", 16, (8, 9)), ("12GB", 12, (8, 6)),
         ("12 gib", 12, (8, 6)), ("12", 12, (8, 6)), ("7.5", 7.5, (8, 6)), ("24G", 24, (8, 6)),
-        ("A10G", 24, (8, 6)), ("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("TITAN RTX", 24, (7, 5)),
+        ("A10G", 24, (8, 6)), ("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("4060Ti16GB", 16, (8, 9)),
         ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("RTX 6000 Ada Generation", 48, (8, 9)),
     ],
 )  # fmt: skip
@@ -66,7 +66,10 @@ def test_a_card_by_its_name_or_its_size(text, gb, capability):
     ("text", "slow", "fast"),
     [  # half of (GB/s, TFLOPS)
         ("3060", (180, 13), (180, 13)), ("NVIDIA GeForce RTX 4090", (504, 82.5), (504, 82.5)),
-        ("12", (180, 12.5), (252, 30)), ("RTX 4090 Laptop GPU 16GB", (144, 15), (368, 50)),
+        ("NVIDIA A100 80GB PCIe", (967.5, 156), (967.5, 156)),
+        ("12", (180, 12.5), (252, 30)), ("3080 12GB", (180, 12.5), (252, 30)),
+        ("NVIDIA A100-SXM4-40GB", (348, 62.5), (480, 180)),
+        ("RTX 4090 Laptop GPU 16GB", (144, 15), (368, 50)),
     ],
 )  # fmt: skip
 def test_a_card_of_a_known_name_has_its_own_speed(text, slow, fast):

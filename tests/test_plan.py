@@ -274,7 +274,11 @@ def test_a_model_of_the_hub_is_planned_by_its_config_alone(tmp_path):
         assert server.asked == ["/some/tune/resolve/main/config.json"]
         mixture, unknown = plan("some/moe"), plan("some/unknown")
     assert mixture.returncode == 2 and "a mixture of experts" in mixture.stderr
-    assert unknown.returncode == 2 and "the hub did not say" in unknown.stderr
+    assert (
+        unknown.returncode == 2
+        and "Repository Not Found" in unknown.stderr
+        and "hf auth login" in unknown.stderr
+    )
 
 
 def test_commands_can_be_pasted(capsys):

@@ -163,7 +163,9 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
     origin.record(tmp_path, recipe=resume.recipe_of(RUN, {"dataset": WITH_PASSWORD}))
     origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
     options = to_toml(config, [f"read from {WITH_PASSWORD}"])
-    for kept in (options, (tmp_path / origin.ORIGIN).read_text()):
+    RunFolder(tmp_path).add_note(1, f"reward mine failed: 401 from {WITH_PASSWORD}, {SECRET}")
+    notes = (tmp_path / "notes.jsonl").read_text()
+    for kept in (options, (tmp_path / origin.ORIGIN).read_text(), notes):
         assert "pass-word" not in kept and SECRET not in kept
         assert "host.example/rows.jsonl" in kept
     assert tomllib.loads(options)["system_prompt"] == f"use {HIDDEN}"

@@ -17,7 +17,7 @@ from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
 from unslothrl.planning.fit import with_engines
 from unslothrl.planning.footprint import LEAST_SEQS
-from unslothrl.planning.gpus import gpus_of, known
+from unslothrl.planning.gpus import gpus_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.system.machine import Machine
@@ -110,13 +110,13 @@ def verdict(report: Report) -> list[str]:
     if not report["fits"] and (lower := report["would_fit_with"]):
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
-    if not report["fits"] and not report["cards"]:
+    if text and not report["cards"] and text[0].startswith(f"{does_not}: host memory"):
         text.append("this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     if report["step_seconds"]:
         steps = report["steps"]
-        named = all(known(gpu["name"]) for gpu in report["cards"])
-        by_size = "" if named else ", by GPUs of its size"
-        whole = ", a run as many as --max_steps says"
+        is_known = all(gpu.get("is_known") for gpu in report["cards"])
+        by_size = "" if is_known else ", by GPUs of its size"
+        whole = "; how many a run has depends on the data, or --max_steps"
         if steps:
             whole = f", {steps} steps {span(report['step_seconds'], steps)}"
         text.append(

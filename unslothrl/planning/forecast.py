@@ -29,7 +29,7 @@ from unslothrl.config.options import SPLITS, Config
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
-from unslothrl.planning.gpus import Rates, rates
+from unslothrl.planning.gpus import Rates, known, rates
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import CardPlan, Placement, ProcessPlan, Resources
 from unslothrl.system.machine import Gpu, Machine
@@ -91,6 +91,7 @@ class Forecast:
             "cards": [
                 {
                     "name": card.gpu.name,
+                    "is_known": known(card.gpu),
                     "usable_mb": round(footprint.usable_mb(card.gpu)),
                     "needed_mb": round(card.needed_mb()),
                     "spare_mb": round(card.spare_mb()),
@@ -136,7 +137,7 @@ def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[
     hidden states included; None without GPUs."""
     if not cards:
         return {"step_seconds": None}
-    slow, fast = rates(min((card.gpu for card in cards), key=lambda gpu: gpu.physical_mb))
+    slow, fast = min(rates(card.gpu) for card in cards)  # the slowest
     low_s, high_s = ENGINE_S[config.engine]
     low = step_s(config, shape, fast, low_s, SHORT)
     high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))

@@ -182,8 +182,7 @@ def over_resumed(
         had = before.get("reward", ())
         user["reward"] = reward_model.kept(user["reward"], begun.get("reward"), had)
     learner, was = user.get("learner"), before.get("learner", Config.learner)
-    is_gone = was.endswith(".py") and not is_file(was)  # its file may be elsewhere now
-    if learner not in (None, was) and not is_gone:
+    if learner not in (None, was) and not has_moved(folder, was, learner):
         if objectives.load(learner).has_critic != objectives.load(was).has_critic:
             raise UserError(
                 f"learner {learner}: the run that is resumed has {was}, and only one of them has a "
@@ -192,6 +191,12 @@ def over_resumed(
         before = without_parts_of(before)
     place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
     return {**before, **user, **place}
+
+
+def has_moved(run: Path, was: str, learner: str) -> bool:
+    """Whether the file of the run's objective is no longer there, and another has its content."""
+    is_elsewhere = not is_file(was) and is_file(learner)
+    return is_elsewhere and origin.read(run).code.get(was) == origin.hash_of(expanded(learner))
 
 
 # Paths by their whole names: a run that goes on from another folder finds them, so does one whose

@@ -76,6 +76,8 @@ class RlRun(Job):
             use, self.prints, self.before.data, config.learner, facts(config, data)
         )
         view.header(header(config, data, self.steps, [*self.resolved.notes, *changed, *notes]))
+        for line in (*changed, *notes):
+            view.keep(line)
 
     @property
     def before(self) -> RunState:

@@ -110,6 +110,7 @@ class EarlierRun:
     def show(self, view: Terminal) -> None:
         """As at its end, with nothing done."""
         view.resumed(self.folder.read_metrics(lambda damaged: None))
+        view.folder = str(self.folder.path)
         view.note("this run has finished: set --max_steps or --episodes higher to continue")
         if self.changes:
             view.note(f"without effect, as no step is left: {', '.join(self.changes)}")

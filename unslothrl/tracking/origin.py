@@ -20,12 +20,11 @@ from typing import Any
 from unslothrl import __version__
 from unslothrl.checkpoints import store
 from unslothrl.embedded import BASES
-from unslothrl.files import exists, read_bytes, read_text, write_whole
+from unslothrl.files import exists, read_bytes, write_whole
 from unslothrl.text import redacted, redacted_values
-from unslothrl.tracking.run_folder import CODE, ORIGIN
+from unslothrl.tracking.run_folder import ORIGIN
 
 NAME = "unslothrl"
-SHOWN = 12  # letters of a hash in a name
 PYTHON_FILE = re.compile(r".+?\.py(?=[:=]|$)")  # of file.py:name=weight, also below .pyenv/
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
@@ -85,9 +84,7 @@ def record(folder: Path, **known: Any) -> None:
     """Writes run.json of a run that begins, with its command as it can be typed again; `known` are
     fields of `Origin`."""
     command = " ".join([NAME, *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
-    begun = Origin(command, now(), versions(), **known)
-    keep_code(folder, begun.code)
-    write(folder, begun)
+    write(folder, Origin(command, now(), versions(), **known))
 
 
 def code_of(options: Any) -> dict[str, str]:
@@ -98,15 +95,6 @@ def code_of(options: Any) -> dict[str, str]:
     return {file: hash_of(Path(file)) for file in sorted({each[0] for each in found if each})}
 
 
-def keep_code(folder: Path, code: Mapping[str, str]) -> None:
-    """Copies of the files, without secrets, named by their hashes: what a run was trained with is
-    known where a file has changed since."""
-    for file, value in code.items():
-        (folder / CODE).mkdir(exist_ok=True)
-        content = redacted(read_text(Path(file)), guess=True).encode()
-        write_whole(folder / CODE / f"{Path(file).stem}-{value[:SHOWN]}.py", content)
-
-
 def hash_of(file: Path) -> str:
     return hashlib.sha256(read_bytes(file)).hexdigest()
 
@@ -114,10 +102,9 @@ def hash_of(file: Path) -> str:
 def record_resume(
     folder: Path, step: int, changes: Sequence[str] = (), code: Mapping[str, str] | None = None
 ) -> None:
-    """Adds a resume after a step with other options, and the user's files as they are now; what
-    came of later steps is gone."""
+    """Adds a resume after a step with other options, and hashes of the user's files as they are
+    now; what came of later steps is gone."""
     origin = read(folder)
-    keep_code(folder, code or {})
     resumes = [each for each in origin.resumes if each.step <= step]
     resumes.append(Resume(step, now(), tuple(changes)))
     code = origin.code if code is None else dict(code)

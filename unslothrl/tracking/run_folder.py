@@ -37,10 +37,10 @@ from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
 ERROR, ORIGIN, CHECKS, NOTES = "error.txt", "run.json", "checks.jsonl", "notes.jsonl"
-ROLLOUTS, ADAPTERS, CHECKPOINTS, CODE = "rollouts", "adapters", "checkpoints", "code"
+ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"
 DATA_FILE = "data.json"  # the fingerprints of what is trained and evaluated on
-BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, NOTES, CODE)  # what a run has before it begins
+BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, NOTES)  # what a run has before it begins
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 HOLDER = "process {} on host {}"  # what the lock's file says
 PROBE_S = 0.5  # longer than `is_free` holds it
@@ -183,7 +183,8 @@ class RunFolder:
 
     def add_note(self, step: int, line: str) -> None:
         """What the terminal has said, for whoever was not there. A full disk is reported there."""
-        row = {"step": step, "date": f"{datetime.now():%Y-%m-%d %H:%M:%S}", "note": line}
+        now = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+        row = {"step": step, "date": now, "note": redacted(line, guess=True)}
         with contextlib.suppress(OSError), (self.path / NOTES).open("ab") as file:
             file.write(json_line(row))
 

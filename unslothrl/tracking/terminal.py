@@ -8,6 +8,7 @@ again now and then.
 
 import errno
 import os
+import shlex
 import sys
 import threading
 import time
@@ -211,7 +212,7 @@ class Terminal:
         if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
             self.wrong = None if score > 0 else self.wrong + 1
             if self.wrong in PATIENCE:
-                cut, rollouts = metrics.get("rollout/truncated") or 0, f"{self.folder}/rollouts"
+                cut, rollouts = metrics.get("rollout/truncated") or 0, self.named("RUN/rollouts")
                 first = f"{cut:.0%} are cut off: raise --max_new_tokens. " if cut >= CUT_OFF else ""
                 self.note(
                     f"no completion was ever right, in {self.wrong} steps. {first}Read some in "
@@ -226,6 +227,10 @@ class Terminal:
         if groups and self.clock() - self.sampled_at >= SAMPLE_EVERY_S:
             self.sampled_at = self.clock()
             self.line(sample_line(groups), "dim italic")
+
+    def named(self, text: str) -> str:
+        """With the run's folder for RUN in commands."""
+        return text.replace("RUN/", f"{shlex.quote(self.folder)}/")
 
     def note(self, line: str) -> None:
         self.line(line, "yellow")
@@ -257,10 +262,9 @@ class Terminal:
         warnings = [f"{each.rule.title}. {each.seen} {each.rule.advice}" for each in signs]
         says_more = bool(verdict.advice) and not (verdict.follows_signs and signs)
         lines[1:1] = [("verdict", verdict.said)] if verdict.said else []
-        lines[2:2] = [("warning", each) for each in warnings[:MOST_WARNINGS]]
+        lines[2:2] = [("warning", self.named(each)) for each in warnings[:MOST_WARNINGS]]
         if says_more:
-            lines.insert(-1, ("instead", verdict.advice))
-        lines = [(label, text.replace("RUN/", f"{self.folder}/")) for label, text in lines]
+            lines.insert(-1, ("instead", self.named(verdict.advice)))
         self._labelled(lines, {"up": "bold green", "same": ""}.get(verdict.tone, "bold red"))
 
     def failed(self, message: str | None = None, lines: Sequence[tuple[str, str]] = ()) -> None:

@@ -61,9 +61,10 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
         errors: list[str | None] = []
         for text in texts_for(task):
             pairs = [(task, Completion.of_text(text))] * (2 if chosen.signature.is_batch else 1)
-            results = list(map(graded, scorer.results(chosen, pairs)))
+            raw = scorer.results(chosen, pairs)
+            results = list(map(graded, raw))
             error = next((each.error for each in results if each.error is not None), None)
-            earns = any(each.value["reward"] for each in results)
+            earns = any(each.value["reward"] for each in results) or raw[0].value is None
             if is_late(error or "") or (error is None and earns):
                 break
             errors.append(error)
@@ -73,7 +74,7 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
                     f"warning: reward {name} gives 0 to the right answer, between <answer> tags, "
                     "in \\boxed{}, alone and as JSON: if it grades answers, see what it reads with "
                     "`unslothrl score`"
-                ] * (task.answer is not None)
+                ] * bool(task.answer)
                 continue
             error, place = errors[-1], f"({Path(file).name}, line {chosen.signature.line})"
             where = "" if ", line " in str(error) or not chosen.signature.line else f" {place}"

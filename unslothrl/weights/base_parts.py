@@ -8,6 +8,7 @@ tensors are split into files, or on its README.md.
 
 import functools
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,8 @@ import xxhash
 
 from unslothrl.errors import UserError
 from unslothrl.files import read_object
-from unslothrl.system.machine import hub_answers
+from unslothrl.system.machine import hub_answers, is_offline
+from unslothrl.text import one_line
 
 WEIGHTS, EMBEDDINGS, NORMS, HEAD = "weights", "embeddings", "norms", "head"
 CONFIG, TOKENIZER, TEMPLATE, STOPS = "config.json", "tokenizer", "chat template", "stop tokens"
@@ -127,12 +129,18 @@ def tokenizer_files(base: Path) -> list[Path]:
     ]
 
 
-@functools.cache
-def config_from_hub(model: str) -> str | None:
-    """The path of the hub's config.json, asked for once. None where the hub does not give it."""
+def config_from_hub(model: str) -> tuple[str | None, str]:
+    """-> (the path of the hub's config.json, why there is none), asked for once in a minute."""
+    return _config_from_hub(model, int(time.monotonic() / 60))
+
+
+@functools.lru_cache
+def _config_from_hub(model: str, minute: int) -> tuple[str | None, str]:
     from huggingface_hub import hf_hub_download
 
+    if not hub_answers():
+        return None, "HF_HUB_OFFLINE is set" if is_offline() else "the hub does not answer"
     try:
-        return hf_hub_download(model, "config.json") if hub_answers() else None
-    except OSError:  # huggingface_hub's own are some: no such model, no access, no network
-        return None
+        return hf_hub_download(model, "config.json"), ""
+    except Exception as error:  # of HTTP, of sockets, of the disk, of the hub's own checks
+        return None, one_line(error)

@@ -253,8 +253,10 @@ def shape_or_reason(model: str) -> Shape | str:
     name = model.rsplit("/", 1)[-1].lower()
     if other := re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name):
         return f"named for {other[1].upper()} weights: give a 16-bit or a bitsandbytes 4-bit model"
-    what_helps = "check the name and the network, or give a folder with its config.json"
-    return by_name(model) or f"its sizes are not known, and the hub did not say: {what_helps}"
+    is_id = HUB_ID.fullmatch(model)
+    _, why = base_parts.config_from_hub(model) if is_id else (None, "it is no owner/name")
+    advice = "check its name and your access (`hf auth login`), or give a folder with a config.json"
+    return by_name(model) or f"its sizes are not known ({why}): {advice}"
 
 
 def config_of(model: str) -> dict | None:
@@ -269,7 +271,7 @@ def config_of(model: str) -> dict | None:
         is_id = HUB_ID.fullmatch(model) and not exists(model)
         copy = try_to_load_from_cache(model, "config.json") if is_id else None
         if is_id and not isinstance(copy, str) and by_name(model) is None:
-            copy = base_parts.config_from_hub(model)
+            copy, _ = base_parts.config_from_hub(model)
         if not isinstance(copy, str):
             return None
         folder = Path(copy).parent
