@@ -211,6 +211,7 @@ def test_where_too_few_actors_are_left_the_last_whole_step_is_saved(tmp_path, la
         return candidate == 0
 
     run = Run(tmp_path, fails, eval_every=1, checkpoint_every=9)
+    assert not run.trainer.save_boundary()  # of a run without a step
     with pytest.raises(RunError, match="0 actors left"):
         run.trainer.train()
     assert run.trainer.save_boundary()
