@@ -196,3 +196,21 @@ def test_groups_that_are_filtered_out_are_replaced_and_the_next_batch_stays_whol
         seen += numbers_of([*kept, *left_out])
         assert len(run.state.outstanding) == sum(run.state.batches)
     assert len(seen) == len(set(seen))
+
+
+def test_a_resumed_run_draws_no_more_than_what_is_left():
+    run = Run(1)
+    run.steps(3)  # the batch of the fourth is drawn
+    again = Run.resumed(1, copy.deepcopy(run.state))
+    again.steps(STEPS - 3)
+    assert again.state.position == STEPS * BATCH and again.state.batches == []
+
+
+@pytest.mark.parametrize(
+    ("options", "filters"),
+    [({}, False), ({"filter_low": 1e-6}, True), ({"filter_high": 0.9}, True),
+     ({"max_resample": 1}, True)],
+)  # fmt: skip
+def test_what_makes_groups_be_left_out(options, filters):
+    run = Run(1, **options)
+    assert run.source_of(GroupSource, run.stream)._is_filtering is filters
