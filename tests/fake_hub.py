@@ -15,6 +15,7 @@ class Hub(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.repositories: dict[str, dict] = {}  # name -> {"private", "files": path -> bytes}
         self.asked: list[str] = []  # the files that were downloaded
+        self.heads: list[str] = []  # and those that were asked about
 
     @property
     def address(self) -> str:
@@ -25,6 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Hub
 
     def do_HEAD(self) -> None:
+        self.server.heads.append(self.path)
         self.do_GET()
 
     def do_GET(self) -> None:

@@ -272,6 +272,7 @@ def test_a_model_of_the_hub_is_planned_by_its_config_alone(tmp_path):
         for other in (again, plan("meta-llama/Llama-3.2-3B-Instruct")):
             assert weights.findall(other.stdout) == weights.findall(done.stdout) != []
         assert server.asked == ["/some/tune/resolve/main/config.json"]
+        assert not any("Llama-3.2-3B" in path for path in server.heads)
         mixture, unknown = plan("some/moe"), plan("some/unknown")
     assert mixture.returncode == 2 and "a mixture of experts" in mixture.stderr
     assert (

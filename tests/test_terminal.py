@@ -202,7 +202,7 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     terminal, _, written = view(live=False)
     rows = [{"step": i, "rollout/score": 0.0, "reward/failed": 1} for i in range(3)]
     signs, terminal.folder = found(RunHistory(rows)) * 3, "runs/x"
-    terminal.finish(SUMMARY, Verdict(BROKEN, "Broken: a reason"), signs)
+    terminal.finish(SUMMARY, Verdict(BROKEN, "Broken: a reason", is_warned=True), signs)
     labels = [line.partition(": ")[0] for line in written().splitlines()]
     known = ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter"]
     assert labels == [*known, "report"]  # the warnings say what to do

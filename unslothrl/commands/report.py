@@ -30,30 +30,30 @@ def report(names: Sequence[str], output: str | None = None, proof: bool = False)
                 raise UserError(f"report {where}: no run there: give a run's folder")
             lines = aligned(table_of([listed(path) for path in runs]))
         else:
-            lines = [str(written(folders, output))]
-            two = of_two(read_all(folders)) if len(folders) == 2 else None
-            lines += [two.said] if two is not None else []
+            lines = written(folders, output)
     except WRONG as error:
         raise UserError(f"report: a file of the run is damaged: {one_line(error)}") from None
     print("\n".join(map(for_terminal, lines)))
     return int(any(check.passed is False for check in found))
 
 
-def written(folders: Sequence[Path], output: str | None) -> Path:
-    """The page of a run, or of several: writes it. UserError."""
+def written(folders: Sequence[Path], output: str | None) -> list[str]:
+    """Writes the page of one run or several. -> its path, and which of two is better. UserError."""
     for path in folders:
         if not is_run(path):
             raise UserError(f"report {plain(str(path))} is no run (it has no {METRICS})")
     if len(folders) == 1:
         if output is not None:
             raise UserError("output is for comparisons: a run's report is written into its folder")
-        return write_report(folders[0])
+        return [str(write_report(folders[0]))]
     names = "-vs-".join(path.resolve().name for path in folders)
     own = folders[0].parent / (re.sub(r"[^\w.-]", "_", names, flags=re.ASCII)[:100] + ".html")
     path = own if output is None else expanded(output)
     if exists(str(path)) and path.suffix.lower() not in PAGES:
         raise UserError(f"output {plain(str(path))} exists and is no page: name an .html")
-    return write_page(read_all(folders), path)
+    runs = read_all(folders)
+    two = of_two(runs) if len(runs) == 2 else None
+    return [str(write_page(runs, path)), *([two.said] if two is not None else [])]
 
 
 def listed(path: Path) -> RunHistory:

@@ -260,10 +260,9 @@ class Terminal:
             summary = {**summary, **dict.fromkeys(OF_ADAPTER)}
         lines = summary_lines(summary, self.values, self.columns[0][0])
         warnings = [f"{each.rule.title}. {each.seen} {each.rule.advice}" for each in signs]
-        says_more = bool(verdict.advice) and not (verdict.follows_signs and signs)
         lines[1:1] = [("verdict", verdict.said)] if verdict.said else []
         lines[2:2] = [("warning", self.named(each)) for each in warnings[:MOST_WARNINGS]]
-        if says_more:
+        if verdict.advice and not verdict.is_warned:
             lines.insert(-1, ("instead", self.named(verdict.advice)))
         self._labelled(lines, {"up": "bold green", "same": ""}.get(verdict.tone, "bold red"))
 

@@ -253,10 +253,11 @@ def shape_or_reason(model: str) -> Shape | str:
     name = model.rsplit("/", 1)[-1].lower()
     if other := re.search(rf"(?<![a-z])({OTHER_FORMATS})(?![a-z])", name):
         return f"named for {other[1].upper()} weights: give a 16-bit or a bitsandbytes 4-bit model"
-    is_id = HUB_ID.fullmatch(model)
-    _, why = base_parts.config_from_hub(model) if is_id else (None, "it is no owner/name")
+    if (known := by_name(model)) is not None:
+        return known
+    why = base_parts.config_from_hub(model)[1] if HUB_ID.fullmatch(model) else "no owner/name"
     advice = "check its name and your access (`hf auth login`), or give a folder with a config.json"
-    return by_name(model) or f"its sizes are not known ({why}): {advice}"
+    return f"its sizes are not known ({why}): {advice}"
 
 
 def config_of(model: str) -> dict | None:

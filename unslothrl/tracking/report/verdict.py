@@ -44,16 +44,12 @@ class Verdict(NamedTuple):
     said: str  # the sentence
     number: str = ""  # its figure: "+45 points"
     tone: str = "same"  # or up and down, where that is sure; warn
+    is_warned: bool = False  # which says more than `ADVICE`
 
     @property
     def advice(self) -> str:
         """What to look at instead of the adapter; "" where this may be worth using."""
-        return ADVICE.get(self.kind, "")
-
-    @property
-    def follows_signs(self) -> bool:
-        """Whether what its warnings advise is better."""
-        return self.kind in (FLAT, BROKEN)
+        return "Do what the report's warnings say." if self.is_warned else ADVICE.get(self.kind, "")
 
 
 NONE = Verdict(UNKNOWN, "")
@@ -84,6 +80,9 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
+    if found.kind in (FLAT, BROKEN):
+        is_warned = any(sign.rule.level == signs.WARNING for sign in signs.found(run))
+        found = found._replace(is_warned=is_warned)
     return found
 
 
