@@ -18,8 +18,8 @@ from unslothrl.checkpoints.store import Checkpoints, RunState, sum_of
 from unslothrl.errors import UserError
 from unslothrl.files import replace_folder
 from unslothrl.runs.resolve import resolve
+from unslothrl.runs.resume import EarlierRun
 from unslothrl.runs.rl import restore
-from unslothrl.runs.run import EarlierRun
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
@@ -38,7 +38,7 @@ def go_on(run: Path) -> EarlierRun:
     resolved = resolve({"resume": str(run)}, MACHINE)
     view = Terminal(console=Console(file=io.StringIO()), live=False)
     with contextlib.ExitStack() as at_end:
-        earlier = EarlierRun.reopen(resolved, Checkpoints, at_end)
+        earlier = EarlierRun.reopen(resolved.options, resolved.command, Checkpoints, at_end)
         if earlier.has_finished():
             earlier.show(view)
         else:

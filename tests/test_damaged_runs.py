@@ -10,7 +10,7 @@ from runs_compared import rows
 
 from unslothrl.checkpoints.store import RunState
 from unslothrl.commands import cli
-from unslothrl.runs.run import EarlierRun
+from unslothrl.runs.resume import EarlierRun
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.run_folder import RunFolder
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from layouts import GB, card, machine_of
 from test_node_watch import FakeNodes, installed, on_cards, watch_of  # noqa: F401 - a fixture
 
-from unslothrl.cluster.nodes import process_environment
+from unslothrl.cluster.ray_calls import process_environment
 from unslothrl.commands import plan
 from unslothrl.config.options import Config
 from unslothrl.embedded import BASE

@@ -314,13 +314,14 @@ def test_rows_of_a_chunk_finish_by_themselves():
     """Two rows over a vocabulary of three, of which token 2 ends a sequence."""
     goes_on, ends = [9.0, 0.0, 0.0], [0.0, 0.0, 9.0]
     script = [[goes_on, goes_on], [goes_on, ends], [goes_on, goes_on], [ends, goes_on]]
-    fed = []
+    fed, places = [], []
 
     class Model:
         config = PretrainedConfig(num_hidden_layers=1)
 
-        def __call__(self, input_ids, past_key_values, **_):
+        def __call__(self, input_ids, past_key_values, position_ids, **_):
             fed.append(input_ids.tolist())
+            places.append(position_ids.tolist())
             logits = torch.tensor(script[len(fed) - 1])[:, None]
             return SimpleNamespace(logits=logits, past_key_values=past_key_values)
 
@@ -330,6 +331,7 @@ def test_rows_of_a_chunk_finish_by_themselves():
     model = Model()
     assert [chunk.step(model) for _ in range(4)] == [[], [1], [], [0]]
     assert fed == [[[1, 1, 1], [0, 0, 1]], [[0], [0]], [[0], [2]], [[0], [0]]]
+    assert places == [[[0, 1, 2], [0, 0, 0]], [[3], [1]], [[4], [2]], [[5], [3]]]
     assert (chunk.drawn(0)[0], chunk.finish_reason(0)) == ((0, 0, 0, 2), "stop")
     assert (chunk.drawn(1)[0], chunk.finish_reason(1)) == ((0, 2), "stop")
 

@@ -31,9 +31,9 @@ GENERATES = """
 import json, sys
 from pathlib import Path
 from vllm import LLM, SamplingParams
-from unslothrl.engines import vllm_hybrid
+from unslothrl.engines import vllm_hybrid, vllm_internals
 ids = json.loads(sys.argv[2])
-if vllm_hybrid.is_hybrid(Path(sys.argv[1])):
+if vllm_internals.is_hybrid(Path(sys.argv[1])):
     vllm_hybrid.register()
 engine = LLM(sys.argv[1], dtype="bfloat16", enforce_eager=True, skip_tokenizer_init=True,
              max_model_len=256, kv_cache_memory_bytes=64 << 20, enable_chunked_prefill=False,
@@ -98,8 +98,8 @@ KEEPS = """
 import sys
 from pathlib import Path
 from vllm import LLM, SamplingParams
-from unslothrl.engines import vllm_hybrid
-if vllm_hybrid.is_hybrid(Path(sys.argv[1])):
+from unslothrl.engines import vllm_hybrid, vllm_internals
+if vllm_internals.is_hybrid(Path(sys.argv[1])):
     vllm_hybrid.register()
 engine = LLM(sys.argv[1], dtype="bfloat16", enforce_eager=True, skip_tokenizer_init=True,
              max_model_len=1024, max_num_batched_tokens=1024, kv_cache_memory_bytes=64 << 20,

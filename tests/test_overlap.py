@@ -20,6 +20,16 @@ from unslothrl.weights.adapter import Adapter
 BATCH, STEPS = 4, 6
 
 
+class LimitedView(FakeView):
+    """Ends a test that waits for what never comes."""
+
+    waits = 0
+
+    def progress(self, *arguments) -> None:
+        self.waits += 1
+        assert self.waits < 200
+
+
 class Run:
     """Steps without learners: every step publishes a version."""
 
@@ -33,7 +43,7 @@ class Run:
         self.publish()
 
     def source_of(self, kind, stream):
-        view, config = FakeView(), self.config
+        view, config = LimitedView(), self.config
         report = FailureReport(view.note)
         return kind(config, objective_of(config), self.tasks, stream, report, view, STEPS)
 

@@ -10,7 +10,7 @@ from layouts import card
 from ray_nodes import own_token
 
 from unslothrl.cluster import joining
-from unslothrl.cluster.nodes import process_environment
+from unslothrl.cluster.ray_calls import process_environment
 from unslothrl.config.options import Config
 from unslothrl.config.toml_files import read_recipe
 from unslothrl.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save
 
 from unslothrl.checkpoints.store import RunState
-from unslothrl.runs.run import newest_recorded
+from unslothrl.runs.resume import newest_recorded
 from unslothrl.tracking.run_folder import RunFolder
 
 LEARNER = save({"lora/a": np.zeros(1, np.float32)})

@@ -8,7 +8,7 @@ from unslothrl.data import sources
 from unslothrl.errors import UserError
 from unslothrl.rewards import choose, functions
 from unslothrl.rewards.custom import signature_of
-from unslothrl.runs.run import EarlierRun
+from unslothrl.runs.resume import EarlierRun
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.weights import base_model
 

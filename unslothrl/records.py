@@ -184,6 +184,10 @@ class Completion:
         return Counter(versions.tolist())
 
 
+Scorable = tuple[Task, Completion]
+"""A completion whose text is set, and the task that it answers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """A reward that could not be computed; it counts as 0."""

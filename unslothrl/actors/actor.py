@@ -4,20 +4,23 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unslothrl import rewards
 from unslothrl.actors.episodes import Played, Rules, complete, of_one_prompt, play
 from unslothrl.actors.scoring import BackgroundScoring, Result, Work, group_of
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.engines.base import Engine
-from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import AdapterMismatch, RunError, UserError
 from unslothrl.records import Assignment, Completion, Request, seed_of
 from unslothrl.rewards.scorer import Scorer
-from unslothrl.tracking.profiler import Profiler, Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
+
+if TYPE_CHECKING:  # not loaded where nothing asks for them
+    from unslothrl.environments.host import Setup
+    from unslothrl.tracking.profiler import Profiler, Recording
 
 CLOSE_S = 5.0  # that environments have to give up when the actor is closed
 ROUNDS = 8  # of the event loop between two steps of the engine: an episode needs some to begin
@@ -50,7 +53,7 @@ class Actor:
         engine: Engine,
         tokenizer,
         scorer: Scorer | None = None,
-        environment: Setup | None = None,
+        environment: "Setup | None" = None,
         rules: Rules | None = None,
         follows_newest: bool = False,
         overlaps: bool = False,
@@ -61,9 +64,12 @@ class Actor:
         self.dialogue = TemplateDialogue(tokenizer)
         self.follows_newest = follows_newest  # a turn goes on under a version that comes meanwhile
         self.scorer = scorer or Scorer(rewards.choose(()))
-        self.host = None if environment is None else Host(environment)
+        self.host = None
         self.rules = rules or Rules()
-        if self.host is not None:
+        if environment is not None:
+            from unslothrl.environments.host import Host
+
+            self.host = Host(environment)
             self.host.start()
         self.scoring = BackgroundScoring(
             self.score,
@@ -71,7 +77,7 @@ class Actor:
             notify=lambda: self.loop.call_soon_threadsafe(self.moved.set),
         )
         self.progress = ProgressMeter()
-        self.profiler = Profiler(name)
+        self.profiler: Profiler | None = None  # of a step that is profiled
         self.loop = asyncio.new_event_loop()
         self.turns: dict[str, asyncio.Future[Completion]] = {}  # that the engine draws
         self.played: dict[int, dict[int, Played]] = {}  # of groups that are not complete
@@ -160,7 +166,7 @@ class Actor:
         with contextlib.ExitStack() as on_error:  # Ctrl-C included: what is being scored ends
             on_error.callback(self.scoring.close)
             on_error.callback(self.scorer.close)
-            with self._named(), self.profiler.part("generation"):
+            with self._named(), self.recorded("generation"):
                 groups = self.loop.run_until_complete(self._collect(least, end))
             if not self.episodes:
                 self.engine.sleep()
@@ -199,7 +205,8 @@ class Actor:
                     self.turns.pop(finished.id).set_result(finished.completion)
                 self.engine_steps += 1
                 self.engine_s += time.perf_counter() - started
-                self.profiler.tick()
+                if self.profiler is not None:
+                    self.profiler.tick()
             elif self.episodes:  # all that are left wait for their environments
                 self.moved.clear()
                 if end is not None:
@@ -284,10 +291,18 @@ class Actor:
         return refusal, base_hash, changed
 
     def start_profile(self) -> None:
-        self.profiler.arm()
+        from unslothrl.tracking import profiler
 
-    def end_profile(self) -> list[Recording]:
-        return self.profiler.take()
+        self.profiler = profiler.Profiler(self.name)
+
+    def end_profile(self) -> "list[Recording]":
+        """What was recorded since `start_profile`."""
+        done, self.profiler = self.profiler, None
+        return [] if done is None else done.recordings
+
+    def recorded(self, part: str) -> AbstractContextManager[None]:
+        """Around a part of a step."""
+        return nullcontext() if self.profiler is None else self.profiler.part(part)
 
     def close(self) -> None:
         """Ends the episodes in flight, the reward processes and the engine."""

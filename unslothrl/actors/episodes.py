@@ -11,14 +11,12 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from unslothrl.dialogue.conversation import Conversation, Extension
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.environments.base import DEFAULT_TURNS, TURN_REWARDS, Lost, Message, ToolCall
-from unslothrl.environments.host import Host, Session
 from unslothrl.errors import UserError
 from unslothrl.records import (
     MOST_REWARD,
@@ -31,6 +29,10 @@ from unslothrl.records import (
     seed_of,
 )
 from unslothrl.tracking.rows import plain
+
+if TYPE_CHECKING:  # not loaded where no environment runs
+    from unslothrl.dialogue.conversation import Conversation, Extension
+    from unslothrl.environments.host import Host, Session
 
 Draw = Callable[[Request], Awaitable[Completion]]
 """Has an engine draw a turn."""
@@ -79,7 +81,7 @@ async def play(
     task: Task,
     first: Request,
     group_seed: int,
-    host: Host,
+    host: "Host",
     draw: Draw,
     dialogue: TemplateDialogue,
     rules: Rules,
@@ -115,7 +117,7 @@ class Course:
         self.score: float | None = None
         self.end = ""  # "length" where an observation was too long
 
-    async def begin(self, session: Session, dialogue: TemplateDialogue, group_seed: int) -> None:
+    async def begin(self, session: "Session", dialogue: TemplateDialogue, group_seed: int) -> None:
         task = self.task
         given = {
             "id": task.id, "problem": task.problem, "answer": task.answer, "prompt": task.prompt,
@@ -135,7 +137,7 @@ class Course:
             )
         self.most_turns = self.rules.max_turns or opened.get("max_turns") or DEFAULT_TURNS
 
-    async def run(self, session: Session, draw: Draw) -> None:
+    async def run(self, session: "Session", draw: Draw) -> None:
         assert self.talk is not None
         while (room := min(self.first.sampling.max_new_tokens, self.left())) > 0:
             drawn = await draw(self.request(room))
@@ -299,10 +301,12 @@ def observed(record: Completion, ids: tuple[int, ...]) -> Completion:
 
 def begun(
     dialogue: TemplateDialogue, task: Task, opened: dict[str, Any]
-) -> tuple[Conversation, str, str]:
+) -> "tuple[Conversation, str, str]":
     """`opened` is the environment's answer to `reset`, see `environments.forms`. -> (the
     conversation; its prompt and what the user says first in it, as text where they are not the
     task's). UserError."""
+    from unslothrl.dialogue.conversation import Conversation
+
     own = [{"role": role, "content": content} for role, content in task.messages]
     messages, tools = first_messages(own, opened), opened["tools"]
     is_own = not tools and messages == own
@@ -318,8 +322,10 @@ def begun(
     return conversation, prompt, asked[0] if asked else messages[-1]["content"]
 
 
-def added(talk: Conversation, answer: dict[str, Any]) -> tuple[str, Extension]:
+def added(talk: "Conversation", answer: dict[str, Any]) -> "tuple[str, Extension]":
     """-> (what the policy reads next as text, its tokens). UserError."""
+    from unslothrl.dialogue.conversation import Extension
+
     if "raw" in answer:  # texts as they are, as RL2 has them
         text, continues = answer["raw"]["text"], answer["raw"]["continues"]
         return text, Extension(talk.dialogue.tokens(text), continues)

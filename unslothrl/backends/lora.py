@@ -17,7 +17,6 @@ from peft.tuners.lora import LoraLayer
 from unslothrl.backends import logprobs, packing
 from unslothrl.records import Sample
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
-from unslothrl.sharding.context import Joined
 from unslothrl.sharding.split import Split
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter
@@ -129,7 +128,7 @@ class LoraBackend:
         if self.split.context is None or places is None:
             return own
         count = sum(sample.tokens for sample in samples)
-        return Joined.apply(own, places, count, self.split.context)
+        return self.split.context.joined(own, places, count)
 
     def hidden_states(self, input_ids: torch.Tensor, **inputs: torch.Tensor) -> torch.Tensor:
         """[rows, tokens] ids -> [rows, tokens, hidden], what the output layer would get."""

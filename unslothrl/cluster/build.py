@@ -8,7 +8,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Rules
@@ -17,7 +17,6 @@ from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versi
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
 from unslothrl.embedded import BASES, adapter_folder
-from unslothrl.environments.host import Setup
 from unslothrl.files import expanded
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import actor_alone
@@ -28,6 +27,9 @@ from unslothrl.system.machine import this_card
 from unslothrl.system.memory import limit_card_memory
 from unslothrl.weights import adapter_use, base_model, starting_adapter
 from unslothrl.weights.base_model import load_tokenizer
+
+if TYPE_CHECKING:  # not loaded where no environment runs
+    from unslothrl.environments.host import Setup
 
 
 def build_actor(config: Config, base: Path, plan: ProcessPlan | None = None):
@@ -125,7 +127,7 @@ def actor_of(name: str, engine, config: Config, base: Path):
     )
 
 
-def environment_of(config: Config) -> Setup | None:
+def environment_of(config: Config) -> "Setup | None":
     """What runs a run's environments; None where an episode is a single turn."""
     return environments.setup_of(
         config.environment,

@@ -11,12 +11,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from unslothrl.errors import ProcessLost, RunError, UserError
 from unslothrl.records import Assignment, Batch, Group, Proof, Sample, Update
-from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
+
+if TYPE_CHECKING:
+    from unslothrl.tracking.profiler import Recording
 
 STALL_S = 5.0  # between two looks that follow one another within a second
 T = TypeVar("T")
@@ -80,7 +82,7 @@ class ActorHandle:
     def start_profile(self) -> Call[None]:
         return self.transport.call("start_profile")
 
-    def end_profile(self) -> Call[list[Recording]]:
+    def end_profile(self) -> "Call[list[Recording]]":
         return self.transport.call("end_profile")
 
     def close(self) -> Call[None]:

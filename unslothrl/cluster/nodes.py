@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unslothrl.cluster import causes, on_node
-from unslothrl.cluster.ray_calls import result_of
+from unslothrl.cluster.ray_calls import Start, result_of
 from unslothrl.config.options import OPTIONS, Config
 from unslothrl.errors import RunError, UserError
 from unslothrl.planning.fit import with_engines
@@ -28,26 +28,6 @@ LOOK_S = 150.0  # for a node to be looked at: a process that starts, and torch f
 RESERVE_S = 20.0  # for GPUs that Ray counts as free
 REMOVE_S = 20.0  # at the end of a run; a process that starts there for it takes some
 NODE_LABEL = "ray.io/node-id"
-
-
-@dataclass(frozen=True)
-class Start:
-    """What a process is started with on its node."""
-
-    environment: dict[str, str]
-    config: Config  # with the user's files as that node has them
-    base: Path
-    strategy: Any = "DEFAULT"  # Ray's, of scheduling
-
-
-def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
-    """What a process gets here: this one's environment, its import path, and its GPUs."""
-    return {
-        **variables.of_workers(machine.cpus, bool(machine.gpus)),
-        **(variables.of_cards(*plan.cards) if plan.cards else {}),
-        "PYTHONPATH": variables.python_path(),
-        variables.SCRATCH: str(scratch),
-    }
 
 
 @dataclass(frozen=True)

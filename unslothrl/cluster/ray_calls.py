@@ -1,18 +1,44 @@
-"""Calls of methods in Ray's processes: how they begin, how their results or errors come back; and
-how processes that do not answer are noticed."""
+"""Ray's processes: what each is started with; how calls of their methods begin, how results or
+errors come back; and how processes that do not answer are noticed."""
 
 import math
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from unslothrl.cluster.handles import Call, Clock
+from unslothrl.config.options import Config
+from unslothrl.planning.placement import ProcessPlan
+from unslothrl.system import variables
+from unslothrl.system.machine import Machine
 
 GET_S = 60.0  # in which a result that is there must arrive
 BETWEEN_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a process is started with on its node."""
+
+    environment: dict[str, str]
+    config: Config  # with the user's files as that node has them
+    base: Path
+    strategy: Any = "DEFAULT"  # Ray's, of scheduling
+
+
+def process_environment(machine: Machine, scratch: Path, plan: ProcessPlan) -> dict[str, str]:
+    """What a process gets here: this one's environment, its import path, and its GPUs."""
+    return {
+        **variables.of_workers(machine.cpus, bool(machine.gpus)),
+        **(variables.of_cards(*plan.cards) if plan.cards else {}),
+        "PYTHONPATH": variables.python_path(),
+        variables.SCRATCH: str(scratch),
+    }
 
 
 class RayCall(Call[Any]):

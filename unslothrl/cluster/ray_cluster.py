@@ -12,9 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from unslothrl.cluster import causes, joining
+from unslothrl.cluster import causes, joining, ray_calls
 from unslothrl.cluster.handles import (
     MOST_STARTS,
     ActorHandle,
@@ -28,9 +28,7 @@ from unslothrl.cluster.handles import (
     Progress,
     Stage,
 )
-from unslothrl.cluster.node_watch import NodeWatch
-from unslothrl.cluster.nodes import JoinedNodes, Start, process_environment
-from unslothrl.cluster.ray_calls import FORGET_S, PING_S, RayHost, RayTransport, Watch, result_of
+from unslothrl.cluster.ray_calls import PING_S, RayHost, RayTransport, Watch, result_of
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
@@ -40,6 +38,10 @@ from unslothrl.system.machine import Machine
 from unslothrl.text import counted
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import ROOM, NodeFiles, adapter_room
+
+if TYPE_CHECKING:  # of a cluster that was joined
+    from unslothrl.cluster.node_watch import NodeWatch
+    from unslothrl.cluster.nodes import JoinedNodes
 
 POLL_S = 0.25
 MEANWHILE_S = 0.05  # between two calls of `meanwhile`
@@ -101,12 +103,16 @@ class RayCluster(Cluster):
         if config.ray_address is None:
             resources = Resources.of_machine(config, self.machine)
         else:
+            from unslothrl.cluster.nodes import JoinedNodes
+
             self.nodes = JoinedNodes(self.ray, config, self.base, self.machine)
             config, resources = self.nodes.config, self.nodes.resources
         placement = place(config, resources, base_mb=base_mb)
         self.plans = {plan.name: plan for plan in placement.processes}
         if self.nodes is not None:
             self.nodes.prepare(placement)
+            from unslothrl.cluster.node_watch import NodeWatch
+
             self.node_watch = NodeWatch(self.nodes, self.plans, base_mb)
         counts = ((config.number_of_learners, "learner"), (config.number_of_actors, "actor"))
         self.stage(f"loading {' and '.join(counted(*each) for each in counts if each[0])}")
@@ -149,8 +155,8 @@ class RayCluster(Cluster):
         """Has a process begin to build what is planned for it."""
         plan = self.plans[name]
         if self.nodes is None:
-            environment = process_environment(self.machine, self.scratch, plan)
-            start = Start(environment, self.config, self.base)
+            environment = ray_calls.process_environment(self.machine, self.scratch, plan)
+            start = ray_calls.Start(environment, self.config, self.base)
         else:
             start = self.nodes.start_of(plan)
         remote = self.ray.remote(
@@ -296,7 +302,9 @@ class RayCluster(Cluster):
     def answer_s(self) -> float:
         """The lower median: one process that was cut off for a while says nothing."""
         now, watches = time.monotonic(), self.watches.values()
-        recent = [watch.answer_s(now) for watch in watches if now - watch.longest[1] < FORGET_S]
+        recent = [
+            watch.answer_s(now) for watch in watches if now - watch.longest[1] < ray_calls.FORGET_S
+        ]
         return statistics.median_low(recent) if recent else 0.0
 
     def check_learners(self) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from unslothrl.engines import canary, vllm_hybrid, vllm_internals
+from unslothrl.engines import canary, vllm_internals
 from unslothrl.engines.base import NO_LOAD, NUMBERS, Engine, Finished, InFlight
 from unslothrl.engines.readback import Slots
 from unslothrl.engines.vllm_internals import options, sleep_lock
@@ -45,7 +45,9 @@ def start(
         vllm_internals.leave_out_router_kernels()
     else:
         vllm_internals.multiply_on_cpu()
-    if vllm_hybrid.is_hybrid(base):
+    if vllm_internals.is_hybrid(base):
+        from unslothrl.engines import vllm_hybrid
+
         vllm_hybrid.register()
     keywords = options(
         base,

@@ -5,20 +5,12 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
-from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-from unslothrl.weights.base_parts import read
 
 CLASS, WHOLE = "Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"
 MODULE = "vllm.model_executor.models.qwen3_5"
 OF_IMAGES = "torchvision"
-
-
-def is_hybrid(base: Path) -> bool:
-    """Whether the checkpoint in a folder has layers that keep a state."""
-    return "linear_attention" in (read(base, "config.json").get("layer_types") or ())
 
 
 def register() -> None:

@@ -17,10 +17,10 @@ import torch
 from filelock import FileLock
 
 from unslothrl.config.parts import vllm_rank
-from unslothrl.engines.vllm_hybrid import is_hybrid
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.system.cpu_products import multiply_in_float32
 from unslothrl.system.variables import VISIBLE
+from unslothrl.weights.base_model import read_config
 from unslothrl.weights.published import PackedWeights
 
 CPU_BLOCK = 32  # tokens; of vLLM's 128 a turn of an episode would seldom find one that is cached
@@ -28,6 +28,11 @@ SPLIT_PREFILL = 512  # tokens of a batch of several workers on CPUs
 UNCOMPILED = "do_not_compile"
 SPLIT_BY_INPUT = ("o_proj", "down_proj")  # the others are split by output
 EXTENSION = "unslothrl.engines.vllm_split.EndsWithItsActor"
+
+
+def is_hybrid(base: Path) -> bool:
+    """Whether the checkpoint in a folder has layers that keep a state."""
+    return "linear_attention" in (read_config(base).get("layer_types") or ())
 
 
 def has_begun(engine: Any, internal_id: str) -> bool:

@@ -45,11 +45,11 @@ def check(name: str) -> None:
 
 def check_tools(texts: Sequence[str]) -> list[str]:
     """-> notes on what is left out. UserError: no tool, or nothing to search in."""
-    from unslothrl.environments.corpus import passages  # needs NumPy
-
     notes = []
     for text in texts:
         if (path := corpus_of(text)) is not None:
+            from unslothrl.environments.corpus import passages  # needs NumPy
+
             found, dropped = passages(path)
             if dropped:
                 notes.append(

@@ -17,12 +17,12 @@ from unslothrl.learners import exchange, proof
 from unslothrl.learners.passes import Passes
 from unslothrl.records import Assignment, Batch, Group, Proof, Sample, Update
 from unslothrl.system.memory import peak_memory_mb
-from unslothrl.tracking.profiler import Recording
 from unslothrl.weights.adapter import Adapter, AdapterShape
 from unslothrl.weights.published import Published
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend
+    from unslothrl.tracking.profiler import Recording
 
 
 class Learner:
@@ -34,7 +34,7 @@ class Learner:
         if objective.has_critic:
             backend.add_critic(config.seed)
             self.optimizers["critic"] = self._optimizer(backend.critic_parameters())
-        self.progress, self.profiler = actor.progress, actor.profiler
+        self.progress = actor.progress
         self.passes = Passes(backend, objective, config, self._report)
         self.published: Adapter | None = None  # the newest version, for who finds it damaged
         self.store: Any = None  # where the learners meet, of learner 0
@@ -42,7 +42,8 @@ class Learner:
 
     def _report(self, done: int, tokens: int) -> None:
         self.progress.set(done, tokens)
-        self.profiler.tick()
+        if self.actor.profiler is not None:
+            self.actor.profiler.tick()
 
     def _optimizer(self, parameters: dict[str, torch.nn.Parameter]) -> torch.optim.Optimizer:
         """Its learning rate comes with each step."""
@@ -93,7 +94,7 @@ class Learner:
     def _computing(self, part: str) -> Iterator[None]:
         self.backend.to_device()
         self.progress.set(0, 0)
-        with self.profiler.part(part):
+        with self.actor.recorded(part):
             yield
 
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:
@@ -137,7 +138,7 @@ class Learner:
         """
         if self.exchange is not None:
             self.exchange.deadline_s = deadline_s or exchange.SUM_S
-        with self.profiler.part("update"):
+        with self.actor.recorded("update"):
             update = self.forward_backward(batch, train_policy)
             finite = self.backend.split.early is not None or is_finite(update)
             if self.exchange is not None:
@@ -261,7 +262,7 @@ class Learner:
     def start_profile(self) -> None:
         self.actor.start_profile()
 
-    def end_profile(self) -> list[Recording]:
+    def end_profile(self) -> "list[Recording]":
         return self.actor.end_profile()
 
     def close(self) -> None:

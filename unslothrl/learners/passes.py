@@ -17,8 +17,7 @@ from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.records import Batch, Sample, Update
-from unslothrl.sharding.shards import MemoryElsewhere
-from unslothrl.system.memory import is_out_of_memory
+from unslothrl.system.memory import MemoryElsewhere, is_out_of_memory
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend

@@ -17,7 +17,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, staged, write_whole
 from unslothrl.text import for_terminal, one_line
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN
+from unslothrl.tracking.run_folder import CHECKPOINTS, CONFIG, ORIGIN, RUN_NAME
 
 NONE = "none"  # what `--mirror` is to end the mirroring of a resumed run
 LOCAL = ("file", "local", "memory")
@@ -27,7 +27,6 @@ CREDENTIALS = (
     "credentials come from the environment, e.g. AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS,"
     " HF_TOKEN, or FSSPEC_<PROTOCOL>_PASSWORD"
 )
-RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")
 OWN, STATE = ".mirror", "sent.json"  # in the run's folder: what has been sent
 CODE = (".py", ".pyc", ".so")
 

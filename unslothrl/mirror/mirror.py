@@ -182,11 +182,9 @@ class Mirror:
             self.thread.join(WAKE_S)
 
 
-def of_run(config: Any) -> Target | None:
-    """The target of a run that is about to begin, by its options; None without `--mirror`.
+def of_run(config: Any) -> Target:
+    """The target of a run that is about to begin, by its options, which have a `--mirror`.
     UserError where it cannot be written, or holds another run of this name."""
-    if config.mirror is None:
-        return None
     folder = Path(config.output_dir) / (config.run_name or "run")
     check_place(config.mirror, folder)
     target = Target.opened("mirror", config.mirror)

@@ -153,7 +153,8 @@ class StageRun(Job):
             self.model = trainer.model
             if self.earlier is not None:
                 self.earlier.go_on(options, self.view)
-            self.trackers.start(self.step if self.checkpoint else None)
+            if self.trackers is not None:
+                self.trackers.start(self.step if self.checkpoint else None)
             training.train(trainer, self)
 
     # What the trainer calls
@@ -170,7 +171,8 @@ class StageRun(Job):
             self.folder.log(row)
         else:
             self.folder.add_to_step(row)
-        self.trackers.log(step, row)
+        if self.trackers is not None:
+            self.trackers.log(step, row)
         if is_of_step:
             self.view.step(row, step, total)
         self._check_finite(row, total)

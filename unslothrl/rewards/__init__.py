@@ -10,14 +10,17 @@ import difflib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unslothrl.data.columns import RowNeeds
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import builtin, model
-from unslothrl.rewards.custom import Signature, signature_of
 from unslothrl.rewards.reward import IN_LEARNER, IN_PROCESS, OVERLONG, Reward
 from unslothrl.text import plain
+
+if TYPE_CHECKING:  # not loaded without a custom reward
+    from unslothrl.rewards.custom import Signature
 
 DEFAULTS = ("accuracy", "format", "tags")  # where none is asked for
 NONE = "none"  # instead of a name: the environment's rewards are all
@@ -37,7 +40,7 @@ class Chosen:
     runs: str  # IN_PLACE, IN_PROCESS, IN_SANDBOX or IN_LEARNER
     needs_answer: bool
     reward: Reward | None = None  # of the package
-    signature: Signature | None = None  # of a custom function
+    signature: "Signature | None" = None  # of a custom function
 
 
 def choose(texts: tuple[str, ...]) -> list[Chosen]:
@@ -102,6 +105,8 @@ def _choose(text: str) -> Chosen:
             raise UserError(
                 f"reward {plain(name)}: {function} is a figure of every run: rename the function"
             )
+        from unslothrl.rewards.custom import signature_of
+
         signature = signature_of(path, function)
         whole = f"{path.absolute()}:{function}"
         return Chosen(function, weight, whole, IN_PROCESS, signature.takes_answer, None, signature)

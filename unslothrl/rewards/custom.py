@@ -14,7 +14,7 @@ from unslothrl.data.columns import parsed
 from unslothrl.data.formats import is_turns
 from unslothrl.errors import UserError
 from unslothrl.files import read_text
-from unslothrl.records import Completion, Task
+from unslothrl.records import Completion, Scorable, Task
 from unslothrl.rewards.functions import LOGS
 
 ALL = "completions"
@@ -24,9 +24,6 @@ ANSWER_COLUMNS = ("ground_truth", "gt_answer", "solution")  # where the answer w
 IDS, STATE = "completion_ids", "trainer_state"  # of TRL: tokens; how far the training is
 OF_TRL = (ALL, IDS, STATE, PROMPT[1])
 OWN = (ANSWER[1], *ROW)  # names that TRL's have not
-
-Scorable = tuple[Task, Completion]
-"""A completion whose text is set, and the task that it answers."""
 
 
 @dataclass(frozen=True)

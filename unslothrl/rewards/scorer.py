@@ -7,9 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.errors import UserError, WillRepeat
-from unslothrl.records import FROM_THE_ENVIRONMENT, MOST_REWARD, Completion, Failure, Group, Task
+from unslothrl.records import (
+    FROM_THE_ENVIRONMENT,
+    MOST_REWARD,
+    Completion,
+    Failure,
+    Group,
+    Scorable,
+    Task,
+)
 from unslothrl.rewards import Chosen
-from unslothrl.rewards.custom import Scorable
 from unslothrl.rewards.functions import reason
 from unslothrl.rewards.processes import (
     CHECK,

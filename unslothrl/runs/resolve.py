@@ -17,7 +17,7 @@ import datetime
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from unslothrl import environments, rewards
 from unslothrl.algorithms import objectives
@@ -31,16 +31,17 @@ from unslothrl.data import sources
 from unslothrl.embedded import BASES, EMBEDDED, EMBEDDED_TURNS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_file, newest_numbered
-from unslothrl.mirror.fetching import RUN_NAME
 from unslothrl.planning import fit
 from unslothrl.rewards import model as reward_model
 from unslothrl.runs import resume
 from unslothrl.system.machine import Machine
 from unslothrl.text import is_hidden, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, free_name
-from unslothrl.weights import adapter_check, adapter_use, starting_adapter
-from unslothrl.weights.adapter_check import Lora
+from unslothrl.tracking.run_folder import ADAPTERS, CONFIG, RUN_NAME, free_name
+from unslothrl.weights import adapter_use, starting_adapter
+
+if TYPE_CHECKING:
+    from unslothrl.weights.adapter_check import Lora
 
 FIXED = {"model", "adapter", "max_lora_rank", "lora_alpha", "seed"}  # in a resumed run of RL
 FREE_OF_STAGES = resume.FREE | {"lora_save_path", "train_batch_size", "fit"}  # all else is fixed
@@ -259,10 +260,14 @@ def task_of_machine(user: Mapping[str, Any], machine: Machine) -> dict[str, Any]
     return {**tiny, **user}
 
 
-def lora_of(options: Options) -> Lora | None:
+def lora_of(options: Options) -> "Lora | None":
     """The settings of the adapter that training begins with. UserError."""
     folder = starting_adapter.folder(options)
-    return None if folder is None else adapter_check.check_settings(folder)
+    if folder is None:
+        return None
+    from unslothrl.weights import adapter_check
+
+    return adapter_check.check_settings(folder)
 
 
 def shape_of(options: Options) -> dict[str, Any]:

@@ -1,26 +1,31 @@
-"""Which run `--resume` means, and what is not as it was in that run."""
+"""Which run `--resume` means, what is not as it was in it, and how its folder goes on."""
 
+import contextlib
 import json
 import os
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unslothrl.checkpoints.store import CheckpointStore
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import SPLITS
-from unslothrl.config.toml_files import COMMAND, entries
+from unslothrl.config.toml_files import COMMAND, entries, read_toml, to_toml
 from unslothrl.config.values import RUN, Table
 from unslothrl.errors import UserError
-from unslothrl.files import expanded, is_file
-from unslothrl.mirror import fetching
+from unslothrl.files import expanded, is_file, write_whole
 from unslothrl.text import plain, redacted_values
 from unslothrl.tracking import origin
-from unslothrl.tracking.run_folder import CONFIG
+from unslothrl.tracking.report.verdict import ending
+from unslothrl.tracking.run_folder import CONFIG, RunFolder
+from unslothrl.tracking.terminal import Terminal
 from unslothrl.weights import adapter_use, base_model, base_parts, starting_adapter
 
 AUTO = "auto"
 COMMANDS: dict[str, Table] = {RUN.command: RUN, **TABLES}
+LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
 PLACE = {"resume", "recipe", "run_name", "output_dir"}  # how it was started, and where it is
 FREE = PLACE | {  # may differ in one run: its length, what it writes, its machines
     "max_steps", "episodes", "track", "project_name", "save_every", "checkpoint_every",
@@ -78,6 +83,8 @@ def found(
     chosen, asked = user.get("resume"), user.get("mirror")
     if chosen is None and asked is None:
         return layer
+    from unslothrl.mirror import fetching
+
     if asked is not None:
         layer["mirror"] = None if asked == fetching.NONE else fetching.canonical("mirror", asked)
     mirror = layer.get("mirror")
@@ -150,6 +157,106 @@ def base_parts_of(
 
 def is_in(chosen: str, mirror: str | None) -> bool:
     """Whether a folder, or a URL, lies in a mirror."""
-    if mirror is None or fetching.is_url(mirror):
+    if mirror is None or "://" in mirror:
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """The run of `--resume`, its folder locked."""
+
+    folder: RunFolder
+    checkpoint: Any  # to go on from, as its store reads it; None: from its start
+    changes: tuple[str, ...]  # of its options
+    notes: tuple[str, ...]
+
+    @classmethod
+    def reopen(
+        cls,
+        options: Any,
+        command: str,
+        store: type[CheckpointStore],
+        at_end: contextlib.ExitStack,
+    ) -> "EarlierRun":
+        """Locks the folder until `at_end`, and finds its newest whole checkpoint. UserError."""
+        folder = RunFolder.reopen(options.resume or "")
+        at_end.callback(folder.close)
+        folder.checkpoints = store(folder.path, options.keep_checkpoints)
+        damaged: list[str] = []
+        folder.read_metrics(damaged.append)
+        notes: list[str] = []
+        checkpoint = newest_recorded(folder, notes)
+        if checkpoint is None and folder.checkpoints.steps():
+            raise UserError(f"resume {options.resume}: {notes[0]}")
+        # which costs no step
+        notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
+        table = COMMANDS[command]
+        changes = changed(read_toml(folder.path / CONFIG, table), options, table)
+        before, now = origin.read(folder.path).code, origin.code_of(options)
+        changes += [f"{file} itself" for file in now if before.get(file, now[file]) != now[file]]
+        notes += [f"{line}: changed in this resume" for line in changes]
+        return cls(folder, checkpoint, tuple(changes), tuple(notes))
+
+    @property
+    def step(self) -> int:
+        return self.checkpoint.step if self.checkpoint else 0
+
+    @property
+    def changed(self) -> set[str]:
+        """The options of `changes`."""
+        return {line.partition(" ")[0] for line in self.changes}
+
+    def has_finished(self) -> bool:
+        """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
+        has_ended = self.summary().get("status") == "finished"
+        is_longer = not self.changed.isdisjoint(LENGTH)
+        if has_ended and is_longer and self.checkpoint is None:
+            raise UserError(
+                f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
+                f"from: start a new run with --adapter {self.folder.path}"
+            )
+        return has_ended and not is_longer
+
+    def summary(self) -> dict[str, Any]:
+        """How it ended, with the paths of a folder that was moved since; {} where that is damaged:
+        a run that goes on needs none of it."""
+        try:
+            found = self.folder.read_summary()
+        except ValueError:
+            return {}
+        before, now = str(Path(str(found.get("report"))).parent), str(self.folder.path)
+        return {k: v.replace(before, now) if isinstance(v, str) else v for k, v in found.items()}
+
+    def show(self, view: Terminal) -> None:
+        """As at its end, with nothing done."""
+        view.resumed(self.folder.read_metrics(lambda damaged: None))
+        view.folder = str(self.folder.path)
+        view.note("this run has finished: set --max_steps or --episodes higher to continue")
+        if self.changes:
+            view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
+        view.finish(self.summary(), *ending(self.folder, view.note))
+
+    def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
+        """Once the training is as it was: deletes what came after, writes the config."""
+        config = to_toml(replace(options, resume=None), comments)
+        write_whole(self.folder.path / CONFIG, config.encode())
+        logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
+        self.folder.truncate_after(self.step, logged)
+        code = origin.code_of(options)
+        origin.record_resume(self.folder.path, self.step, self.changes, code)
+        view.resumed(self.folder.read_metrics())
+
+
+def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
+    """The newest whole checkpoint, or that before where the record of its step was cut off."""
+    whole = folder.checkpoints.whole_ones(notes.append)
+    if (newest := next(whole, None)) is None:
+        return None
+    if not (cut_off := folder.incomplete_record(newest.step, newest.logged)):
+        return newest
+    before, step = next(whole, None), newest.step
+    is_repeated = before is not None and before.step == step - 1
+    end = f"step {step} is done again" if is_repeated else f"what it had of step {step} is lost"
+    notes.append(f"{cut_off} is incomplete: {end}")
+    return before if is_repeated else newest

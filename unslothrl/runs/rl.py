@@ -18,7 +18,7 @@ from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded
-from unslothrl.planning import dividing
+from unslothrl.planning.fit import check_division
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.records import Task
@@ -34,7 +34,7 @@ from unslothrl.training.metrics import Pieces
 from unslothrl.training.saving import best
 from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
-from unslothrl.weights import adapter_check, adapter_use, base_model, starting_adapter
+from unslothrl.weights import adapter_use, base_model, starting_adapter
 
 
 class RlRun(Job):
@@ -108,7 +108,8 @@ class RlRun(Job):
             self.earlier.go_on(config, view, facts(config, self.data))
             folder.saved()  # what came after the step is gone
         is_resumed = self.earlier is not None and self.earlier.checkpoint is not None
-        self.trackers.start(trainer.state.step if is_resumed else None)
+        if self.trackers is not None:
+            self.trackers.start(trainer.state.step if is_resumed else None)
         # Python's collector is to look through less of what never is in a cycle: what is there by
         # now and, where no tensors can be, the records of rollouts, thousands a second.
         gc.freeze()
@@ -192,6 +193,8 @@ def check_without_data(config: Config, view: Any) -> None:
     trial.try_objective(objective_of(config), config.max_new_tokens)
     on_hub = base_model.is_on_hub(config.model)
     for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
+        from unslothrl.weights import adapter_check
+
         # before a base is downloaded whole or quantised
         adapter_check.check(adapter, base_model.find(config.model, weights=False))
     if config.ray_address is not None and config.cluster == "ray":
@@ -199,7 +202,7 @@ def check_without_data(config: Config, view: Any) -> None:
         joining.check(config.ray_address)
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
     base_model.find(config.model)
-    dividing.check_model(config)
+    check_division(config)
 
 
 def total_steps(config: Config, data: Data) -> int:

@@ -6,34 +6,36 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from unslothrl import __version__
 from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
 from unslothrl.cluster import causes
-from unslothrl.config.toml_files import read_toml, to_toml
+from unslothrl.config.toml_files import to_toml
 from unslothrl.config.values import RUN
 from unslothrl.data.tasks import check_fingerprints
 from unslothrl.errors import RunError, UserError, WillRepeat
 from unslothrl.files import write_whole
-from unslothrl.mirror import mirror
-from unslothrl.mirror.mirror import Mirror, Target
 from unslothrl.runs.resolve import Resolved
-from unslothrl.runs.resume import COMMANDS, changed
+from unslothrl.runs.resume import EarlierRun
 from unslothrl.system import stopping
 from unslothrl.text import counted, redacted, redacted_values
-from unslothrl.tracking import card, origin, trackers
+from unslothrl.tracking import card, origin
 from unslothrl.tracking.metrics import COLUMNS, Column
 from unslothrl.tracking.report.page import write_report
 from unslothrl.tracking.report.verdict import ending
-from unslothrl.tracking.run_folder import CONFIG, DATA_FILE, REPORT, RunFolder, noting_errors, plain
+from unslothrl.tracking.run_folder import DATA_FILE, REPORT, RunFolder, noting_errors, plain
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.trackers import Trackers
 from unslothrl.weights import starting_adapter
 from unslothrl.weights.adapter_use import Use, copy_adapter
+
+if TYPE_CHECKING:  # not loaded where none is asked for
+    from unslothrl.mirror.mirror import Mirror
+    from unslothrl.tracking.trackers import Trackers
 
 BEGUN = "UNSLOTHRL_BEGUN"  # names a file in which a run writes its folder when it begins
 INTERRUPTED_S = 10.0  # that trackers and a mirror have to send what is left of such a run
@@ -42,103 +44,6 @@ UNWRITABLE = {  # errors of a disk -> what to do
     errno.EDQUOT: "free some space",
     errno.EROFS: "make it writable (a disk with errors becomes read-only: see `dmesg`)",
 }
-LENGTH = ("max_steps", "episodes", "batch_size", "dataset")  # they say how many steps there are
-
-
-@dataclass(frozen=True)
-class EarlierRun:
-    """The run of `--resume`, its folder locked."""
-
-    folder: RunFolder
-    checkpoint: Any  # to go on from, as its store reads it; None: from its start
-    changes: tuple[str, ...]  # of its options
-    notes: tuple[str, ...]
-
-    @classmethod
-    def reopen(
-        cls, resolved: Resolved, store: type[CheckpointStore], at_end: contextlib.ExitStack
-    ) -> "EarlierRun":
-        """Locks the folder until `at_end`, and finds its newest whole checkpoint. UserError."""
-        options, table = resolved.options, COMMANDS[resolved.command]
-        folder = RunFolder.reopen(options.resume or "")
-        at_end.callback(folder.close)
-        folder.checkpoints = store(folder.path, options.keep_checkpoints)
-        damaged: list[str] = []
-        folder.read_metrics(damaged.append)
-        notes: list[str] = []
-        checkpoint = newest_recorded(folder, notes)
-        if checkpoint is None and folder.checkpoints.steps():
-            raise UserError(f"resume {options.resume}: {notes[0]}")
-        # which costs no step
-        notes += [f"{line}: left out of the record of the run" for line in damaged[:9]]
-        changes = changed(read_toml(folder.path / CONFIG, table), options, table)
-        before, now = origin.read(folder.path).code, origin.code_of(options)
-        changes += [f"{file} itself" for file in now if before.get(file, now[file]) != now[file]]
-        notes += [f"{line}: changed in this resume" for line in changes]
-        return cls(folder, checkpoint, tuple(changes), tuple(notes))
-
-    @property
-    def step(self) -> int:
-        return self.checkpoint.step if self.checkpoint else 0
-
-    @property
-    def changed(self) -> set[str]:
-        """The options of `changes`."""
-        return {line.partition(" ")[0] for line in self.changes}
-
-    def has_finished(self) -> bool:
-        """Whether no steps are left. UserError where some are, and its checkpoints are gone."""
-        has_ended = self.summary().get("status") == "finished"
-        is_longer = not self.changed.isdisjoint(LENGTH)
-        if has_ended and is_longer and self.checkpoint is None:
-            raise UserError(
-                f"resume {self.folder.path}: it has finished and has no checkpoint to continue "
-                f"from: start a new run with --adapter {self.folder.path}"
-            )
-        return has_ended and not is_longer
-
-    def summary(self) -> dict[str, Any]:
-        """How it ended, with the paths of a folder that was moved since; {} where that is damaged:
-        a run that goes on needs none of it."""
-        try:
-            found = self.folder.read_summary()
-        except ValueError:
-            return {}
-        before, now = str(Path(str(found.get("report"))).parent), str(self.folder.path)
-        return {k: v.replace(before, now) if isinstance(v, str) else v for k, v in found.items()}
-
-    def show(self, view: Terminal) -> None:
-        """As at its end, with nothing done."""
-        view.resumed(self.folder.read_metrics(lambda damaged: None))
-        view.folder = str(self.folder.path)
-        view.note("this run has finished: set --max_steps or --episodes higher to continue")
-        if self.changes:
-            view.note(f"without effect, as no step is left: {', '.join(self.changes)}")
-        view.finish(self.summary(), *ending(self.folder, view.note))
-
-    def go_on(self, options: Any, view: Terminal, comments: Sequence[str] = ()) -> None:
-        """Once the training is as it was: deletes what came after, writes the config."""
-        config = to_toml(replace(options, resume=None), comments)
-        write_whole(self.folder.path / CONFIG, config.encode())
-        logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
-        self.folder.truncate_after(self.step, logged)
-        code = origin.code_of(options)
-        origin.record_resume(self.folder.path, self.step, self.changes, code)
-        view.resumed(self.folder.read_metrics())
-
-
-def newest_recorded(folder: RunFolder, notes: list[str]) -> Any:
-    """The newest whole checkpoint, or that before where the record of its step was cut off."""
-    whole = folder.checkpoints.whole_ones(notes.append)
-    if (newest := next(whole, None)) is None:
-        return None
-    if not (cut_off := folder.incomplete_record(newest.step, newest.logged)):
-        return newest
-    before, step = next(whole, None), newest.step
-    is_repeated = before is not None and before.step == step - 1
-    end = f"step {step} is done again" if is_repeated else f"what it had of step {step} is lost"
-    notes.append(f"{cut_off} is incomplete: {end}")
-    return before if is_repeated else newest
 
 
 class Job(abc.ABC):
@@ -147,9 +52,9 @@ class Job(abc.ABC):
     columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
     store: ClassVar[type[CheckpointStore]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
-    target: Target | None = None  # of its mirror
-    mirror: Mirror | None = None
-    trackers: Trackers
+    mirrored: "Callable[..., Mirror] | None" = None  # by its folder and what takes notes
+    mirror: "Mirror | None" = None
+    trackers: "Trackers | None" = None
     earlier: EarlierRun | None = None
     folder: RunFolder
     has_begun = False
@@ -163,11 +68,17 @@ class Job(abc.ABC):
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
         130 after Ctrl-C. Raises UserError before anything starts; RunError."""
-        trackers.check(self.options.track)
+        if self.options.track:
+            from unslothrl.tracking import trackers
+
+            trackers.check(self.options.track)
         stopping.listen()
         with self.view, self.at_end:
             try:
-                self.target = mirror.of_run(self.options)
+                if self.options.mirror is not None:
+                    from unslothrl.mirror import mirror
+
+                    self.mirrored = partial(mirror.Mirror, mirror.of_run(self.options))
                 if self.options.resume and self._has_finished():
                     return 0
                 self.prepare()
@@ -224,14 +135,15 @@ class Job(abc.ABC):
 
     def _has_finished(self) -> bool:
         """Opens the run that is resumed, and shows it where no step is left."""
-        earlier = EarlierRun.reopen(self.resolved, self.store, self.at_end)
+        command = self.resolved.command
+        earlier = EarlierRun.reopen(self.options, command, self.store, self.at_end)
         if not earlier.has_finished():
             self.earlier = earlier
             return False
         tell_folder(earlier.folder.path)
         earlier.show(self.view)
-        if self.target is not None:
-            Mirror(self.target, earlier.folder.path, self.view.note).close()
+        if self.mirrored is not None:
+            self.mirrored(earlier.folder.path, self.view.note).close()
         return True
 
     def begin(
@@ -254,15 +166,18 @@ class Job(abc.ABC):
             changed_data = check_fingerprints(before, prints, self.options.dataset)
             folder, notes = self.earlier.folder, [*self.earlier.notes, *changed_data]
         options = redacted_values(plain(asdict(self.options)))
-        self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
+        if self.options.track:
+            from unslothrl.tracking.trackers import Trackers
+
+            self.trackers = Trackers(self.options.track, folder.path, options, self.view.note)
         self.folder, self.has_begun = folder, True
         self.view.folder = str(folder.path)
         self.view.keep = lambda line: folder.add_note(self.progress()[0], line)
         tell_folder(folder.path)
         self.at_end.callback(folder.close)
         folder.checkpoints = self.store(folder.path, self.options.keep_checkpoints)
-        if self.target is not None:
-            self.mirror = Mirror(self.target, folder.path, self.view.note)
+        if self.mirrored is not None:
+            self.mirror = self.mirrored(folder.path, self.view.note)
             folder.saved = self.mirror.update
         command, dataset = self.resolved.command, self.options.dataset
         own = origin.described(command, dataset, folder.path.name, learner)
@@ -300,7 +215,8 @@ class Job(abc.ABC):
             self.folder.discard()  # so that its name is free for the next try
             self.view.failed()
             return
-        self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
+        if self.trackers is not None:
+            self.trackers.close(status, *([] if status == "finished" else [INTERRUPTED_S]))
         summary = {
             "status": status,
             "error": redacted(str(error)) if isinstance(error, UserError | RunError) else None,

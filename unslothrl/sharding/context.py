@@ -56,6 +56,9 @@ class Context:
         back = Swap.apply(torch.stack(output.chunk(self.count, 1)), self)
         return torch.cat(list(back), 2), None
 
+    def joined(self, own: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
+        return Joined.apply(own, places, count, self)
+
     def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
         given = parts.contiguous()
         found = torch.empty_like(given)  # where memory may run out, before all agree

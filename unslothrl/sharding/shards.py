@@ -27,16 +27,14 @@ from typing import Any
 
 import torch
 
+from unslothrl.system.memory import MemoryElsewhere
+
 RESIDENT = 2  # units that are whole at once: the one that computes and the next
 ALIGNED = 16  # bytes, so that views of any type are legal
 
 
 Peers = Any
 """The ranks that do a pass together: a learner's `exchange.Exchange` with its partners."""
-
-
-class MemoryElsewhere(MemoryError):
-    """Another rank has run out of memory: the pass begins anew in all of them."""
 
 
 def agree(peers: Peers, has_failed: bool = False) -> None:

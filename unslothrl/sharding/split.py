@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unslothrl.sharding.shards import Peers, Shards, agree
-from unslothrl.sharding.stages import Stage
-
-if TYPE_CHECKING:  # they import transformers and PEFT
+if TYPE_CHECKING:  # a learner by itself imports none of them
     from unslothrl.sharding.context import Context
+    from unslothrl.sharding.shards import Peers, Shards
+    from unslothrl.sharding.stages import Stage
     from unslothrl.sharding.tensors import SplitTensors
 
 Rank = tuple[int, int]  # (which of, how many)
@@ -20,13 +19,13 @@ Rank = tuple[int, int]  # (which of, how many)
 class Split:
     """Of a learner that does all of it by itself, nothing is set."""
 
-    shards: Shards | None = None
+    shards: "Shards | None" = None
     context: "Context | None" = None
     tensors: "SplitTensors | None" = None
-    stage: Stage | None = None
+    stage: "Stage | None" = None
     fingerprint: str | None = None  # of a base that is whole nowhere
     rank: int = 0  # among those that compute one part of a batch together
-    peers: Peers = None
+    peers: "Peers" = None
 
     @classmethod
     def of(
@@ -41,6 +40,8 @@ class Split:
         """By an option's name in `ranks`. `model`: a causal model of transformers on the host,
         which moves to `device`; `attend`: its attention in a pack; `leaves`: see `Shards`."""
         from unslothrl.sharding.context import Context
+        from unslothrl.sharding.shards import Shards
+        from unslothrl.sharding.stages import Stage
         from unslothrl.sharding.tensors import SplitTensors
 
         ofs = [rank for name, (rank, _) in ranks.items() if name != "learner_shards"]
@@ -58,11 +59,11 @@ class Split:
         return split
 
     @property
-    def early(self) -> Stage | None:
+    def early(self) -> "Stage | None":
         """This one's stage where the log-probabilities are a later one's."""
         return None if self.stage is None or self.stage.is_last else self.stage
 
-    def meet(self, peers: Peers) -> None:
+    def meet(self, peers: "Peers") -> None:
         """The learners that it is divided among have met; None: this one has left them."""
         for each in (self.shards, self.context, self.tensors, self.stage):
             if each is not None:
@@ -94,4 +95,6 @@ class Split:
         if self.stage is not None:
             self.peers.sent()
         elif self.peers is not None:
+            from unslothrl.sharding.shards import agree
+
             agree(self.peers, has_failed)

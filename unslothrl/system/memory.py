@@ -21,6 +21,10 @@ OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception 
 )
 
 
+class MemoryElsewhere(MemoryError):
+    """Another learner that shares the work has run out of memory: the pass begins anew in all."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an allocation failed, of a GPU's memory or the host's. Other errors of CUDA, such as
     an illegal access, leave the process without a usable GPU."""

@@ -26,6 +26,7 @@ EVALUATED = (  # label, key of `eval/<set>/<key>`
     ("pass@1", "pass@1"), ("best of n", "best_of_n"), ("loss", "loss"),
     ("tokens right", "token_accuracy"), ("chosen over rejected", "accuracy"),
 )  # fmt: skip
+MOST_COMPLETIONS = 96  # of a step, in a report
 BARS = "▁▂▃▄▅▆▇█"
 LARGEST = 1e300
 PARTS = ("generation", "reward", "update", "sync")  # of a step
@@ -262,3 +263,11 @@ def change(before: float | None, after: float | None) -> str:
     if not is_number(before) or not is_number(after):
         return short(before)
     return f"{short(before)} -> {short(after)}  {after - before:+.3f}"
+
+
+def chosen_groups(sizes: Sequence[int]) -> list[int]:
+    """Those that are shown, ascending, of at most `MOST_COMPLETIONS`: the same for equal sizes."""
+    if sum(sizes) <= MOST_COMPLETIONS:
+        return list(range(len(sizes)))
+    fitting = max(1, MOST_COMPLETIONS // max(sizes))
+    return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})

@@ -38,28 +38,19 @@ class Recording:
 
 
 class Profiler:
-    """Of one process: records each part once after `arm`."""
+    """Of one process and one step: records each part once."""
 
     def __init__(self, process: str):
         self.process = process
-        self.armed: set[str] = set()
+        self.left = set(RECORDED)
         self.recordings: list[Recording] = []
         self.running: Any = None  # torch's
         self.part_name, self.began, self.ticks = "", 0.0, 0
 
-    def arm(self) -> None:
-        self.armed = set(RECORDED)
-
-    def take(self) -> list[Recording]:
-        """What has been recorded since `arm`; no more is recorded."""
-        self.armed = set()
-        recordings, self.recordings = self.recordings, []
-        return recordings
-
     @contextlib.contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Around a call; parts inside it belong to it."""
-        if name not in self.armed or self.running is not None:
+        if name not in self.left or self.running is not None:
             yield
             return
         from torch.profiler import profile
@@ -86,7 +77,7 @@ class Profiler:
         seconds = time.perf_counter() - self.began
         running.stop()
         if self.ticks:
-            self.armed.discard(self.part_name)
+            self.left.discard(self.part_name)
             name = f"{self.process}-{self.part_name}"
             events = running.key_averages()
             on_device = any(event.self_device_time_total for event in events)

@@ -42,7 +42,6 @@ def read_jsonl(
     return rows
 
 
-MOST_COMPLETIONS = 96  # of a step, in a report
 ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 
 
@@ -121,11 +120,3 @@ def row_of(group: Group, index: int, **more: Any) -> dict[str, Any]:
             reasons = (f.reason for f in of_it if f.reward == FROM_THE_ENVIRONMENT)
             row["lost"] = next(reasons, "")
     return row
-
-
-def chosen_groups(sizes: Sequence[int]) -> list[int]:
-    """Those that are shown, ascending, of at most `MOST_COMPLETIONS`: the same for equal sizes."""
-    if sum(sizes) <= MOST_COMPLETIONS:
-        return list(range(len(sizes)))
-    fitting = max(1, MOST_COMPLETIONS // max(sizes))
-    return sorted({i * len(sizes) // fitting for i in range(min(fitting, len(sizes)))})

@@ -36,6 +36,7 @@ from unslothrl.weights.adapter import Adapter, Beside, write_adapter
 from unslothrl.weights.starting_adapter import START
 
 CONFIG, METRICS, SUMMARY, REPORT = "config.toml", "metrics.jsonl", "summary.json", "report.html"
+RUN_NAME = re.compile(r"[\w][\w.+=@-]{0,99}")
 ERROR, ORIGIN, CHECKS, NOTES = "error.txt", "run.json", "checks.jsonl", "notes.jsonl"
 ROLLOUTS, ADAPTERS, CHECKPOINTS = "rollouts", "adapters", "checkpoints"
 EVALS, TOKENS, LOCK = "evals", "tokens", ".lock"

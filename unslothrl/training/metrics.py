@@ -12,8 +12,7 @@ import numpy as np
 from unslothrl.algorithms import divergence
 from unslothrl.algorithms.advantages import explained_variance, has_signal
 from unslothrl.records import Completion, Group, Sample, Update
-from unslothrl.tracking.metrics import QUANTILES
-from unslothrl.tracking.rows import MOST_COMPLETIONS, chosen_groups
+from unslothrl.tracking.metrics import MOST_COMPLETIONS, QUANTILES, chosen_groups
 
 Metrics = dict[str, float]
 mean = statistics.fmean

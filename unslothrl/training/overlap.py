@@ -78,7 +78,7 @@ class OverlappedSource(GroupSource):
                 first + i,
                 each.task,
                 config.num_candidates,
-                config.training_sampling,
+                self.sampling,
                 (config.seed, "position", each.position, each.attempt),
             )
             for i, each in enumerate(drawn)

@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unslothrl.checkpoints.store import Checkpoint, RunState
 from unslothrl.cluster.handles import Call, Checks, Cluster
@@ -17,21 +18,31 @@ from unslothrl.records import Group, Sample, seed_of
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.system import stopping
 from unslothrl.tracking.metrics import Timer
-from unslothrl.tracking.profiler import Profile
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.tracking.trackers import Trackers
 from unslothrl.training import credit
 from unslothrl.training.group_source import Evaluation, GroupSource, RewardModel
 from unslothrl.training.metrics import Metrics, Pieces, Trace, is_traced, selection_metrics
-from unslothrl.training.overlap import OverlappedSource
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.training.saving import Boundary, Saving
 from unslothrl.training.updates import Costs, LearnerGroup, Updates
 from unslothrl.weights.adapter import Adapter
 
+if TYPE_CHECKING:  # not loaded where nothing asks for them
+    from unslothrl.tracking.profiler import Profile
+    from unslothrl.tracking.trackers import Trackers
+
 MOST_RECOVERIES = 3  # of the learners, without a step in between
 Whole = Boundary | Checkpoint  # after a step: what a run goes on from
+
+
+def source_kind(config: Config) -> type[GroupSource]:
+    """Of the groups to train on."""
+    if not config.max_staleness:
+        return GroupSource
+    from unslothrl.training.overlap import OverlappedSource
+
+    return OverlappedSource
 
 
 class Trainer:
@@ -46,7 +57,7 @@ class Trainer:
         view: Terminal,
         steps: int,
         checks: Checks | None = None,
-        trackers: Trackers | None = None,
+        trackers: "Trackers | None" = None,
         pieces: Pieces | None = None,
         first: RunState | None = None,
     ):
@@ -72,8 +83,7 @@ class Trainer:
             groups_at_once=max(1, config.sequences_at_once // config.num_candidates) + 1,
         )
         model = RewardModel.of(config, self.learners.judge)
-        source = OverlappedSource if config.max_staleness else GroupSource
-        self.source = source(
+        self.source = source_kind(config)(
             config, self.objective, data.train, self.stream, failures, view, steps, model
         )
         self.updates = Updates(config, self.learners, folder, view, steps, self.stream.pool.stop)
@@ -81,8 +91,13 @@ class Trainer:
         self.saving = Saving(
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
-        self.trackers = trackers or Trackers((), folder.path, {}, view.note)
-        self.profile = Profile(config.profile, cluster, folder, view)
+        self.trackers = trackers
+        self.several_updates = config.updates_per_step > 1
+        self.profile: Profile | None = None
+        if config.profile:
+            from unslothrl.tracking import profiler
+
+            self.profile = profiler.Profile(config.profile, cluster, folder, view)
         self.published: Call[Adapter] | None = None  # the newest version, wherever it lies
         self.loaded: list[Metrics] = []  # what the processes said of it
         self.boundary: Boundary | None = None  # after the last whole step
@@ -109,9 +124,11 @@ class Trainer:
                 elif self.state.unlogged is not None:  # of the step that was resumed from
                     self.conclude()
                 elif not self.is_done:  # a resumed run may have been killed after its last step
-                    self.profile.begin(self.state.step + 1, self.total_steps)
+                    if self.profile is not None:
+                        self.profile.begin(self.state.step + 1, self.total_steps)
                     metrics = self.step()
-                    self.profile.end(self.state.step, metrics)
+                    if self.profile is not None:
+                        self.profile.end(self.state.step, metrics)
                     self.conclude()
             except ProcessLost as error:
                 self.recover(error)
@@ -241,7 +258,7 @@ class Trainer:
             topk=config.topk,
             seed=seed_of(config.seed, "select", step),
             measure=self.measure,
-            several_updates=config.updates_per_step > 1,
+            several_updates=self.several_updates,
             gamma=config.gamma,
             gae_lambda=config.gae_lambda,
         )
@@ -274,7 +291,8 @@ class Trainer:
         """The evaluation of the newest version, which the state keeps."""
         metrics, drawn = self.evaluation.run()
         self.saving.evaluation(self.state.step, drawn)
-        self.trackers.samples(self.state.step, drawn)
+        if self.trackers is not None:
+            self.trackers.samples(self.state.step, drawn)
         self.state.evals = [*(self.state.evals or []), {"step": self.state.step, **metrics}]
         self.view.evaluation(self.state.step, metrics, drawn)
         return metrics
@@ -290,7 +308,8 @@ class Trainer:
         counts = {"policy_version": state.policy_version, "samples_seen": state.samples_seen}
         row = {"step": state.step, **counts, **metrics}
         self.folder.log(row)
-        self.trackers.log(state.step, row)
+        if self.trackers is not None:
+            self.trackers.log(state.step, row)
 
     def newest_adapter(self) -> Adapter:
         assert self.published is not None, "nothing is published before `train`"

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from unslothrl import environments, rewards
 from unslothrl.actors.episodes import Played, play
@@ -22,12 +23,14 @@ from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.embedded import BASES, KNOWS
 from unslothrl.environments import SINGLE_TURN
-from unslothrl.environments.host import Host
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
 from unslothrl.text import counted
 from unslothrl.training import credit
+
+if TYPE_CHECKING:  # not loaded where no environment runs
+    from unslothrl.environments.host import Host
 
 MADE_UP = (
     "<think>\nIt is \\boxed{%s}.\n```python\nprint(%s)\n```\n</think>\n<answer>\n%s\n</answer>",
@@ -88,6 +91,8 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
     setup = environment_of(config)
     if setup is None:
         return
+    from unslothrl.environments.host import Host
+
     with tempfile.TemporaryDirectory() as folder:
         passage = Path(folder) / "passage.jsonl"
         passage.write_text(json.dumps({"text": task.problem or "nothing"}) + "\n")
@@ -108,7 +113,7 @@ def try_environment(config: Config, task: Task, tokenizer) -> None:
         raise UserError(f"{setup.label} fails in a made-up episode: {lost[0]}: {advice}")
 
 
-def _played(config: Config, host: Host, task: Task, tokenizer, text: str) -> Played:
+def _played(config: Config, host: "Host", task: Task, tokenizer, text: str) -> Played:
     """An episode in which the policy says `text` in each turn."""
     dialogue = TemplateDialogue(tokenizer)
     end = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)

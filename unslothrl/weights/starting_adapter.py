@@ -13,7 +13,7 @@ from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, flush_tree, is_file, is_folder
 from unslothrl.rewards.model import HEAD_FILE
 from unslothrl.text import shown
-from unslothrl.weights import adapter_check, adapter_use
+from unslothrl.weights import adapter_use
 from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
 from unslothrl.weights.shapes import HUB_ID
 
@@ -102,6 +102,8 @@ def base_of(adapter: str) -> str | None:
     """What an adapter's base is called; None where its files do not say. UserError."""
     if not is_file(expanded(adapter) / CONFIG_FILE):
         return None  # whatever reads it next says so
+    from unslothrl.weights import adapter_check
+
     use = adapter_use.read(expanded(adapter))
     return use.base if use is not None else adapter_check.check_settings(adapter).base
 
