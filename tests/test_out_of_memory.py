@@ -2,11 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import run_script
 
+from unslothrl.learners.passes import Passes
+from unslothrl.sharding.split import Split
 from unslothrl.system.memory import is_out_of_memory
 
 pytestmark = pytest.mark.real
@@ -41,3 +44,22 @@ def test_what_counts_as_out_of_memory():
     illegal = "CUDA error: an illegal memory access was encountered"
     assert not is_out_of_memory(torch.AcceleratorError(illegal))
     assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_a_primitive_that_onednn_cannot_create_is_left_out():
+    """The smallest pass goes on without oneDNN, once."""
+    backend = SimpleNamespace(split=Split(), free_cache=lambda: None)
+    passes = SimpleNamespace(backend=backend, is_smallest=True, micro_batch=1, context=8)
+    seen = []
+
+    def computed(is_broken):
+        seen.append(torch.backends.mkldnn.enabled)
+        if seen[-1] or is_broken:
+            raise RuntimeError("could not create a primitive")
+        return 7
+
+    with torch.backends.mkldnn.flags(enabled=True):
+        assert Passes.within_memory(passes, lambda: computed(False)) == 7
+        with pytest.raises(RuntimeError, match="primitive"):
+            Passes.within_memory(passes, lambda: computed(True))
+    assert seen == [True, False, False]

@@ -17,7 +17,7 @@ from unslothrl.engines import canary
 from unslothrl.engines.base import NO_LOAD, NUMBERS, Engine, Finished, InFlight, longest_first
 from unslothrl.errors import AdapterMismatch
 from unslothrl.records import Request, Sampling
-from unslothrl.system.memory import is_out_of_memory, peak_memory_mb
+from unslothrl.system.memory import is_out_of_memory, leaves_out_onednn, peak_memory_mb
 from unslothrl.weights import base_model
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -200,7 +200,8 @@ class TransformersEngine(Engine):
                 with contextlib.nullcontext() if is_newest else self.backend.version(load):
                     rows = chunk.step(self.model)
             except Exception as error:
-                if not is_out_of_memory(error) or len(chunk.requests) == 1:
+                may_repeat = len(chunk.requests) > 1 or leaves_out_onednn(error)
+                if not is_out_of_memory(error) or not may_repeat:
                     raise
                 rows = None
             if rows is None:  # not in the handler: its error holds what the step had allocated
@@ -218,7 +219,7 @@ class TransformersEngine(Engine):
         """Memory ran out: what the chunk at that place draws begins again, and chunks have half its
         rows at most from here on. Each request has its seed, so that it draws the same."""
         full, _ = self.chunks.pop(place)
-        self.max_num_seqs = len(full.requests) // 2
+        self.max_num_seqs = max(1, len(full.requests) // 2)
         again = [id for id, (chunk, _) in self.running.items() if chunk is full]
         for id in again:
             del self.running[id]

@@ -17,7 +17,7 @@ from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value
 from unslothrl.algorithms.objective import Objective
 from unslothrl.config.options import Config
 from unslothrl.records import Batch, Sample, Update
-from unslothrl.system.memory import MemoryElsewhere, is_out_of_memory
+from unslothrl.system.memory import MemoryElsewhere, is_out_of_memory, leaves_out_onednn
 
 if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend
@@ -55,7 +55,7 @@ class Passes:
                 return found
             except Exception as error:
                 is_own = not isinstance(error, MemoryElsewhere)
-                may_repeat = not (self.is_smallest and is_own)
+                may_repeat = not (self.is_smallest and is_own) or leaves_out_onednn(error)
                 may_repeat &= self.backend.split.stage is None  # stages do not agree on it
                 if not is_out_of_memory(error) or not may_repeat:
                     raise

@@ -12,9 +12,10 @@ import sys
 
 from unslothrl.system.machine import card_limit_mb
 
+ONEDNN = "could not create a primitive"
 OUT_OF_MEMORY = (  # RuntimeErrors of failed allocations that have no exception of their own
     "can't allocate memory",  # PyTorch, of the host's
-    "could not create a primitive",  # oneDNN, where it finds no memory for a workspace
+    ONEDNN,  # where it finds no memory for a workspace
     "CUDA error: out of memory",  # torch.AcceleratorError: outside of the caching allocator
     "CUBLAS_STATUS_ALLOC_FAILED",  # a cuBLAS handle or workspace, made on a full GPU
     "Triton Error [CUDA]: out of memory",  # the module of a kernel
@@ -31,6 +32,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def leaves_out_onednn(error: BaseException) -> bool:
+    """Whether PyTorch computes without oneDNN from here on, where that was the `error`: a primitive
+    that it could not create once it may not create again in the same process."""
+    import torch
+
+    if ONEDNN not in str(error) or not torch.backends.mkldnn.enabled:
+        return False
+    torch.backends.mkldnn.set_flags(False)
+    return True
 
 
 def limit_card_memory(unmapped_mb: float = 0.0) -> None:
