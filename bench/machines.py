@@ -27,7 +27,7 @@ from pathlib import Path
 
 from unslothrl.embedded import BASE
 from unslothrl.planning.fit import MODELS
-from unslothrl.system.cuda_compat import FOLDER
+from unslothrl.system.variables import COMPAT
 from unslothrl.weights import shapes
 
 ROOT = Path(__file__).parents[1]
@@ -184,7 +184,7 @@ class Simulated:
         }
         self.mounts = "true"
         if machine.compat:  # in a mount namespace, beside what /usr/local has
-            made = folder / "local" / FOLDER.relative_to("/usr/local")
+            made = folder / "local" / COMPAT.relative_to("/usr/local")
             made.mkdir(parents=True)
             (made / "libcuda.so.1").touch()
             self.mounts = (

@@ -109,8 +109,8 @@ def test_doctor_names_what_a_machine_lacks(inside, tmp_path):
 
 COMPAT = """
 import ctypes, os
-from unslothrl.system import cuda_compat
-cuda_compat.use()
+from unslothrl.system import variables
+variables.use_cuda_compat()
 print(os.environ.get("LD_LIBRARY_PATH"), ctypes.CDLL("libcuda.so.1").made_here())
 """
 

@@ -11,9 +11,9 @@ from few_cases import few
 
 from unslothrl import embedded
 from unslothrl.errors import UserError
-from unslothrl.export import gguf
+from unslothrl.export import gguf, gguf_tokenizer
 
-REGEX = next(iter(gguf.SPLITS))[0][0]  # Qwen2's
+REGEX = next(iter(gguf_tokenizer.SPLITS))[0][0]  # Qwen2's
 THREE_DIGITS = REGEX.replace("|\\p{N}|", "|\\p{N}{1,3}|")
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}
 
@@ -36,9 +36,20 @@ def tokenizer_json(pre_tokenizer=None, normalizer=None, merges=("a b",), **model
     }
 
 
+MARKS = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+
+
+def sentencepiece_json(*merges: str, vocab=()) -> dict:
+    """Of "a b" and these."""
+    known = {"a": 0, "b": 1, "ab": 2, "c": 5, "<0x41>": 6, "abc": 7, **dict(vocab)}
+    given = {"byte_fallback": True, "vocab": known, "merges": ["a b", *merges]}
+    content = tokenizer_json(normalizer=MARKS)
+    return {**content, "pre_tokenizer": None, "model": {"type": "BPE", **given}}
+
+
 def read(folder, content, size=6):
     (folder / "tokenizer.json").write_text(json.dumps(content))
-    return gguf.read_tokenizer(folder, size)
+    return gguf_tokenizer.read_tokenizer(folder, size)
 
 
 def test_a_tokenizer_is_read(tmp_path):
@@ -48,10 +59,17 @@ def test_a_tokenizer_is_read(tmp_path):
     assert found.types == [1, 1, 1, 3, 4, 5]
 
 
+def test_a_tokenizer_of_sentencepiece_is_read(tmp_path):
+    found = read(tmp_path, sentencepiece_json("ab c"), size=9)
+    assert (found.pre, found.merges) == ("default", [])
+    assert found.scores == [-2, -2, 0, -2, -2, -2, -2, -1, -2]  # by what is merged first
+    assert found.types == [1, 1, 1, 3, 4, 1, 6, 1, 5]
+
+
 def test_the_embedded_tokenizer_merges_nothing():
-    found = gguf.read_tokenizer(embedded.BASE, 320)
+    found = gguf_tokenizer.read_tokenizer(embedded.BASE, 320)
     assert (found.pre, found.merges, len(found.tokens)) == ("gpt-2", [], 320)
-    assert found.tokens[259] == "<think>" and found.types[259] == gguf.USER_DEFINED
+    assert found.tokens[259] == "<think>" and found.types[259] == gguf_tokenizer.USER_DEFINED
 
 
 DIGITS = {"type": "Digits", "individual_digits": True}
@@ -77,7 +95,10 @@ def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, ignores, name):
         (tokenizer_json({"type": "Metaspace"}), "it splits texts by Metaspace"),
         (tokenizer_json({**BYTES, "add_prefix_space": True}), "a space before every text"),
         (tokenizer_json(normalizer={"type": "Lowercase"}), "rewrites the text first, by Lowercase"),
-        (tokenizer_json(byte_fallback=True), "not byte-level BPE"),
+        (tokenizer_json(byte_fallback=True), "it does more to a text than to mark its spaces"),
+        (tokenizer_json(normalizer=MARKS, byte_fallback=True), "it splits texts"),
+        (sentencepiece_json("ab c", "b c", vocab={"bc": 4}), "not those of SentencePiece"),
+        (sentencepiece_json("ab c", "b c", "a bc", vocab={"bc": 4}), "not those of SentencePiece"),
         (tokenizer_json(vocab={"a": 9}), "token 9 has no row in the embedding, which has 6"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -97,7 +118,22 @@ LLAMA3 = {
 }  # fmt: skip
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
         "original_max_position_embeddings": 128}  # fmt: skip
+MINISTRAL = YARN | {"original_max_position_embeddings": 64, "mscale": 1.0, "mscale_all_dim": 1.0,
+                    "llama_4_scaling_beta": 0.1}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75,
+    "original_max_position_embeddings": 64, "short_factor": [1.0] * 6,
+    "long_factor": [1.0 + n for n in range(6)],
+}  # fmt: skip
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+GEMMA = {
+    "num_hidden_layers": 7, "head_dim": 32, "query_pre_attn_scalar": 32, "sliding_window": 32,
+    "tie_word_embeddings": True,
+    "rope_parameters": {
+        "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+    },
+}  # fmt: skip
 RECURRENT = {
     "num_hidden_layers": 5, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
     "linear_key_head_dim": 32, "linear_value_head_dim": 32,
@@ -112,6 +148,9 @@ MODELS = {
     "smollm3": ("smollm3", {"num_hidden_layers": 5}),
     "phi3": ("phi3", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                           "partial_rotary_factor": 0.75}}),
+    "phi3-longrope": ("phi3", {"rope_parameters": LONGROPE}),
+    "ministral3": ("ministral3", {"head_dim": 32, "rope_parameters": MINISTRAL}),
+    "gemma3": ("gemma3_text", GEMMA),
     "qwen3.5": ("qwen3_5_text", RECURRENT),
 }  # fmt: skip
 READ_BACK = ("llama", "llama-linear", "qwen2", "qwen2-tied-yarn", "qwen3")  # by transformers
@@ -134,7 +173,7 @@ def small_model(kind: str):
 
 
 def write(model, path, kind: str = "f16") -> None:
-    found = gguf.read_tokenizer(embedded.BASE, model.config.vocab_size)
+    found = gguf_tokenizer.read_tokenizer(embedded.BASE, model.config.vocab_size)
     tokenizer = replace(found, special={"eos": 2, "pad": 0}, chat_template="{{ messages }}")
     gguf.write(model, tokenizer, path, kind, "x")
 
@@ -177,7 +216,7 @@ def test_value_heads_of_recurrent_layers_by_hand():
 
 @pytest.mark.real
 def test_llama_3_1s_frequencies_by_hand():
-    factors = gguf.rope_factors(small_model("llama").config)
+    factors = gguf.rope_factors(small_model("llama").config)[gguf.ROPE_FACTORS]
     assert len(factors) == 16 and factors[0] == 1  # turns once in 6 tokens: as it is
     assert factors[-1] == 8  # in 2.7 million: divided by the factor
     turns = 64 / (2 * math.pi * 500_000 ** (2 / 32))  # the second: 4.5 times in 64, over 4
@@ -185,7 +224,7 @@ def test_llama_3_1s_frequencies_by_hand():
     turns = 64 / (2 * math.pi * 500_000 ** (4 / 32))  # the third: 1.98, in between
     share = (turns - 1) / 3
     assert float(factors[2]) == pytest.approx(1 / ((1 - share) / 8 + share))
-    assert gguf.rope_factors(small_model("qwen2").config) is None
+    assert gguf.rope_factors(small_model("qwen2").config) == {}
 
 
 @pytest.mark.real
@@ -193,7 +232,11 @@ def test_llama_3_1s_frequencies_by_hand():
     ("kind", "more", "words"),
     few(
         [
-            ("qwen2", {"model_type": "gemma3_text"}, "model_type gemma3_text is not one of llama"),
+            ("qwen2", {"model_type": "gemma2"}, "model_type gemma2 is not one of llama"),
+            ("gemma3", {"query_pre_attn_scalar": 16}, "query_pre_attn_scalar 16 is not 32"),
+            ("gemma3", {"final_logit_softcapping": 30.0}, "its logits are capped"),
+            ("gemma3", {"layer_types": ["full_attention"] * 7}, "other than every 6th attend"),
+            ("ministral3", {"rope_parameters": YARN}, "its YaRN sets mscale, mscale_all_dim"),
             ("llama", {"mlp_bias": True}, "its MLP has biases"),
             ("qwen3", {"attention_bias": True}, "its attention has biases"),
             ("llama", {"hidden_act": "gelu"}, "hidden_act gelu is not silu"),

@@ -12,7 +12,7 @@ import setup_env
 import setup_here
 from packaging.utils import canonicalize_name
 
-from unslothrl.system import cuda_compat
+from unslothrl.system import variables
 
 ROOT = setup_env.ROOT
 CARD = machine.Card("NVIDIA GeForce RTX 4090", "580.95.05", 8.9, 24564)
@@ -76,11 +76,14 @@ T4 = TURING._replace(driver="550.54.15")
 
 
 def test_the_older_driver_of_a_data_centre_gpu_takes_cuda_compat(monkeypatch, tmp_path):
-    assert (str(cuda_compat.FOLDER), cuda_compat.OLDER) == (machine.COMPAT, machine.COMPAT_DRIVERS)
+    assert (str(variables.COMPAT), variables.COMPAT_DRIVERS) == (
+        machine.COMPAT,
+        machine.COMPAT_DRIVERS,
+    )
     for name in ("NVIDIA L40S", "NVIDIA RTX A6000", "NVIDIA T400"):
         is_one = name == "NVIDIA L40S"
         assert machine.may_use_compat(T4._replace(name=name)) is is_one
-        assert cuda_compat.fits((T4.driver, name)) is is_one
+        assert variables.takes_compat((T4.driver, name)) is is_one
     monkeypatch.setattr(machine, "COMPAT", str(tmp_path))
     (fault,) = machine.card_faults([T4])
     assert fault.mend.startswith("sudo apt install cuda-compat-13-0, ")

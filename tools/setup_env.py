@@ -124,20 +124,27 @@ def pip(program, *arguments, total=0):
 
 
 def install_builds(program, lock):
-    """torch +cpu as pip is configured, from PyTorch's own index if that knows no such thing."""
+    """torch +cpu as pip is configured, else from PyTorch's own index; where that is out of reach,
+    as behind a mirror of PyPI alone, the release itself with what it needs of CUDA."""
     for pin in (pin for pin in read_pins(lock.read_text()) if "+" in pin):
-        try:
-            pip(program, *FROM_LOCK, pin)
-        except Failed as failure:
-            if not any(said in str(failure) for said in NOT_FOUND):
-                raise
-            say(f"pip does not find {pin} as configured: trying {TORCH_CPU_WHEELS}")
-            pip(program, *FROM_LOCK, pin, "--index-url", TORCH_CPU_WHEELS)
+        for place in ((), ("--index-url", TORCH_CPU_WHEELS)):
+            try:
+                pip(program, *FROM_LOCK, pin, *place)
+                break
+            except Failed as failure:
+                if not any(said in str(failure) for said in NOT_FOUND):
+                    raise
+                say(f"pip does not find {pin} {'there' if place else 'as configured'}")
+        else:
+            release = pin.partition("+")[0]
+            say(f"installing {release} instead, which is some GB larger")
+            pip(program, "--no-compile", "--only-binary", ":all:", release)
 
 
 def install_lock(program, lock):
     install_builds(program, lock)
-    pip(program, *FROM_LOCK, "-r", str(lock), total=len(read_pins(lock.read_text())))
+    pins = [pin for pin in read_pins(lock.read_text()) if "+" not in pin]
+    pip(program, *FROM_LOCK, *pins, total=len(pins))
 
 
 READ_DEV = """

@@ -25,7 +25,11 @@ def difference(kind, here):
     pins = {name: setup.read_pins(lock.read_text()) for name, lock in setup.LOCKS.items()}
     ours = dict(pin.split("==") for pin in pins.pop(kind))
     others = {pin.partition("==")[0] for lines in pins.values() for pin in lines}
-    missing = [name for name, version in ours.items() if here.get(name) != version]
+    missing = [  # of torch's builds any will do: see `setup_env.install_builds`
+        name
+        for name, version in ours.items()
+        if here.get(name) not in (version, version.partition("+")[0])
+    ]
     return missing, sorted((others - set(ours)) & set(here))
 
 

@@ -138,14 +138,14 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
     import torch
     from transformers import AutoConfig
 
-    from unslothrl.export import gguf, merging
+    from unslothrl.export import gguf, gguf_tokenizer, merging
 
     config = AutoConfig.from_pretrained(source.base, trust_remote_code=False)
     gguf.check(config)
     tokenizer = source.tokenizer()
     special, adds_bos = special_ids(source, tokenizer)
     converted = replace(
-        gguf.read_tokenizer(source.base, config.vocab_size),
+        gguf_tokenizer.read_tokenizer(source.base, config.vocab_size),
         special=special,
         adds_bos=adds_bos,
         chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,

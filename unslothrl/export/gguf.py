@@ -7,7 +7,6 @@ instead of the two halves of a head; that of the others is as it is here.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,47 +15,34 @@ import numpy as np
 import torch
 
 from unslothrl.errors import UserError
-from unslothrl.files import read_object
+from unslothrl.export.gguf_tokenizer import INSTEAD, GgufTokenizer, add_tokenizer
 
 F16, Q8_0 = "f16", "q8_0"
 TYPES = {
     F16: (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     Q8_0: (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
-RECURRENT = "qwen3_5_text"
+RECURRENT, WINDOWED, MINISTRAL = "qwen3_5_text", "gemma3_text", "ministral3"
 FAMILIES = {  # by config.json's model_type
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
     "qwen3": gguf.MODEL_ARCH.QWEN3,
     "smollm3": gguf.MODEL_ARCH.SMOLLM3,
     "phi3": gguf.MODEL_ARCH.PHI3,
+    MINISTRAL: gguf.MODEL_ARCH.MISTRAL3,
+    WINDOWED: gguf.MODEL_ARCH.GEMMA3,
     RECURRENT: gguf.MODEL_ARCH.QWEN35,
 }
-INTERLEAVED = ("llama", "smollm3")
+INTERLEAVED = ("llama", "smollm3", MINISTRAL)
 TURN_A_PART = ("phi3", RECURRENT)  # of each head
 NOPE_EVERY = 4  # layer of SmolLM3, as llama.cpp has it
-NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is called so
-ROPE_FACTORS = "rope_freqs.weight"
+WHOLE_EVERY = 6  # layer of Gemma 3, too
+ROPE_FACTORS, LONG, SHORT = (
+    f"rope_{name}.weight" for name in ("freqs", "factors_long", "factors_short")
+)
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
-TOKENIZER = "tokenizer.json"
-NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5  # token types
-INSTEAD = "export it with --to merged"
-
-CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-WORDS, REST = r"[^\r\n\p{L}\p{N}]?\p{L}+", r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-MARKED_WORDS = r"[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+"
-MARKED_REST = REST.replace(r"\p{L}", r"\p{L}\p{M}", 1)
-# llama.cpp knows how a text is split before its parts are merged by a name alone: a tokenizer that
-# splits by an unknown pattern cannot be exported.
-SPLITS = {  # by what splits a text, in order, and whether a whole part that is a token is one
-    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}|{REST}",), False, False): "qwen2",
-    ((f"{CONTRACTIONS}|{MARKED_WORDS}|\\p{{N}}|{MARKED_REST}",), False, False): "qwen35",
-    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False, True): "llama-bpe",
-    ((f"{CONTRACTIONS}|{WORDS}|\\p{{N}}{{1,3}}|{REST}",), False, False): "dbrx",
-    (("digits",), True, False): "smollm",
-    ((), True, False): "gpt-2",
-}
+OF_MINISTRAL = {"mscale": (1,), "mscale_all_dim": (1,)}
 
 
 def check(config: Any) -> None:
@@ -67,7 +53,9 @@ def check(config: Any) -> None:
     if getattr(config, "hidden_act", "silu") != "silu":
         raise refusal(f"its hidden_act {config.hidden_act} is not silu")
     window = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
-    if window and window < config.max_position_embeddings:
+    if kind == WINDOWED:
+        check_windowed(config)
+    elif window and window < config.max_position_embeddings:
         raise refusal("its attention has a sliding window")
     turned = getattr(config, "no_rope_layers", ())
     if any(bool(turns) is not bool((at + 1) % NOPE_EVERY) for at, turns in enumerate(turned)):
@@ -81,6 +69,21 @@ def check(config: Any) -> None:
     rope_settings(config)
 
 
+def check_windowed(config: Any) -> None:
+    """As in llama.cpp's src/models/gemma3.cpp, which takes 62 layers for the model of 27B."""
+    is_27b = config.num_hidden_layers == 62
+    scalar = config.hidden_size / config.num_attention_heads if is_27b else head_size(config)
+    if config.query_pre_attn_scalar != scalar:
+        raise refusal(f"its query_pre_attn_scalar {config.query_pre_attn_scalar} is not {scalar}")
+    if interval_of(config) != WHOLE_EVERY:
+        raise refusal(f"layers other than every {WHOLE_EVERY}th attend to everything")
+    caps = config.attn_logit_softcapping, config.final_logit_softcapping
+    if any(caps) or config.use_bidirectional_attention:
+        raise refusal("its logits are capped, or its attention looks ahead")
+    if config.hidden_activation != "gelu_pytorch_tanh":
+        raise refusal(f"its hidden_activation {config.hidden_activation} is not Gemma's")
+
+
 def refusal(why: str) -> UserError:
     return UserError(f"to gguf: llama.cpp cannot compute this base ({why}): {INSTEAD}")
 
@@ -88,98 +91,20 @@ def refusal(why: str) -> UserError:
 def rope_settings(config: Any) -> dict[str, Any]:
     """The rotary embedding's settings. UserError for a kind that GGUF has no fields for."""
     found = getattr(config, "rope_parameters", None) or {}
-    settings = {"rope_type": "default", **found}
+    settings = {"rope_type": "default", **found.get("full_attention", found)}
     kind = settings["rope_type"]
-    if kind not in ("default", "linear", "yarn", "llama3"):
+    known = ("default", "linear", "yarn", "llama3")
+    if kind not in (*known, *(["longrope"] if config.model_type == "phi3" else [])):
         raise refusal(f"its rope_type {kind} is not known")
     is_whole = settings.get("partial_rotary_factor") in (None, 1)
     if not is_whole and config.model_type not in TURN_A_PART:
         raise refusal("it turns a part of each head only")
     if kind == "yarn":
-        unusual = [name for name, usual in USUAL_YARN.items() if settings.get(name) not in usual]
+        usual = USUAL_YARN | (OF_MINISTRAL if config.model_type == MINISTRAL else {})
+        unusual = [name for name, values in usual.items() if settings.get(name) not in values]
         if unusual:
             raise refusal(f"its YaRN sets {', '.join(unusual)}")
     return settings
-
-
-@dataclass(frozen=True)
-class GgufTokenizer:
-    """A byte-level BPE tokenizer as GGUF has it, under tokenizer.ggml."""
-
-    pre: str  # how a text is split
-    tokens: list[str]  # [vocabulary]
-    types: list[int]  # [vocabulary]
-    merges: list[str]
-    special: dict[str, int] = field(default_factory=dict)  # ids by "bos", "eos", "pad", "eot"
-    adds_bos: bool = False
-    chat_template: str | None = None
-
-
-def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
-    """Of a checkpoint with so many rows. UserError for what llama.cpp reads otherwise."""
-    content = read_object(base / TOKENIZER)
-    model = content["model"]
-    if model.get("type") != "BPE" or model.get("byte_fallback"):
-        raise no_tokenizer("it is not byte-level BPE")
-    normalizer = content.get("normalizer")
-    if normalizer is not None and normalizer.get("type") != "NFC":
-        # llama.cpp has none. NFC leaves nearly every text as it is; without it, accents that are
-        # characters of their own get other tokens.
-        raise no_tokenizer(f"it rewrites the text first, by {normalizer.get('type')}")
-    merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]]
-    ignores = bool(model.get("ignore_merges"))
-    pre = splitting(content.get("pre_tokenizer"), bool(merges), ignores)
-    tokens, types = vocabulary_of(model["vocab"], content.get("added_tokens") or [], vocabulary)
-    return GgufTokenizer(pre, tokens, types, merges)
-
-
-def no_tokenizer(why: str) -> UserError:
-    return UserError(f"to gguf: the tokenizer cannot be converted ({why}): {INSTEAD}")
-
-
-def splitting(pre_tokenizer: Any, has_merges: bool, ignores_merges: bool) -> str:
-    """llama.cpp's name of how a text is split. Where nothing is merged it makes no difference."""
-    parts = [] if pre_tokenizer is None else pre_tokenizer.get("pretokenizers", [pre_tokenizer])
-    by: list[str] = []
-    by_words = is_byte_level = False
-    for part in parts:
-        kind = part["type"]
-        if kind == "ByteLevel":
-            is_byte_level, by_words = True, part.get("use_regex", True)
-            if part.get("add_prefix_space"):
-                raise no_tokenizer("it puts a space before every text")
-        elif kind == "Split" and part["behavior"] == "Isolated" and not part.get("invert"):
-            by.append(part["pattern"].get("Regex", ""))
-        elif kind == "Digits" and part.get("individual_digits"):
-            by.append("digits")
-        else:
-            raise no_tokenizer(f"it splits texts by {kind}")
-    if not is_byte_level:
-        raise no_tokenizer("its tokens are not bytes")
-    if not has_merges:
-        return "gpt-2"
-    name = SPLITS.get((tuple(by), by_words, ignores_merges))
-    if name is None:
-        raise no_tokenizer(
-            f"it splits texts by a pattern that is not known here: {' '.join(by):.100}"
-        )
-    return name
-
-
-def vocabulary_of(
-    vocab: dict[str, int], added: list[dict[str, Any]], size: int
-) -> tuple[list[str], list[int]]:
-    """-> (token, type) by id, as many as the embedding has rows."""
-    tokens, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
-    entries = [(index, token, NORMAL) for token, index in vocab.items()]
-    for each in added:
-        kind = CONTROL if each.get("special") else USER_DEFINED
-        entries.append((each["id"], each["content"], kind))
-    for index, token, kind in entries:
-        if not 0 <= index < size:
-            raise no_tokenizer(f"token {index} has no row in the embedding, which has {size}")
-        tokens[index], types[index] = token, kind
-    return tokens, types
 
 
 def write(model: Any, tokenizer: GgufTokenizer, path: Path, kind: str, name: str) -> None:
@@ -229,11 +154,23 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
+    if rope["rope_type"] == "longrope":
+        original = rope["original_max_position_embeddings"]
+        factor = rope.get("factor") or config.max_position_embeddings / original
+        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+        writer.add_rope_scaling_attn_factors(rope.get("attention_factor") or usual)
+        writer.add_rope_scaling_orig_ctx_len(original)
     if rope["rope_type"] == "yarn":
         original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
     if config.model_type == "phi3":
         writer.add_sliding_window(0)
+    if config.model_type == MINISTRAL and rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope.get("llama_4_scaling_beta", 0.0))
+    if config.model_type == WINDOWED:
+        writer.add_sliding_window(config.sliding_window)
+        writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     if config.model_type == RECURRENT:
         writer.add_rope_dimension_sections([*rope.get("mrope_section", (11, 11, 10)), 0])
         writer.add_full_attention_interval(interval_of(config))
@@ -249,28 +186,14 @@ def interval_of(config: Any) -> int | None:
     kinds = config.layer_types
     every = kinds.index("full_attention") + 1 if "full_attention" in kinds else 0
     regular = [(at + 1) % (every or 1) > 0 for at in range(len(kinds))]
-    return every if every and regular == [kind == "linear_attention" for kind in kinds] else None
-
-
-def add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(tokenizer.pre)
-    writer.add_token_list(tokenizer.tokens)
-    writer.add_token_types(tokenizer.types)
-    writer.add_token_merges(tokenizer.merges or NEVER_MERGED)
-    for which, token in tokenizer.special.items():
-        getattr(writer, f"add_{which}_token_id")(token)
-    writer.add_add_bos_token(tokenizer.adds_bos)
-    if tokenizer.chat_template:
-        writer.add_chat_template(tokenizer.chat_template)
+    return every if every and regular == [kind != "full_attention" for kind in kinds] else None
 
 
 def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
     """-> (llama.cpp's name, values, the type that they are stored in), in a fixed order."""
     config = model.config
-    factors = rope_factors(config)
-    if factors is not None:
-        yield ROPE_FACTORS, factors, gguf.GGMLQuantizationType.F32
+    for name, factors in rope_factors(config).items():
+        yield name, torch.tensor(factors, dtype=torch.float32), gguf.GGMLQuantizationType.F32
     names = gguf.get_tensor_name_map(FAMILIES[config.model_type], config.num_hidden_layers)
     for name, values in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -286,6 +209,8 @@ def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
     """q and k of `INTERLEAVED`: value i of each half of a head beside value i of the other."""
     if config.model_type == RECURRENT:
         return of_recurrent(name, values, config)
+    if config.model_type == WINDOWED and name.endswith("norm.weight"):
+        return values.float() + 1
     counts = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
     heads = counts.get(name.split(".")[-2])
     if config.model_type not in INTERLEAVED or heads is None:
@@ -321,12 +246,16 @@ def type_of(name: str, values: torch.Tensor, kind: str) -> Any:
     return wanted if values.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
 
 
-def rope_factors(config: Any) -> torch.Tensor | None:
-    """[head / 2]: what each frequency of Llama 3.1's rotary embedding is divided by: nothing where
-    it turns often within the original context, `factor` where it hardly turns."""
+def rope_factors(config: Any) -> dict[str, list[float]]:
+    """Name -> [turned part of a head / 2]: what each frequency of the rotary embedding is divided
+    by. Of Llama 3.1's nothing where it turns often within the original context, `factor` where it
+    hardly turns; of LongRoPE's as it says, where llama.cpp has room for more than the original
+    context or not."""
     rope = rope_settings(config)
+    if rope["rope_type"] == "longrope":
+        return {LONG: rope["long_factor"], SHORT: rope["short_factor"]}
     if rope["rope_type"] != "llama3":
-        return None
+        return {}
     head, theta = head_size(config), rope.get("rope_theta", 10_000.0)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     context = rope["original_max_position_embeddings"]
@@ -335,7 +264,7 @@ def rope_factors(config: Any) -> torch.Tensor | None:
         turns = context / (2 * math.pi * theta ** (index / head))  # within the original context
         share = min(1.0, max(0.0, (turns - low) / (high - low)))
         factors.append(1 / ((1 - share) / rope["factor"] + share))
-    return torch.tensor(factors, dtype=torch.float32)
+    return {ROPE_FACTORS: factors}
 
 
 def head_size(config: Any) -> int:

@@ -9,6 +9,8 @@ import contextlib
 import importlib.util
 import logging
 import os
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,6 +27,15 @@ KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"  # Ray then leaves 
 IMPORT_FOLDER = Path(__file__).parents[2]  # where another process finds the package
 CHECKER = "answercheck"  # the package that compares answers; in a checkout it lies elsewhere
 SAID = "unslothrl: "  # begins the line of an error
+
+# CUDA 13 on the older driver of a data centre GPU, as Colab has one: NVIDIA's forward compatibility
+# (docs.nvidia.com/deploy/cuda-compatibility/forward-compatibility.html). The package
+# cuda-compat-13-0 brings CUDA 13's own libcuda, which only drivers older than CUDA 13 may find.
+COMPAT = Path("/usr/local/cuda-13.0/compat")
+COMPAT_DRIVERS = (535, 550, 565, 570, 575)  # NVIDIA_REQUIRE_CUDA of its CUDA 13.0 images
+DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
+LINKED = "LD_LIBRARY_PATH"
+DRIVER_S = 30
 
 INHERITED = (
     "HF_HOME",
@@ -148,3 +159,34 @@ def error_in(lines: Iterable[str]) -> str:
     """What it has said last of a mistake or a failure, or ""."""
     said = [line.removeprefix(SAID) for line in lines if line.startswith(SAID)]
     return said[-1] if said else ""
+
+
+def use_cuda_compat() -> None:
+    """Starts this program again with `COMPAT` on the linker's path where that is needed: a process
+    reads the variable once, when it starts."""
+    path = os.environ.get(LINKED, "")
+    is_needed = (COMPAT / "libcuda.so.1").exists() and str(COMPAT) not in path.split(":")
+    if is_needed and any(map(takes_compat, drivers())):
+        os.environ[LINKED] = ":".join(filter(None, [str(COMPAT), path]))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def takes_compat(driver: tuple[str, str]) -> bool:
+    """Whether the package is for such a (driver's version, GPU's name)."""
+    version, name = driver
+    branch = version.partition(".")[0]
+    return (
+        branch.isdigit() and int(branch) in COMPAT_DRIVERS and DATA_CENTRE.match(name) is not None
+    )
+
+
+def drivers() -> list[tuple[str, str]]:
+    """(driver's version, GPU's name) by nvidia-smi; [] where that is not there."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    command = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
+    lines = [line.strip() for line in answer.stdout.splitlines() if not answer.returncode]
+    pairs = [line.partition(", ") for line in lines if line[:1].isdigit()]
+    return [(version, name) for version, _, name in pairs]
