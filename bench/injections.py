@@ -427,7 +427,8 @@ def short_of_memory(place: Place, where: str) -> Cost:
     flags = ["--learner", "grpo", *LOCAL, "--num_candidates", "16", "--topk", "16"]
     # Larger, so that activations or the cache need more than all else: where the libraries' own
     # small allocations fail, they crash.
-    flags += ["--train_batch_size", "64"] if where == "update" else ["--batch_size", "16"]
+    rows = ["--batch_size", "32", "--max_num_seqs", "512"]
+    flags += ["--train_batch_size", "64"] if where == "update" else rows
     whole = whole_run(place.wholes, f"whole-large-{where}", *flags)
     training = Training(
         place.folder, *flags,
