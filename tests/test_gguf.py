@@ -53,6 +53,11 @@ def read(folder, content, size=6):
 
 
 def test_a_tokenizer_is_read(tmp_path):
+    removed = split_by(REGEX)
+    removed["pretokenizers"][0] |= {"behavior": "Removed", "invert": True}  # as Phi-4's
+    assert read(tmp_path, tokenizer_json(removed)).pre == "qwen2"
+    beyond = tokenizer_json() | {"added_tokens": [{"id": 6, "content": "<image>"}]}
+    assert read(tmp_path, beyond).tokens[5] == "[PAD5]"
     found = read(tmp_path, tokenizer_json(merges=[["a", "b"]]))
     assert found.pre == "qwen2" and found.merges == ["a b"]
     assert found.tokens == ["a", "b", "ab", "<|end|>", "<think>", "[PAD5]"]
@@ -98,6 +103,7 @@ def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, ignores, name):
         (tokenizer_json(byte_fallback=True), "it does more to a text than to mark its spaces"),
         (tokenizer_json(normalizer=MARKS, byte_fallback=True), "it splits texts"),
         (sentencepiece_json("ab c", "b c", vocab={"bc": 4}), "not those of SentencePiece"),
+        (sentencepiece_json(), "not those of SentencePiece"),  # llama.cpp would make abc
         (sentencepiece_json("ab c", "b c", "a bc", vocab={"bc": 4}), "not those of SentencePiece"),
         (tokenizer_json(vocab={"a": 9}), "token 9 has no row in the embedding, which has 6"),
     ],
@@ -234,6 +240,11 @@ def test_llama_3_1s_frequencies_by_hand():
         [
             ("qwen2", {"model_type": "gemma2"}, "model_type gemma2 is not one of llama"),
             ("gemma3", {"query_pre_attn_scalar": 16}, "query_pre_attn_scalar 16 is not 32"),
+            (
+                "gemma3",
+                {"rope_parameters": {**GEMMA["rope_parameters"], "sliding_attention": LINEAR}},
+                "of its windows is scaled",
+            ),
             ("gemma3", {"final_logit_softcapping": 30.0}, "its logits are capped"),
             ("gemma3", {"layer_types": ["full_attention"] * 7}, "other than every 6th attend"),
             ("ministral3", {"rope_parameters": YARN}, "its YaRN sets mscale, mscale_all_dim"),

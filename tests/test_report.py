@@ -218,7 +218,7 @@ def test_a_damaged_origin_is_as_none(tmp_path, text):
 
 UP = [0.1 * i for i in range(10)]
 FOUND = {
-    "Almost no completion was right": ({"rollout_score": [0.0] * 5}, "in 5 steps"),
+    "Almost no completion was graded as right": ({"rollout_score": [0.0] * 5}, "in 5 steps"),
     "Nearly everything was right from the start": (
         {"rollout_score": [0.98] * 5}, "never below 0.980"),
     "Most groups had nothing to learn from": (

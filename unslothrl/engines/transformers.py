@@ -200,13 +200,14 @@ class TransformersEngine(Engine):
                 with contextlib.nullcontext() if is_newest else self.backend.version(load):
                     rows = chunk.step(self.model)
             except Exception as error:
-                may_repeat = len(chunk.requests) > 1 or leaves_out_onednn(error)
+                same_size = leaves_out_onednn(error)
+                may_repeat = len(chunk.requests) > 1 or same_size
                 if not is_out_of_memory(error) or not may_repeat:
                     raise
                 rows = None
             if rows is None:  # not in the handler: its error holds what the step had allocated
                 del chunk  # with its cache
-                self._begin_smaller(place)
+                self._begin_again(place, 1 if same_size else 2)
                 break
             self.sampled_tokens += running
             for row in rows:
@@ -215,11 +216,12 @@ class TransformersEngine(Engine):
         self._drop_done()
         return finished
 
-    def _begin_smaller(self, place: int) -> None:
-        """Memory ran out: what the chunk at that place draws begins again, and chunks have half its
-        rows at most from here on. Each request has its seed, so that it draws the same."""
+    def _begin_again(self, place: int, parts: int) -> None:
+        """Memory ran out: what the chunk at that place draws begins again, in so many. Each request
+        has its seed, so that it draws the same."""
         full, _ = self.chunks.pop(place)
-        self.max_num_seqs = max(1, len(full.requests) // 2)
+        if parts > 1:
+            self.max_num_seqs = len(full.requests) // parts  # from here on
         again = [id for id, (chunk, _) in self.running.items() if chunk is full]
         for id in again:
             del self.running[id]

@@ -80,6 +80,8 @@ def check_windowed(config: Any) -> None:
     caps = config.attn_logit_softcapping, config.final_logit_softcapping
     if any(caps) or config.use_bidirectional_attention:
         raise refusal("its logits are capped, or its attention looks ahead")
+    if config.rope_parameters["sliding_attention"].get("rope_type", "default") != "default":
+        raise refusal("the rotary embedding of its windows is scaled")
     if config.hidden_activation != "gelu_pytorch_tanh":
         raise refusal(f"its hidden_activation {config.hidden_activation} is not Gemma's")
 
@@ -99,6 +101,8 @@ def rope_settings(config: Any) -> dict[str, Any]:
     is_whole = settings.get("partial_rotary_factor") in (None, 1)
     if not is_whole and config.model_type not in TURN_A_PART:
         raise refusal("it turns a part of each head only")
+    if kind != "yarn" and settings.get("llama_4_scaling_beta"):
+        raise refusal("it scales queries by their place without YaRN")
     if kind == "yarn":
         usual = USUAL_YARN | (OF_MINISTRAL if config.model_type == MINISTRAL else {})
         unusual = [name for name, values in usual.items() if settings.get(name) not in values]

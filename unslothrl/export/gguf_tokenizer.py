@@ -21,6 +21,7 @@ LETTERS = r"\p{Lm}\p{Lo}\p{M}"
 UPPER, LOWER = rf"[\p{{Lu}}\p{{Lt}}{LETTERS}]", rf"[\p{{Ll}}{LETTERS}]"
 BEFORE, CASED_REST = r"[^\r\n\p{L}\p{N}]?", REST.replace(r"[\r\n]*", r"[\r\n/]*", 1)
 CASED = f"{BEFORE}{UPPER}*{LOWER}+END|{BEFORE}{UPPER}+{LOWER}*END"
+WHOLE = (("Isolated", False), ("Removed", True))  # the same by patterns that match all of a text
 # llama.cpp knows how a text is split before its parts are merged by a name alone: a tokenizer that
 # splits by an unknown pattern cannot be exported.
 SPLITS = {  # by what splits a text, in order, and whether a whole part that is a token is one
@@ -89,18 +90,24 @@ def of_sentencepiece(content: dict[str, Any], vocabulary: int) -> GgufTokenizer:
     for first, second in pairs:
         ranks.setdefault(first + second, len(ranks))
     order = [ranks[first + second] for first, second in pairs]
+    added = content.get("added_tokens") or []
+    words = {*ranks, *known} - ({each["content"] for each in added} - ranks.keys())
     ways = sum(word[:at] in known and word[at:] in known
-               for word in ranks for at in range(1, len(word)))  # fmt: skip
+               for word in words if not is_byte(word) for at in range(1, len(word)))  # fmt: skip
     if order != sorted(order) or ways != len(set(pairs)):
         raise no_tokenizer("its merges are not those of SentencePiece")
-    tokens, types = vocabulary_of(known, content.get("added_tokens") or [], vocabulary)
+    tokens, types = vocabulary_of(known, added, vocabulary)
     for index, token in enumerate(tokens):
-        if types[index] == NORMAL and len(token) == 6 and token.startswith("<0x"):
+        if types[index] == NORMAL and is_byte(token):
             types[index] = BYTE
         elif token == model.get("unk_token"):
             types[index] = UNKNOWN
     scores = [-float(ranks.get(token, len(ranks))) for token in tokens]
     return GgufTokenizer("default", tokens, types, [], scores)
+
+
+def is_byte(token: str) -> bool:
+    return len(token) == 6 and token.startswith("<0x")
 
 
 def no_tokenizer(why: str) -> UserError:
@@ -118,7 +125,7 @@ def splitting(pre_tokenizer: Any, has_merges: bool, ignores_merges: bool) -> str
             is_byte_level, by_words = True, part.get("use_regex", True)
             if part.get("add_prefix_space"):
                 raise no_tokenizer("it puts a space before every text")
-        elif kind == "Split" and part["behavior"] == "Isolated" and not part.get("invert"):
+        elif kind == "Split" and (part["behavior"], bool(part.get("invert"))) in WHOLE:
             by.append(part["pattern"].get("Regex", ""))
         elif kind == "Digits" and part.get("individual_digits"):
             by.append("digits")
@@ -142,7 +149,7 @@ def vocabulary_of(
     """-> (token, type) by id, as many as the embedding has rows."""
     tokens, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
     entries = [(index, token, NORMAL) for token, index in vocab.items()]
-    for each in added:
+    for each in (each for each in added if each["id"] < size):  # Gemma 3's of 1B has one of images
         kind = CONTROL if each.get("special") else USER_DEFINED
         entries.append((each["id"], each["content"], kind))
     for index, token, kind in entries:

@@ -47,7 +47,7 @@ class Passes:
     def within_memory(self, function: Callable[[], T]) -> T:
         """What `function` returns, a pass over samples that changes nothing but gradients that it
         begins anew. Where memory runs out it is repeated with micro-batches of half the size, which
-        stay so; raises where there is nothing left to halve."""
+        stay so, or without oneDNN; raises where there is nothing left to halve."""
         while True:
             try:
                 found = function()
@@ -55,7 +55,8 @@ class Passes:
                 return found
             except Exception as error:
                 is_own = not isinstance(error, MemoryElsewhere)
-                may_repeat = not (self.is_smallest and is_own) or leaves_out_onednn(error)
+                goes_without = self.backend.split.peers is None and leaves_out_onednn(error)
+                may_repeat = not (self.is_smallest and is_own) or goes_without
                 may_repeat &= self.backend.split.stage is None  # stages do not agree on it
                 if not is_out_of_memory(error) or not may_repeat:
                     raise
@@ -63,17 +64,23 @@ class Passes:
                 self.backend.split.end_pass(has_failed=True)
             else:
                 self.backend.split.drop()
-            before = self.micro_batch * self.context
-            if self.micro_batch > 1:
-                self.micro_batch //= 2
+            if goes_without:
+                self.note = "memory ran out: PyTorch computes without oneDNN from here"
             else:
-                self.context = max(1, self.context // 2)
-            self.note = (
-                f"memory ran out: micro-batches are {self.micro_batch * self.context / before:.0%} "
-                "of their size from here, and the pass was repeated; set --train_batch_size lower"
-            )
+                self._halve()
             gc.collect()
             self.backend.free_cache()
+
+    def _halve(self) -> None:
+        before = self.micro_batch * self.context
+        if self.micro_batch > 1:
+            self.micro_batch //= 2
+        else:
+            self.context = max(1, self.context // 2)
+        self.note = (
+            f"memory ran out: micro-batches are {self.micro_batch * self.context / before:.0%} "
+            "of their size from here, and the pass was repeated; set --train_batch_size lower"
+        )
 
     @torch.no_grad()
     def measure(self, samples: Sequence[Sample], reference: bool) -> list[dict[str, Any]]:

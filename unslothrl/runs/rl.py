@@ -21,7 +21,6 @@ from unslothrl.files import expanded
 from unslothrl.planning.fit import check_division
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
-from unslothrl.records import Task
 from unslothrl.runs import resume
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.run import EarlierRun, Job, ends_early
@@ -60,7 +59,7 @@ class RlRun(Job):
         self.data = data = tasks.load(options, tokenizer)
         view.stage("trying the rewards")
         task = trial.shortest(data)
-        self.level = check_rewards(config, task, notes.append)
+        self.level = check_rewards(config, data, notes.append)
         trial.try_environment(config, task, tokenizer)
         self.steps = total_steps(config, data)
         notes += ends_early(config.max_steps, self.steps, config.episodes)
@@ -218,14 +217,15 @@ def total_steps(config: Config, data: Data) -> int:
 
 
 def check_rewards(
-    config: Config, task: Task | None = None, note: Callable[[str], None] = print
+    config: Config, data: Data | None = None, note: Callable[[str], None] = print
 ) -> str | None:
-    """Loads functions of the user's own and tries the sandbox; with a `task`, tries the functions
+    """Loads functions of the user's own and tries the sandbox; with `data`, tries the functions
     too, of which there may be a `note`. -> the level of the sandbox; None without programs."""
     with contextlib.closing(scorer_of(config)) as scorer:
         scorer.check()
-        if task is not None:
-            for line in trial.try_rewards(scorer, task):
+        if data is not None:
+            tried = trial.try_rewards(scorer, trial.shortest(data))
+            for line in [*tried, *trial.sentences(scorer, data)]:
                 note(line)
         return scorer.level
 

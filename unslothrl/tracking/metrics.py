@@ -133,7 +133,7 @@ COLUMNS: Sequence[Column] = (  # the first is also the curve of the live area
     ("tokens/s", "rollout/tokens_per_s", ",.0f"),
 )
 BETWEEN = " | "  # an episode's turns and observations
-MOST_PROBLEM, MOST_COMPLETION = 200, 400  # characters of a sample
+MOST_PROBLEM, MOST_COMPLETION, MOST_ANSWER = 200, 400, 80  # characters of a sample
 SHOWN = (  # label, key of the summary
     ("adapter", "adapter"),
     ("best", "best_adapter"),
@@ -171,10 +171,12 @@ def evaluation_lines(step: int, metrics: Row) -> list[str]:
 
 
 def sample_line(groups: Sequence[Group]) -> str:
-    """The first completion that earned most."""
+    """The first completion that earned most, with the answer where it is not right."""
     totals = [(total, group, i) for group in groups for i, total in enumerate(group.totals)]
     total, group, index = max(totals, key=lambda each: each[0])
-    return f"sample, reward {total:.3g}: {' -> '.join(told(group, index))}"
+    answer = "" if group.scores[index] else clipped(group.task.answer, MOST_ANSWER)
+    wanted = f" (the answer: {answer})" if answer else ""
+    return f"sample, reward {total:.3g}: {' -> '.join(told(group, index))}{wanted}"
 
 
 def improved_line(before: Sequence[Group], after: Sequence[Group]) -> str | None:

@@ -215,10 +215,11 @@ class Terminal:
                 cut, rollouts = metrics.get("rollout/truncated") or 0, self.named("RUN/rollouts")
                 first = f"{cut:.0%} are cut off: raise --max_new_tokens. " if cut >= CUT_OFF else ""
                 self.note(
-                    f"no completion was ever right, in {self.wrong} steps. {first}Read some in "
-                    f"{rollouts}, and score them with other rewards (`unslothrl score {rollouts}/"
-                    "step_000001.jsonl --reward accuracy --reward boxed`); if they are wrong, take "
-                    "problems that the model solves sometimes: it learns from right ones alone"
+                    f"no completion was graded as right, in {self.wrong} steps. {first}Read some "
+                    f"beside their answers in {rollouts}, and score them with other rewards "
+                    f"(`unslothrl score {rollouts}/step_000001.jsonl --reward accuracy --reward "
+                    "boxed`). Answers that are sentences are never matched; if the completions are "
+                    "wrong, take problems that the model solves sometimes"
                 )
 
     def sample(self, groups: Sequence[records.Group]) -> None:

@@ -7,6 +7,7 @@ text. What fails on all of them is refused, in a line with its file.
 
 import asyncio
 import json
+import re
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -26,7 +27,7 @@ from unslothrl.environments import SINGLE_TURN
 from unslothrl.errors import RunError, UserError
 from unslothrl.records import Completion, Request, Sampling, Task
 from unslothrl.rewards.scorer import Scorer, graded, is_late
-from unslothrl.text import counted
+from unslothrl.text import counted, plain
 from unslothrl.training import credit
 
 if TYPE_CHECKING:  # not loaded where no environment runs
@@ -38,6 +39,8 @@ MADE_UP = (
     '{"answer": "%s"}',
 )
 TURNS = 2  # of a made-up episode
+LOOKED_AT, SENTENCE = 50, 5  # answers; words of one
+WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
 def shortest(data: Data) -> Task:
@@ -83,6 +86,20 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
             where = "" if ", line " in str(error) or not chosen.signature.line else f" {place}"
             raise UserError(f"reward {name} fails on made-up completions: {error}{where}: fix it")
     return notes
+
+
+def sentences(scorer: Scorer, data: Data) -> list[str]:
+    """A line where most answers are sentences, and a reward compares whole answers."""
+    names = [each.name for each in scorer.chosen if each.name in ("accuracy", "boxed")]
+    first = data.train.draw(0, LOOKED_AT)[0] if names else []
+    told = [task.answer for task in first if len(WORDS.findall(task.answer)) >= SENTENCE]
+    if not told or 2 * len(told) <= len(first):
+        return []
+    return [
+        f"warning: {len(told)} of the first {len(first)} answers are sentences, such as "
+        f"{plain(told[0])[:80]}: reward {' and '.join(names)} gives 0 to all but the same words: "
+        "shorten the answers to what is to be compared, or take a reward of your own"
+    ]
 
 
 def try_environment(config: Config, task: Task, tokenizer) -> None:

@@ -24,15 +24,16 @@ BROKEN, STOPPED = "broken", "stopped"
 SURE = 3.0  # standard errors by which a training curve has risen
 BEGINNING = {"running": "So far", "failed": "Failed", "killed": "Killed", "interrupted": "Stopped"}
 ADVICE = {
-    FLAT: "See in the report what does not improve. Train longer, with a higher --lr or other "
-    "data; in RL also with more --num_candidates, on problems that are solved sometimes.",
+    FLAT: "See in the report what does not improve. Where all was solved before, take harder "
+    "problems; else train longer, with a higher --lr or other data; in RL also with more "
+    "--num_candidates.",
     HACKED: "Read the completions with the highest rewards in the report: what earns without being "
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
     BROKEN: "Read some completions in the report, and score them with other rewards: `unslothrl "
     "score RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. If one is not 0, they "
-    "are right in a form that yours does not read.",
+    "are right in a form that yours does not read; if the answers are sentences, shorten them.",
     CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
     "it belongs to, `unslothrl report RUN CONTROL`.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
@@ -80,9 +81,9 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
-    if found.kind in (FLAT, BROKEN):
-        is_warned = any(sign.rule.level == signs.WARNING for sign in signs.found(run))
-        found = found._replace(is_warned=is_warned)
+    warnings = [sign.rule.title for sign in signs.found(run) if sign.rule.level == signs.WARNING]
+    if found.kind in (FLAT, BROKEN) or signs.NEVER in warnings:
+        found = found._replace(is_warned=bool(warnings))
     return found
 
 
