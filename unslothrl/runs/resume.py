@@ -157,7 +157,9 @@ def base_parts_of(
 
 def is_in(chosen: str, mirror: str | None) -> bool:
     """Whether a folder, or a URL, lies in a mirror."""
-    if mirror is None or "://" in mirror:
+    from unslothrl.mirror import fetching
+
+    if mirror is None or fetching.is_url(mirror):
         return mirror is not None and chosen.rpartition("/")[0] == mirror
     return Path(chosen).resolve().parent == Path(mirror).resolve()
 
