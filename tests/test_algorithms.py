@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unslothrl.algorithms import advantages, divergence, losses, objectives
+from unslothrl.algorithms import advantages, divergence, losses, objectives, selection
 from unslothrl.algorithms.advantages import ADVANTAGES
 from unslothrl.algorithms.losses import Clip, Denominators, Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import Objective, learning_rate_share
@@ -211,14 +211,14 @@ def test_value_loss_by_hand():
 
 
 def test_topk_keeps_the_best_in_candidate_order():
-    assert advantages.topk([0.1, 0.9, -1.0, 0.5], k=2, seed=0) == [1, 3]
-    assert advantages.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
+    assert selection.topk([0.1, 0.9, -1.0, 0.5], k=2, seed=0) == [1, 3]
+    assert selection.topk([0.1, 0.9], k=2, seed=0) == [0, 1]
 
 
 @given(st.lists(st.integers(-5, 5), min_size=1, max_size=7), st.integers(1, 7), st.integers(0, 99))
 def test_max_variance_is_the_best_of_all_subsets(rewards, k, seed):
     k = min(k, len(rewards))
-    chosen = advantages.max_variance([float(r) for r in rewards], k, seed)
+    chosen = selection.max_variance([float(r) for r in rewards], k, seed)
     best = max(statistics.pvariance(s) for s in itertools.combinations(rewards, k))
     assert statistics.pvariance([rewards[i] for i in chosen]) == pytest.approx(best)
 
@@ -226,21 +226,21 @@ def test_max_variance_is_the_best_of_all_subsets(rewards, k, seed):
 def test_balanced_takes_as_many_of_both_sides_as_there_are():
     rewards = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
     for seed in range(10):
-        chosen = advantages.balanced(rewards, k=4, seed=seed)
+        chosen = selection.balanced(rewards, k=4, seed=seed)
         assert len(chosen) == 4 and sum(rewards[i] for i in chosen) == 2
         # one above: the others fill the rest
-        assert advantages.balanced([1.0, 0.0, 0.0, 0.0], k=4, seed=seed) == [0, 1, 2, 3]
-    assert sum(rewards[i] for i in advantages.balanced(rewards, k=3, seed=0)) == 2
+        assert selection.balanced([1.0, 0.0, 0.0, 0.0], k=4, seed=seed) == [0, 1, 2, 3]
+    assert sum(rewards[i] for i in selection.balanced(rewards, k=3, seed=0)) == 2
 
 
-@pytest.mark.parametrize("name", advantages.SELECTIONS)
+@pytest.mark.parametrize("name", selection.SELECTIONS)
 @given(
     rewards=st.lists(st.floats(-2, 2), min_size=1, max_size=9),
     k=st.integers(1, 9),
     seed=st.integers(0, 2**62),
 )
 def test_a_selection_is_a_set_of_indices_that_the_seed_decides(name, rewards, k, seed):
-    choose = advantages.SELECTIONS[name]
+    choose = selection.SELECTIONS[name]
     chosen = choose(rewards, k, seed)
     assert chosen == sorted(set(chosen)) and set(chosen) <= set(range(len(rewards)))
     assert len(chosen) == (len(rewards) if name == "all" else min(k, len(rewards)))
@@ -249,7 +249,7 @@ def test_a_selection_is_a_set_of_indices_that_the_seed_decides(name, rewards, k,
 
 @pytest.mark.parametrize("name", ["topk", "balanced", "random", "max_variance"])
 def test_ties_and_draws_follow_the_seed(name):
-    picks = {tuple(advantages.SELECTIONS[name]([1.0] * 6, 2, seed)) for seed in range(40)}
+    picks = {tuple(selection.SELECTIONS[name]([1.0] * 6, 2, seed)) for seed in range(40)}
     assert len(picks) > 5
 
 
@@ -278,15 +278,15 @@ ONE_RIGHT, ONE_WRONG = [1.0] + [0.0] * 1023, [1.0] * 1023 + [0.0]
     ],
 )
 def test_groups_are_kept_by_accuracy_and_signal(rewards, scores, bounds, kept):
-    assert advantages.keeps(rewards, scores, *bounds) is kept
+    assert selection.keeps(rewards, scores, *bounds) is kept
 
 
 def test_how_many_prompts_to_draw_next():
     # half of 8 were kept, 4 are missing: 8 more; none kept: a whole batch; never more than that
-    assert advantages.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
-    assert advantages.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
-    assert advantages.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
-    assert advantages.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
+    assert selection.how_many_to_draw(4, kept=4, drawn=8, at_most=32) == 8
+    assert selection.how_many_to_draw(4, kept=0, drawn=8, at_most=32) == 32
+    assert selection.how_many_to_draw(30, kept=1, drawn=32, at_most=32) == 32
+    assert selection.how_many_to_draw(1, kept=2, drawn=3, at_most=32) == 2  # 1.5, rounded up
 
 
 def test_schedules_by_hand():

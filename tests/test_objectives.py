@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from python_process import python
 from test_algorithms import numbers
 
-from unslothrl.algorithms import advantages, divergence, losses, objectives
+from unslothrl.algorithms import advantages, divergence, losses, objectives, selection
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss, value_loss
 from unslothrl.algorithms.objective import FUNCTIONS, Objective
 from unslothrl.config.options import OPTIONS, PARTS, Config
@@ -273,7 +273,7 @@ def test_the_flags_offer_what_the_files_have():
         "aggregation": set(losses.AGGREGATIONS),
         "correction": set(CORRECTIONS),
         "kl_estimator": set(divergence.ESTIMATORS),
-        "select": set(advantages.SELECTIONS),
+        "select": set(selection.SELECTIONS),
         "lr_schedule": {"constant", "linear", "cosine"},
     }
     assert {name: set(OPTIONS[name].metadata["choices"]) for name in offered} == offered

@@ -7,7 +7,7 @@
 
 beta k is the objective's `kl_coefficient` and `kl_estimator` (algorithms/divergence.py). Advantages
 compare the whole group, not only what is selected of it, but for max_variance
-(algorithms/advantages.py). A candidate whose environment failed is not part of it.
+(algorithms/selection.py). A candidate whose environment failed is not part of it.
 
 An episode may be several sequences of tokens (`Completion.sequences`): each is a sample of its own
 with the episode's advantage.
@@ -19,9 +19,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from unslothrl.algorithms.advantages import ADVANTAGES, ON_SUBSET, SELECTIONS, gae, whiten
+from unslothrl.algorithms.advantages import ADVANTAGES, gae, whiten
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective, function_of
+from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
 from unslothrl.records import Group, Sample, seed_of
 
 

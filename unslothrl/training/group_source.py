@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from unslothrl import rewards
-from unslothrl.algorithms import advantages
+from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
@@ -85,7 +85,7 @@ class GroupSource:
         draws, missing = 0, wanted
         while missing and draws <= self.objective.max_resample:
             drawn = len(kept) + len(left_out)
-            count = advantages.how_many_to_draw(missing, len(kept), drawn, wanted)
+            count = selection.how_many_to_draw(missing, len(kept), drawn, wanted)
             groups = self._roll_out(state, count, draws, timer)
             if self.model is not None:
                 with timer("reward"):
@@ -158,7 +158,7 @@ class GroupSource:
         totals = [group.totals[i] for i in group.rated]
         scores = [group.scores[i] for i in group.rated]
         low, high = self.objective.filter_low, self.objective.filter_high
-        return bool(totals) and advantages.keeps(totals, scores, low, high)
+        return bool(totals) and selection.keeps(totals, scores, low, high)
 
 
 @dataclass
