@@ -133,10 +133,10 @@ def test_a_process_of_another_machine_is_not_explained_by_what_is_here(tmp_path)
 )
 def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
     said = os.strerror(number)
-    message = str(run.unexpected(OSError(number, said), RunFolder(tmp_path)))
+    message = str(run.unexpected(OSError(number, said), RunFolder(tmp_path), "x"))
     assert message.startswith(f"{tmp_path} cannot be written ({said}): {fix}")
     assert message.endswith(f", then --resume {tmp_path}")
-    elsewhere = str(run.unexpected(OSError(number, said, "/elsewhere/x"), RunFolder(tmp_path)))
+    elsewhere = str(run.unexpected(OSError(number, said, "/elsewhere/x"), RunFolder(tmp_path), "x"))
     assert elsewhere == message.replace(str(tmp_path), "/elsewhere/x", 1)
 
 

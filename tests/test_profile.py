@@ -7,16 +7,14 @@ from types import SimpleNamespace
 import pytest
 
 from unslothrl.errors import ProcessLost
-from unslothrl.tracking.profiler import Profile, Profiler, Recording, parts
+from unslothrl.tracking.profiler import Profile, Profiler, parts
 from unslothrl.tracking.run_folder import RunFolder
 
 TIMING = {
     "timing/step_s": 4.0, "timing/generation_s": 3.0, "timing/reward_s": 0.0,
     "timing/update_s": 0.5, "timing/sync_s": 0.25, "timing/overhead_s": 0.25,
 }  # fmt: skip
-RECORDING = Recording(
-    "learner-0-update", 0.5, gzip.compress(b'{"traceEvents": []}'), "aten::mm  4  300 ms"
-)
+RECORDING = ("learner-0-update", "aten::mm  4  300 ms", gzip.compress(b'{"traceEvents": []}'))
 
 
 class Processes:
@@ -94,8 +92,8 @@ def test_a_part_is_recorded_once():
     work(0)  # nothing was done in it: the next call is recorded
     work(1)
     work(1)
-    (recording,) = one.recordings
-    assert recording.name == "learner-0-update"
-    assert "aten::dot" in recording.table and "Self CPU" in recording.table
-    events = json.loads(gzip.decompress(recording.trace))["traceEvents"]
+    ((name, table, trace),) = one.recordings
+    assert name == "learner-0-update"
+    assert "aten::dot" in table and "Self CPU" in table
+    events = json.loads(gzip.decompress(trace))["traceEvents"]
     assert any(event["name"] == "aten::dot" for event in events)

@@ -161,7 +161,7 @@ def test_a_run_keeps_no_secret_in_its_options_or_its_command(tmp_path, monkeypat
     monkeypatch.setattr("sys.argv", command)
     config = Config(dataset=WITH_PASSWORD, system_prompt=f"use {SECRET}")
     origin.record(tmp_path, recipe=resume.recipe_of(RUN, {"dataset": WITH_PASSWORD}))
-    origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"])
+    origin.record_resume(tmp_path, 0, [f"dataset a -> {WITH_PASSWORD}"], {})
     options = to_toml(config, [f"read from {WITH_PASSWORD}"])
     RunFolder(tmp_path).add_note(1, f"reward mine failed: 401 from {WITH_PASSWORD}, {SECRET}")
     notes = (tmp_path / "notes.jsonl").read_text()

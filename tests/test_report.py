@@ -198,9 +198,9 @@ def test_the_report_of_a_run_of_no_or_one_step(folder, number_of_steps):
 def test_resumes_are_recorded_and_marked(run, tmp_path):
     folder = make_run(tmp_path / "resumed", 6)
     assert 'class="mark"' not in page_of(folder).source
-    origin.record_resume(folder.path, 3)
-    origin.record_resume(folder.path, 5)
-    origin.record_resume(folder.path, 4, ["lr 0.1 -> 0.2"])  # from before the second
+    origin.record_resume(folder.path, 3, (), {})
+    origin.record_resume(folder.path, 5, (), {})
+    origin.record_resume(folder.path, 4, ["lr 0.1 -> 0.2"], {})  # from before the second
     assert [each.step for each in origin.read(folder.path).resumes] == [3, 4]
     page = page_of(folder)
     assert "after step 3," in page.words and "lr 0.1 -> 0.2" in page.words

@@ -52,7 +52,7 @@ def page(browser):
 def run(tmp_path_factory):
     folder = make_run(tmp_path_factory.mktemp("runs") / "example", 12, length=40)
     folder.write_summary({"status": "finished"})  # or the page loads itself again
-    origin.record_resume(folder.path, 7)
+    origin.record_resume(folder.path, 7, (), {})
     write_report(folder)
     return folder
 

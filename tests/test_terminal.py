@@ -219,9 +219,7 @@ def test_what_was_cut_off_comes_first_where_nothing_was_right():
     row = {"timing/step_s": 1.0, "rollout/score": 0.0}
     for step, cut in enumerate((0.5, 0.5, 0.84), 1):
         terminal.step({**row, "rollout/truncated": cut}, step, 9)
-    assert (
-        "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some beside their" in written()
-    )
+    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some completions" in written()
 
 
 def test_failure_before_the_first_step_is_shown():
@@ -321,5 +319,5 @@ def test_the_start_names_rewards_with_weights_and_the_sizes_of_the_splits():
 def test_what_fills_a_card_says_what_to_lower(tmp_path):
     folder = RunFolder.create(tmp_path, "x", "")
     error = type("OutOfMemoryError", (RuntimeError,), {})  # as torch's, by its name
-    said = str(unexpected(error("CUDA out of memory. Tried to allocate"), folder))
+    said = str(unexpected(error("CUDA out of memory. Tried to allocate"), folder, "max_new_tokens"))
     assert "lower --train_batch_size" in said and "error.txt" in said

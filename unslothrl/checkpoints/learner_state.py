@@ -15,14 +15,12 @@ import torch
 
 OPTIMIZER = "optimizer/"  # the names of the optimisers' part begin with it
 PLAIN = "plain"  # the entry of a file's metadata that holds what is no tensor, as JSON
-Plain = int | float | bool | str | None
-Leaf = torch.Tensor | Plain
 Trained = Mapping[str, Mapping[str, torch.nn.Parameter]]  # parameters by name, by optimiser
 
 
 def save(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer]) -> bytes:
     """What is trained, in full precision, and the optimisers' states."""
-    values: dict[str, Leaf] = {}
+    values: dict[str, Any] = {}
     for kind, parameters in trained.items():
         for name, parameter in parameters.items():
             values[f"{kind}/{name}"] = parameter.detach()
@@ -38,12 +36,8 @@ def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data
     """
     values = unpack(data)
     expected = {f"{kind}/{name}": p.shape for kind in trained for name, p in trained[kind].items()}
-    weights = {
-        name: value
-        for name, value in values.items()
-        if isinstance(value, torch.Tensor) and not name.startswith(OPTIMIZER)
-    }
-    if expected != {name: tensor.shape for name, tensor in weights.items()}:
+    weights = {name: v for name, v in values.items() if not name.startswith(OPTIMIZER)}
+    if expected != {name: getattr(value, "shape", None) for name, value in weights.items()}:
         raise ValueError(
             "the checkpoint holds a different LoRA than this run: set max_lora_rank in config.toml "
             "as it was"
@@ -58,7 +52,7 @@ def load(trained: Trained, optimizers: Mapping[str, torch.optim.Optimizer], data
                 parameter.copy_(weights[f"{kind}/{name}"])
 
 
-def pack(values: dict[str, Leaf]) -> bytes:
+def pack(values: dict[str, Any]) -> bytes:
     """Tensors as safetensors, everything else as JSON in their metadata."""
     tensors = {
         name: value.detach().cpu().contiguous().clone()
@@ -69,14 +63,14 @@ def pack(values: dict[str, Leaf]) -> bytes:
     return safetensors.torch.save(tensors, {PLAIN: json.dumps(plain)})
 
 
-def unpack(data: bytes) -> dict[str, Leaf]:
+def unpack(data: bytes) -> dict[str, Any]:
     """What `pack` was given, on the host."""
     size = int.from_bytes(data[:8], "little")
     plain = json.loads(data[8 : 8 + size])["__metadata__"][PLAIN]
     return {**safetensors.torch.load(data), **json.loads(plain)}
 
 
-def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
+def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Each value of the optimiser's state by its name."""
     return {
         f"{index}/{key}": value
@@ -86,7 +80,7 @@ def leaves(optimizer: torch.optim.Optimizer) -> dict[str, Leaf]:
 
 
 @torch.no_grad()
-def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
+def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Any]) -> None:
     """Makes the state what `leaves` gave. Parameters may change: restore theirs afterwards.
 
     ValueError where the state is that of another optimiser.
@@ -112,7 +106,7 @@ def restore(optimizer: torch.optim.Optimizer, saved: dict[str, Leaf]) -> None:
     for index, parameter in having.items():
         state = optimizer.state[parameter]
         for key, value in state.items():  # tensors stay the buffers that they are
-            new: Any = saved[f"{index}/{key}"]
+            new = saved[f"{index}/{key}"]
             state[key] = value.copy_(new) if isinstance(value, torch.Tensor) else new
 
 

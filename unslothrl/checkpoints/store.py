@@ -175,21 +175,46 @@ class Checkpoint:
     def learner(self) -> bytes:
         """What `Learner.save_state` gave. Raises Damaged, OSError."""
         content = (self.folder / LEARNER).read_bytes()
-        if hashlib.sha256(content).hexdigest() not in sums_in(self.folder)[LEARNER]:
+        if hashlib.sha256(content).hexdigest() != sums_in(self.folder)[LEARNER]:
             raise Damaged(f"{LEARNER} is not as it was written: its SHA-256 differs")
         return content
 
 
-class CheckpointStore:
+class Checkpoints:
     """The checkpoint folders of one run. Methods raise OSError."""
 
     def __init__(self, run: Path, keep: int = KEPT):
         """`keep`: the newest that are kept, beside the one with the best evaluation."""
         self.folder, self.keep = run / "checkpoints", keep
 
-    def read(self, folder: Path, step: int) -> Any:
+    def write(
+        self, state: RunState, learner: bytes, is_best: bool = False, groups: Sequence[Ahead] = ()
+    ) -> Path:
+        """-> its folder. `is_best`: it has the best evaluation; `groups` were drawn ahead."""
+        self.folder.mkdir(exist_ok=True)
+        for left_over in self.folder.glob(".step_*"):  # of a process that was killed meanwhile
+            remove(left_over)
+        temporary = self.folder / f".{self.of_step(state.step).name}"
+        temporary.mkdir()
+        try:
+            (temporary / LEARNER).write_bytes(learner)
+            (temporary / PROGRESS).write_bytes(dumps(state, indent=2))
+            if groups:
+                (temporary / AHEAD).write_bytes(to_jsonl(groups))
+            return self.seal(temporary, state.step, is_best)
+        finally:
+            remove(temporary)  # where it failed, or a second Ctrl-C came
+
+    def read(self, folder: Path, step: int) -> Checkpoint:
         """What goes on from a folder whose files are whole. Raises ValueError, OSError."""
-        raise NotImplementedError
+        sums = sums_in(folder)
+        if missing := {LEARNER, PROGRESS} - sums.keys():
+            raise Damaged(f"{SUMS} does not list {min(missing)}")
+        state = decoded(RunState, json.loads((folder / PROGRESS).read_bytes()))
+        if state.step != step:
+            raise Damaged(f"{PROGRESS} is of step {state.step}")
+        text = (folder / AHEAD).read_bytes() if AHEAD in sums else b""
+        return Checkpoint(folder, state, from_jsonl(text))
 
     def steps(self) -> list[int]:
         """After which there is one, ascending."""
@@ -225,23 +250,19 @@ class CheckpointStore:
             if self.of_step(step).name != kept:
                 remove(self.of_step(step))
 
-    def newest(self, note: Note = lambda line: None) -> Any:
+    def newest(self, note: Note = lambda line: None) -> Checkpoint | None:
         """What `read` gives of the newest that is whole. `note` gets a line for each newer one."""
         return next(self.whole_ones(note), None)
 
-    def whole_ones(self, note: Note) -> Iterator[Any]:
+    def whole_ones(self, note: Note) -> Iterator[Checkpoint]:
         """What `read` gives of the whole ones, newest first. `note` gets a line for each other."""
         for step in reversed(self.steps()):
             folder = self.of_step(step)
             try:
                 check(folder)
                 found = self.read(folder, step)
-            except (
-                ValueError,
-                TypeError,
-                RecursionError,
-                OSError,
-            ) as error:  # another version's too
+            except (ValueError, TypeError, RecursionError, OSError) as error:
+                # another version's too
                 note(f"checkpoint {folder.name} is damaged ({error}) and not used")
             else:
                 yield found
@@ -253,55 +274,21 @@ class CheckpointStore:
                 remove(self.of_step(later))
 
 
-class Checkpoints(CheckpointStore):
-    """Of a run of reinforcement learning; `read` gives a `Checkpoint`."""
-
-    def write(
-        self, state: RunState, learner: bytes, is_best: bool = False, groups: Sequence[Ahead] = ()
-    ) -> Path:
-        """-> its folder. `is_best`: it has the best evaluation; `groups` were drawn ahead."""
-        self.folder.mkdir(exist_ok=True)
-        for left_over in self.folder.glob(".step_*"):  # of a process that was killed meanwhile
-            remove(left_over)
-        temporary = self.folder / f".{self.of_step(state.step).name}"
-        temporary.mkdir()
-        try:
-            (temporary / LEARNER).write_bytes(learner)
-            (temporary / PROGRESS).write_bytes(dumps(state, indent=2))
-            if groups:
-                (temporary / AHEAD).write_bytes(to_jsonl(groups))
-            return self.seal(temporary, state.step, is_best)
-        finally:
-            remove(temporary)  # where it failed, or a second Ctrl-C came
-
-    def read(self, folder: Path, step: int) -> Checkpoint:
-        if missing := {LEARNER, PROGRESS} - sums_in(folder).keys():
-            raise Damaged(f"{SUMS} does not list {min(missing)}")
-        state = decoded(RunState, json.loads((folder / PROGRESS).read_bytes()))
-        if state.step != step:
-            raise Damaged(f"{PROGRESS} is of step {state.step}")
-        has_groups = AHEAD in sums_in(folder)
-        text = (folder / AHEAD).read_bytes() if has_groups else b""
-        return Checkpoint(folder, state, from_jsonl(text))
-
-
 def check(folder: Path) -> None:
     """Raises Damaged where a file that SHA256SUMS lists is not what was written; OSError."""
     for name, expected in sums_in(folder).items():
-        if sum_of(folder / name) not in expected:
+        if sum_of(folder / name) != expected:
             raise Damaged(f"{name} is not as it was written: its SHA-256 differs")
 
 
-def sums_in(folder: Path) -> dict[str, set[str]]:
-    """The files that SHA256SUMS lists, all inside of the folder -> their sums; a mirror has two of
-    one that is being replaced. Raises Damaged."""
+def sums_in(folder: Path) -> dict[str, str]:
+    """The files that SHA256SUMS lists, all inside of the folder -> their sums. Raises Damaged."""
     try:
         lines = read_bytes(folder / SUMS).decode("ascii").splitlines()
     except (Unreadable, UnicodeDecodeError) as error:
         raise Damaged(f"{SUMS}: {error}") from None
-    found: dict[str, set[str]] = {}
-    for expected, _, name in (line.partition("  ") for line in lines):
-        found.setdefault(name, set()).add(expected)
+    found = {name: expected for expected, _, name in (line.partition("  ") for line in lines)}
+    for name in found:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise Damaged(f"{SUMS} lists {name}")
     return found

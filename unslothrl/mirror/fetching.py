@@ -36,6 +36,13 @@ def is_url(text: str | None) -> bool:
     return text is not None and "://" in text
 
 
+def is_in(chosen: str, mirror: str | None) -> bool:
+    """Whether a folder, or a URL, lies in a mirror."""
+    if mirror is None or is_url(mirror):
+        return mirror is not None and chosen.rpartition("/")[0] == mirror
+    return Path(chosen).resolve().parent == Path(mirror).resolve()
+
+
 def scheme(url: str) -> str:
     """ "file" for a folder."""
     return url.partition("://")[0].lower() if is_url(url) else "file"

@@ -49,7 +49,7 @@ def run(stage: Resolved) -> int:
     return StageRun(stage, cards).execute()
 
 
-class StageCheckpoints(stores.CheckpointStore):
+class StageCheckpoints(stores.Checkpoints):
     """Of one run; the state of a `Checkpoint` that `read` gives has no more than its step."""
 
     @property

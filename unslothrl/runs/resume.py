@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unslothrl.checkpoints.store import CheckpointStore
+from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.config.offline_options import TABLES
 from unslothrl.config.options import SPLITS
 from unslothrl.config.toml_files import COMMAND, entries, read_toml, to_toml
@@ -98,7 +98,7 @@ def found(
     if chosen is not None and asked is None and is_file(Path(chosen) / CONFIG):
         own = entries(Path(chosen) / CONFIG).get("mirror")  # in which it may lie itself
         mirror = own if isinstance(own, str) else None
-    if chosen is not None and (fetching.is_url(chosen) or is_in(chosen, mirror)):
+    if chosen is not None and (fetching.is_url(chosen) or fetching.is_in(chosen, mirror)):
         chosen = fetching.canonical("resume", chosen)
         if not fetches:
             raise UserError(f"resume {chosen} has to be fetched, which only training does: set "
@@ -155,15 +155,6 @@ def base_parts_of(
     return now
 
 
-def is_in(chosen: str, mirror: str | None) -> bool:
-    """Whether a folder, or a URL, lies in a mirror."""
-    from unslothrl.mirror import fetching
-
-    if mirror is None or fetching.is_url(mirror):
-        return mirror is not None and chosen.rpartition("/")[0] == mirror
-    return Path(chosen).resolve().parent == Path(mirror).resolve()
-
-
 @dataclass(frozen=True)
 class EarlierRun:
     """The run of `--resume`, its folder locked."""
@@ -175,11 +166,7 @@ class EarlierRun:
 
     @classmethod
     def reopen(
-        cls,
-        options: Any,
-        command: str,
-        store: type[CheckpointStore],
-        at_end: contextlib.ExitStack,
+        cls, options: Any, command: str, store: type[Checkpoints], at_end: contextlib.ExitStack
     ) -> "EarlierRun":
         """Locks the folder until `at_end`, and finds its newest whole checkpoint. UserError."""
         folder = RunFolder.reopen(options.resume or "")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from unslothrl import __version__
-from unslothrl.checkpoints.store import Checkpoints, CheckpointStore
+from unslothrl.checkpoints.store import Checkpoints
 from unslothrl.cluster import causes
 from unslothrl.config.toml_files import to_toml
 from unslothrl.config.values import RUN
@@ -50,7 +50,7 @@ class Job(abc.ABC):
     """A run; `folder` is there once it has begun."""
 
     columns: Sequence[Column] = COLUMNS  # that the terminal shows of a step
-    store: ClassVar[type[CheckpointStore]] = Checkpoints
+    store: ClassVar[type[Checkpoints]] = Checkpoints
     lower_memory: ClassVar[str] = "max_new_tokens"  # after --train_batch_size
     mirrored: "Callable[..., Mirror] | None" = None  # by its folder and what takes notes
     mirror: "Mirror | None" = None
@@ -286,9 +286,7 @@ def ends_early(max_steps: int | None, steps: int, episodes: int) -> list[str]:
     ]
 
 
-def unexpected(
-    error: BaseException, folder: RunFolder, lower_memory: str = Job.lower_memory
-) -> RunError:
+def unexpected(error: BaseException, folder: RunFolder, lower_memory: str) -> RunError:
     """An exception that nobody foresaw, in a line; its traceback goes into the run's folder."""
     if isinstance(error, OSError) and error.errno in UNWRITABLE:
         return RunError(

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -99,15 +99,12 @@ def hash_of(file: Path) -> str:
     return hashlib.sha256(read_bytes(file)).hexdigest()
 
 
-def record_resume(
-    folder: Path, step: int, changes: Sequence[str] = (), code: Mapping[str, str] | None = None
-) -> None:
+def record_resume(folder: Path, step: int, changes: Sequence[str], code: dict[str, str]) -> None:
     """Adds a resume after a step with other options, and hashes of the user's files as they are
     now; what came of later steps is gone."""
     origin = read(folder)
     resumes = [each for each in origin.resumes if each.step <= step]
     resumes.append(Resume(step, now(), tuple(changes)))
-    code = origin.code if code is None else dict(code)
     write(folder, replace(origin, resumes=resumes, versions=versions(), code=code))
 
 

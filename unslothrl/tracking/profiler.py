@@ -11,13 +11,12 @@ import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.errors import RunError
 from unslothrl.files import write_whole
 from unslothrl.tracking.metrics import PARTS
-from unslothrl.tracking.run_folder import RunFolder, step_name
+from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 
 RECORDED = ("generation", "measuring", "update")
@@ -26,15 +25,9 @@ MOST_OPERATORS = 20  # of a recording's table
 FOLDER, TABLE = "profile", "table.txt"
 WAIT_S = 120.0  # for the processes to answer
 
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """A part of a step in a process."""
-
-    name: str  # "actor-0-generation"
-    seconds: float
-    trace: bytes  # Chrome's trace format, gzip
-    table: str  # torch's, of the operators with the most own time
+Recording = tuple[str, str, bytes]
+"""Of a part of a step in a process: its name, as "actor-0-generation"; how long it is, and torch's
+table of the operators with the most own time; Chrome's trace format, gzip."""
 
 
 class Profiler:
@@ -78,14 +71,14 @@ class Profiler:
         running.stop()
         if self.ticks:
             self.left.discard(self.part_name)
-            name = f"{self.process}-{self.part_name}"
             events = running.key_averages()
             on_device = any(event.self_device_time_total for event in events)
             key = "self_cuda_time_total" if on_device else "self_cpu_time_total"
             table = events.table(sort_by=key, row_limit=MOST_OPERATORS)
+            said = f"{seconds:.2f} s recorded\n{table}"
             with tempfile.NamedTemporaryFile(suffix=".json.gz") as file:
                 running.export_chrome_trace(file.name)
-                self.recordings.append(Recording(name, seconds, file.read(), table))
+                self.recordings.append((f"{self.process}-{self.part_name}", said, file.read()))
 
 
 class Profile:
@@ -112,10 +105,9 @@ class Profile:
         self.folder.mkdir(exist_ok=True)
         self.timings.append(metrics)
         found = self._ask(lambda process: process.end_profile())
-        for recording in itertools.chain.from_iterable(found):
-            name = f"{step_name(step)}-{recording.name}"
-            self.tables.append(f"{name}: {recording.seconds:.2f} s recorded\n{recording.table}")
-            write_whole(self.folder / f"{name}.json.gz", recording.trace)
+        for name, said, trace in itertools.chain.from_iterable(found):
+            self.tables.append(f"step_{step:06d}-{name}: {said}")
+            write_whole(self.folder / f"step_{step:06d}-{name}.json.gz", trace)
         if step == self.last:
             lines, path = parts(self.first, step, self.timings), self.folder / TABLE
             write_whole(path, "\n".join([*lines, "", *self.tables]).encode())

@@ -17,6 +17,7 @@ import re
 import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -45,11 +46,6 @@ BEGINNING = (CONFIG, ORIGIN, DATA_FILE, START, NOTES)  # what a run has before i
 OF_A_RUN = (CONFIG, METRICS, SUMMARY, ROLLOUTS, ADAPTERS, CHECKPOINTS)
 HOLDER = "process {} on host {}"  # what the lock's file says
 PROBE_S = 0.5  # longer than `is_free` holds it
-OF_A_SAMPLE = (
-    "prompt_ids", "completion_ids", "sampler_logprobs", "advantages", "policy_version",
-)  # fmt: skip
-
-
 SCALES = {"logprobs": 100, "gaps": 10_000, "advantages": 1000}  # of a nat, a nat, and 1
 
 
@@ -270,8 +266,7 @@ class RunFolder:
     def write_bad_batch(self, step: int, batch: Batch) -> Path:
         """Writes the samples of an update that was not finite, for inspection."""
         path = self.path / f"bad_batch_{step:06d}.jsonl"
-        rows = [{name: getattr(each, name) for name in OF_A_SAMPLE} for each in batch.samples]
-        write_whole(path, b"".join(map(json_line, rows)))
+        write_whole(path, b"".join(json_line(asdict(each)) for each in batch.samples))
         return path
 
     def save_adapter(self, adapter: Adapter) -> Path:
@@ -300,7 +295,7 @@ class RunFolder:
 
     def step_file(self, folder: str, step: int) -> Path:
         """Where the rollouts of a step, or what the evaluation after it drew, are or are to be."""
-        return self.path / folder / f"{step_name(step)}.jsonl"
+        return self.path / folder / f"step_{step:06d}.jsonl"
 
 
 def free_name(output_dir: str, wanted: str) -> str:
@@ -314,10 +309,6 @@ def free_name(output_dir: str, wanted: str) -> str:
         number += 1
         name = f"{wanted}-{number}"
     return name
-
-
-def step_name(step: int) -> str:
-    return f"step_{step:06d}"
 
 
 def write_tokens(folder: RunFolder, step: int, tokens: Mapping[int, Mapping[str, Any]]) -> None:

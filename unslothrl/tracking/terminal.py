@@ -37,7 +37,7 @@ from unslothrl.tracking.metrics import (
     step_line,
     summary_lines,
 )
-from unslothrl.tracking.report.signs import Sign
+from unslothrl.tracking.report.signs import UNGRADED, Sign
 from unslothrl.tracking.report.verdict import NONE, Verdict
 
 PLAIN_EVERY_S = 60.0  # between two lines of progress where there is no live area
@@ -212,15 +212,10 @@ class Terminal:
         if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
             self.wrong = None if score > 0 else self.wrong + 1
             if self.wrong in PATIENCE:
-                cut, rollouts = metrics.get("rollout/truncated") or 0, self.named("RUN/rollouts")
+                cut = metrics.get("rollout/truncated") or 0
                 first = f"{cut:.0%} are cut off: raise --max_new_tokens. " if cut >= CUT_OFF else ""
-                self.note(
-                    f"no completion was graded as right, in {self.wrong} steps. {first}Read some "
-                    f"beside their answers in {rollouts}, and score them with other rewards "
-                    f"(`unslothrl score {rollouts}/step_000001.jsonl --reward accuracy --reward "
-                    "boxed`). Answers that are sentences are never matched; if the completions are "
-                    "wrong, take problems that the model solves sometimes"
-                )
+                said = f"no completion was graded as right, in {self.wrong} steps. {first}"
+                self.note(self.named(said + UNGRADED))
 
     def sample(self, groups: Sequence[records.Group]) -> None:
         """Shows the best completion of a step, of the first and then now and then. What the model

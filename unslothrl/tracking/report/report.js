@@ -173,19 +173,15 @@
     const all = chosen(step.prompts);
     find("where").textContent = `${step.label}, ${index + 1} of ${everything.length}`;
     find("prompts").replaceChildren(...all.map(card));
-    key();
     find("prompts").dataset.hash = step.hash;
-    say(step, all.length);
-  }
-
-  function say(step, count) {
+    key();
     const more = step.shown < step.completions
       ? `; ${step.shown} of ${counted(step.completions, "completion")} are in this page, all are in `
       : "; file ";
     const href = step.file.split("/").map(encodeURIComponent).join("/");
     const untraced = "; single tokens were not recorded here, so colours are of whole completions";
     find("said").replaceChildren(
-      `${count} of ${counted(step.prompts.length, "prompt")}${more}`,
+      `${all.length} of ${counted(step.prompts.length, "prompt")}${more}`,
       element("a", { href }, step.file),
       find("colour").value && !step.traced ? untraced : "",
     );

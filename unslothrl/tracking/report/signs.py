@@ -21,6 +21,13 @@ CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
 FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
 NEVER = "Almost no completion was graded as right"
+UNGRADED = (
+    "Read some completions in the report beside their answers: sentences are never matched. Score "
+    "them with other rewards, `unslothrl score RUN/rollouts/step_000001.jsonl --reward accuracy "
+    "--reward boxed`: if one finds right ones, yours does not read what the model writes. If they "
+    "are wrong, take problems that the model solves sometimes, a larger --model or more "
+    "--num_candidates."
+)
 
 
 class Trend:
@@ -160,11 +167,7 @@ RULES = (
          "in --system_prompt.", least=LEAST, limit=0.2),
     Rule(NEVER, "rollout/score", lambda c: min(c.values) >= 0 and mean(c.values) < 0.01,
          "At most {best} of a step's completions were graded as right, in {steps} steps.",
-         "Read some completions in the report beside their answers: sentences are never matched. "
-         "Score them with other rewards, `unslothrl score RUN/rollouts/step_000001.jsonl --reward "
-         "accuracy --reward boxed`: if one finds right ones, yours does not read what the model "
-         "writes. If they are wrong take problems that the model solves sometimes, a larger "
-         "--model or more --num_candidates.", least=2),
+         UNGRADED, least=2),
     Rule("The reward collapsed", "reward/mean", collapse,
          "Its mean fell from {best} at about step {step} to {last}.",
          "Use the adapter from before the fall. Look at sampler gap, entropy and length at that "

@@ -31,9 +31,7 @@ ADVICE = {
     "right? Change the reward, and try it with `unslothrl score`.",
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
-    BROKEN: "Read some completions in the report, and score them with other rewards: `unslothrl "
-    "score RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`. If one is not 0, they "
-    "are right in a form that yours does not read; if the answers are sentences, shorten them.",
+    BROKEN: signs.UNGRADED,
     CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
     "it belongs to, `unslothrl report RUN CONTROL`.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
