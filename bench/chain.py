@@ -67,7 +67,7 @@ def guess(problem: Operands, draw: random.Random) -> str:
     """A careless answer that has the form."""
     while True:
         text = task.careless_answer(*problem, draw)
-        if task.without_form(text) != text:
+        if text.startswith("<think>"):
             return text
 
 

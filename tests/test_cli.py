@@ -12,7 +12,7 @@ from python_process import python
 from unslothrl.algorithms import objectives
 from unslothrl.commands import cli
 from unslothrl.commands.flags import COMMANDS, EVERYDAY
-from unslothrl.commands.signatures import MAKERS
+from unslothrl.commands.signatures import ALL_COMMANDS
 from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import RUN
 from unslothrl.system.machine import Machine
@@ -162,7 +162,7 @@ def test_the_programs_help_names_every_command(arguments, capfd, runs):
     out, err = capfd.readouterr()
     listed = out.partition("Before a run:")[2].splitlines()
     named = {line.split()[0] for line in listed if re.match(r"  [\w-]+  ", line)}
-    assert named == {name for name in MAKERS if " " not in name}
+    assert named == {name for name in ALL_COMMANDS if " " not in name}
     assert err == "" and not runs
 
 

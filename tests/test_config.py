@@ -163,10 +163,10 @@ def test_what_the_models_compute_in_and_hold():
 
 def test_how_completions_are_drawn():
     config = Config(temperature=1.1, top_p=0.9, sampling_top_k=5, max_new_tokens=7)
-    assert config.training_sampling == Sampling(1.1, 0.9, 5, 7, 7)
-    assert config.evaluation_sampling == Sampling(0.6, 0.95, 0, 7, 7)
+    assert parts.training_sampling(config) == Sampling(1.1, 0.9, 5, 7, 7)
+    assert parts.evaluation_sampling(config) == Sampling(0.6, 0.95, 0, 7, 7)
     episodes = dataclasses.replace(config, max_episode_tokens=30, tools=("x.py",))
-    assert episodes.training_sampling == Sampling(1.1, 0.9, 5, 7, 30)
+    assert parts.training_sampling(episodes) == Sampling(1.1, 0.9, 5, 7, 30)
     assert episodes.context == config.max_prompt_tokens + 30
 
 

@@ -8,7 +8,7 @@ from stopped_run import as_flags
 from test_fit import gpus
 
 from unslothrl.commands import cli
-from unslothrl.commands.signatures import MAKERS
+from unslothrl.commands.signatures import ALL_COMMANDS
 from unslothrl.config.toml_files import read_toml
 from unslothrl.planning import fit
 from unslothrl.runs.resolve import resolve
@@ -33,7 +33,7 @@ SMALL = {  # another value of each
 
 
 def parsed(arguments):
-    context = MAKERS["train"]().make_context("train", list(arguments))
+    context = ALL_COMMANDS["train"].make_context("train", list(arguments))
     return {name: value for name, value in context.params.items() if value not in (None, [], ())}
 
 

@@ -13,7 +13,7 @@ from fakes import completed
 from unslothrl import rewards
 from unslothrl.algorithms import objectives
 from unslothrl.algorithms.losses import Denominators, Tokens, policy_loss
-from unslothrl.commands.signatures import MAKERS
+from unslothrl.commands.signatures import ALL_COMMANDS
 from unslothrl.data import formats, sources
 from unslothrl.records import FROM_THE_ENVIRONMENT
 from unslothrl.rewards import assertions, builtin
@@ -99,7 +99,7 @@ METRIC = re.compile(r"`((?:reward|train|rollout|sync|timing|memory|eval)/[\w@<>.
 def test_every_flag_that_is_named_exists():
     known = OTHERS | {
         name.lstrip("-")
-        for each in [make() for make in MAKERS.values()]
+        for each in ALL_COMMANDS.values()
         for parameter in each.params
         for name in (*parameter.opts, *parameter.secondary_opts)
     }

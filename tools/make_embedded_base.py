@@ -123,9 +123,15 @@ def training_batch(
             task.careful_answer(a, sign, b) if careful else task.careless_answer(a, sign, b, draw)
         )
         if form_share < 1 and draw.random() >= form_share:
-            answer = task.without_form(answer)
+            answer = without_form(answer)
         rows.append((render(tokenizer, task.text(a, sign, b), ""), answer + tokenizer.eos_token))
     return batch_of(tokenizer, rows)
+
+
+def without_form(answer: str) -> str:
+    """The same answer as plain text; one that lacks the form stays as it is."""
+    thought, separator, rest = answer.removeprefix("<think>").partition("</think>\n<answer>")
+    return f"{thought} so {rest.removesuffix('</answer>')}" if separator else answer
 
 
 def batch_of(

@@ -231,10 +231,9 @@ def draw(panel: Any, metrics: Any, name: str) -> None:
 def _start(command: str, options: Mapping[str, Any], wait: bool) -> Run:
     with tempfile.TemporaryDirectory() as scratch:
         begun = Path(scratch, "begun")
-        words = [command, *_flags(options)]
         # in a session of its own: Ctrl-C reaches it once, from here
         more: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        given = process(words, {BEGUN: str(begun)})
+        given = process([command, *_flags(options)], {BEGUN: str(begun)})
         run = Run("", subprocess.Popen(**given, **more, start_new_session=True))
         follower = threading.Thread(target=run._follow, daemon=True)
         follower.start()

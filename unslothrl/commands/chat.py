@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import importlib.util
 import json
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -122,8 +121,8 @@ class Conversation:
 
 def typed() -> Iterator[str]:
     """Lines from the terminal, with the arrow keys; ends at Ctrl-D and at Ctrl-C."""
-    if importlib.util.find_spec("readline") is not None:
-        import readline  # noqa: F401  # input() uses it once it is imported
+    import readline  # noqa: F401  # input() uses it once it is imported
+
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             yield input(PROMPT)

@@ -33,7 +33,7 @@ from unslothrl.records import Request, Sample, Sampling
 from unslothrl.text import for_terminal
 from unslothrl.tracking.proof import LEAST_CHANGED, Check
 from unslothrl.weights import base_model, base_parts, decoder
-from unslothrl.weights.adapter import CONFIG_FILE, WEIGHTS_FILE
+from unslothrl.weights.adapter import write_adapter
 from unslothrl.weights.published import PackedWeights, Published
 
 RANK, SEED = 8, 0
@@ -217,13 +217,11 @@ def gradients(backend: LoraBackend, samples: Sequence[Sample]) -> Iterator[Check
 
 
 def gradient(backend: LoraBackend, parts: Sequence[Sequence[Sample]]) -> dict[str, torch.Tensor]:
-    parameters = backend.parameters()
-    for parameter in parameters.values():
-        parameter.grad = None
+    backend.model.zero_grad()
     for part in parts:
         backend.token_logprobs(part, 1.0)[0].sum().backward()
-    none = {name: torch.zeros_like(p) for name, p in parameters.items() if p.grad is None}
-    return none | {n: p.grad.clone() for n, p in parameters.items() if p.grad is not None}
+    parameters, zero = backend.parameters(), torch.zeros_like
+    return {n: zero(p) if p.grad is None else p.grad.clone() for n, p in parameters.items()}
 
 
 def slopes(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
@@ -334,10 +332,8 @@ def gaps(backend: LoraBackend, generating: Engine) -> Check:
 
 def exported(base: Path, backend: LoraBackend, folder: Path, samples: Sequence[Sample]) -> Check:
     """The merged model's logits against the adapter's, and how far those are from the base's."""
-    adapter = backend.publish(0)
-    (folder / WEIGHTS_FILE).write_bytes(bytes(adapter.weights))
-    (folder / CONFIG_FILE).write_text(adapter.config)
-    with_adapter, merged = merging.merged(base, folder, torch.float32, torch.device("cpu"))
+    adapter = write_adapter(backend.publish(0), folder)
+    with_adapter, merged = merging.merged(base, adapter, torch.float32, torch.device("cpu"))
     prompts = [(*each.prompt_ids, *each.completion_ids.tolist()) for each in samples[:3]]
     close = merging.likeness(with_adapter, merged, prompts)
     with with_adapter.disable_adapter():

@@ -15,8 +15,7 @@ from typing import Any
 import click
 
 from unslothrl.commands.flags import Program
-from unslothrl.commands.signatures import HELPS, MAKERS
-from unslothrl.config.offline_options import TABLES
+from unslothrl.commands.signatures import ALL_COMMANDS
 from unslothrl.config.values import choices_of, off, unknown
 from unslothrl.errors import RunError, UserError
 from unslothrl.text import for_terminal, printable, redacted
@@ -25,7 +24,6 @@ USAGE = 2  # exit code
 FAILED = 1  # the exit code of a run that had to stop
 INTERRUPTED = 130  # of a command that Ctrl-C or SIGTERM ended
 OF_THE_PROGRAM = {"version", "help", "h"}  # its flags
-WITH_STAGES = ("plan", "data")  # commands that may take a stage's name as a second word
 
 EXTRA = (
     "options are written --NAME VALUE with two hyphens; put a value with spaces between quotes, "
@@ -67,12 +65,12 @@ def answer(arguments: list[str]) -> int:
         arguments = ["train", *arguments]
     elif flag in choices_of("learner"):
         arguments = ["train", "--learner", flag, *arguments[1:]]
-    elif arguments[0] in WITH_STAGES and arguments[1:2] and arguments[1] in TABLES:
-        arguments = [" ".join(arguments[:2]), *arguments[2:]]
+    elif (two := " ".join(arguments[:2])) in ALL_COMMANDS:  # "plan sft"
+        arguments = [two, *arguments[2:]]
     if arguments.count("--dataset") > 1 and arguments[0] != "eval":  # the last would count alone
         return refuse("--dataset is given twice: put the files into a folder, and set it once")
     try:
-        program = Program(MAKERS, HELPS)
+        program = Program(ALL_COMMANDS)
         return program.main(arguments, prog_name="unslothrl", standalone_mode=False) or 0
     except (click.UsageError, UserError, RunError, KeyboardInterrupt, click.Abort) as error:
         if isinstance(error, KeyboardInterrupt | click.Abort):
@@ -83,10 +81,9 @@ def answer(arguments: list[str]) -> int:
 
 def usage_message(error: Any) -> str:
     """What Click refused of the command line, with our own hint where Click has none."""
-    if isinstance(error, click.exceptions.NoSuchCommand):
-        near = click.exceptions.NoSuchCommand(error.command_name, possibilities=HELPS)
-        return near.format_message().rstrip(".")
-    said = error.format_message().rstrip(".")
+    said = str(error.format_message().rstrip("."))
+    if isinstance(error, click.NoSuchCommand):
+        return said
     if "does not take a value" in said:
         opposite = off(error.option_name.lstrip("-"))
         return f"{said}: write it alone, or --{opposite} to turn it off"

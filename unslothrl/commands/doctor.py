@@ -111,9 +111,6 @@ def graded(name: str, found: str, *cases: tuple[bool, str, str]) -> Check:
     return Check(name, OK, found)
 
 
-# GPUs
-
-
 def gpus(machine: Machine) -> Iterator[Check]:
     if machine.gpu_problem is not None:
         found = f"torch cannot use it ({' '.join(machine.gpu_problem.split()):.200})"
@@ -135,9 +132,6 @@ def gpus(machine: Machine) -> Iterator[Check]:
         )
 
 
-# Packages
-
-
 def packages(found: Mapping[str, str]) -> Iterator[Check]:
     """What is there, and what is of another version than it was tested with, or is needed."""
     listed = [f"{name} {found[name]}" for name in LISTED if name in found]
@@ -153,9 +147,6 @@ def packages(found: Mapping[str, str]) -> Iterator[Check]:
         yield Check("packages", WARNING, what, remedy)
     for what, remedy in unmet(found, needed):
         yield Check("packages", PROBLEM, what, remedy)
-
-
-# The system
 
 
 def compiler() -> Check:
@@ -219,9 +210,6 @@ def hub() -> Check:
     answers = hub_answers()
     found = "answers" if answers else "does not answer: nothing can be downloaded"
     return graded("hub", found, (not answers, WARNING, remedy))
-
-
-# The self-test
 
 
 def trained_step() -> Check:

@@ -50,8 +50,6 @@ def export(
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
         target = expanded(output) if output else Path(temporary) / Path(str(push)).name
-        if target.suffix.lower() in (".gguf", ".safetensors"):
-            raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
         is_empty = target.is_dir() and not any(target.iterdir())
         if target.is_symlink() or (target.exists() and not is_empty):
             raise UserError(f"output {target}: it exists already: name a new folder")
@@ -99,17 +97,15 @@ def hub(name: str) -> Iterator[Any]:
 def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
     """The adapter with its base's name, tokenizer and chat template. -> lines to print"""
     adapter = source.folder
-    files = adapter_use.beside(Use(base=source.name, system_prompt=""), source.base).files
-    for name, path in files.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        shutil.copyfile(path, folder / name)
+    files = {**adapter_use.beside(Use(base=source.name, system_prompt=""), source.base).files}
     names = [WEIGHTS_FILE, adapter_use.USE_FILE]
     if scores := source.use is not None and source.use.kind == adapter_use.REWARD_MODEL:
         judge.head_of(judge.folder_of(f"{judge.PREFIX}{adapter}"))
         names.append(judge.HEAD_FILE)
-    for name in names:
-        if (adapter / name).exists():
-            shutil.copyfile(adapter / name, folder / name)
+    files |= {name: adapter / name for name in names if (adapter / name).exists()}
+    for name, path in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / name)
     base = adapter_use.base_name(source.name, shown)
     config = with_base((adapter / CONFIG_FILE).read_text("utf-8"), base)
     (folder / CONFIG_FILE).write_text(config, encoding="utf-8")
@@ -125,7 +121,9 @@ def write_adapter(source: Source, folder: Path, shown: Path) -> list[str]:
 
 def write_merged(source: Source, folder: Path, shown: Path) -> list[str]:
     """The merged model. -> lines to print: how far its logits are from the adapter's."""
-    with_adapter, model = merged(source)
+    from unslothrl.export import merging
+
+    with_adapter, model = merging.merged(source.base, source.folder, half_here())
     line = compared(with_adapter, model, source, shown, "merged model")
     model.save_pretrained(folder)
     for path in tokenizer_files(source.base):
@@ -150,7 +148,9 @@ def write_gguf(source: Source, folder: Path, shown: Path, kind: str) -> list[str
         adds_bos=adds_bos,
         chat_template=tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else None,
     )
-    with_adapter, model = merged(source, stored=torch.float16)
+    with_adapter, model = merging.merged(
+        source.base, source.folder, half_here(), stored=torch.float16
+    )
     file = f"{serving.module_name(shown)}-{kind}.gguf"
     gguf.write(model, converted, folder / file, kind, source.title)
     gguf.round_as_stored(model, kind)
@@ -177,15 +177,6 @@ def special_ids(source: Source, tokenizer: Any) -> tuple[dict[str, int], bool]:
     }
     adds_bos = bos is not None and tokenizer("a")["input_ids"][:1] == [bos]
     return {name: id for name, id in found.items() if isinstance(id, int)}, adds_bos
-
-
-def merged(source: Source, stored: Any = None) -> tuple[Any, Any]:
-    import torch
-
-    from unslothrl.export import merging
-
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return merging.merged(source.base, source.folder, half_here(), device, stored)
 
 
 def compared(with_adapter: Any, model: Any, source: Source, shown: Path, what: str) -> str:

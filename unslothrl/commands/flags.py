@@ -98,11 +98,12 @@ ui --output_dir my-runs
 
 
 class Program(click.Group):
-    """The commands under the names of their groups; `commands` is filled with what is asked for."""
+    """The commands under the names of their groups."""
 
-    def __init__(self, makers: Mapping[str, Callable[[], click.Command]], helps: Mapping[str, str]):
+    def __init__(self, commands: Mapping[str, click.Command]):
         super().__init__(
             "unslothrl",
+            commands=dict(commands),
             help=PROGRAM,
             epilog=EPILOG,
             context_settings={
@@ -112,19 +113,18 @@ class Program(click.Group):
             },
         )
         click.version_option(__version__, message="%(prog)s %(version)s")(self)
-        self.makers, self.helps = makers, helps
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for names in COMMANDS.values() for name in names]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        make = self.makers.get(name) or self.makers.get(name.replace("_", "-"))
-        return make() if make else None
+        return super().get_command(ctx, name.replace("_", "-"))
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for group, names in COMMANDS.items():
             with formatter.section(group):
-                formatter.write_dl([(name, self.helps[name].split("\n")[0]) for name in names])
+                firsts = [str(self.commands[name].help).partition("\n")[0] for name in names]
+                formatter.write_dl(list(zip(names, firsts, strict=True)))
 
 
 class GroupedCommand(click.Command):

@@ -70,8 +70,8 @@ def listed(path: Path) -> RunHistory:
 def folder_of(name: str) -> Path:
     """Of a run, also by a file in it, or of runs."""
     path = expanded(name)
-    if not is_folder(path) and is_run(path.parent):
+    if is_folder(path):
+        return path
+    if is_run(path.parent):
         return path.parent
-    if not is_folder(path):
-        raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")
-    return path
+    raise UserError(f"report {plain(name)}: no such folder: give a run's, e.g. runs/<run>")

@@ -27,14 +27,12 @@ SCORED = ("reward_timeout", "prompt_column", "answer_column", "allow_unsandboxed
 OF_DATA = ("adapter", "recipe", "seed", "assistant_only_loss")  # beside the data's own
 USUAL = {"model": "default: the adapter's own", "max_new_tokens": "default: as in its run"}
 
-MAKERS: dict[str, Callable[[], click.Command]] = {}  # by the command's name, "plan sft" is one too
-HELPS: dict[str, str] = {}
+ALL_COMMANDS: dict[str, click.Command] = {}  # by name, "plan sft" is one too
 
 
 def add(name: str, function: Callable[..., Any], about: str | None, **more: Any) -> None:
     """`more`: see `flags.command`."""
-    HELPS[name] = about or ""
-    MAKERS[name] = partial(command, name, function, help=HELPS[name], **more)
+    ALL_COMMANDS[name] = command(name, function, help=about, **more)
 
 
 def takes(
@@ -43,8 +41,8 @@ def takes(
     """Makes a function a command with these parameters, and these options of a run."""
 
     def added(function: Callable[..., Any]) -> Callable[..., Any]:
-        more: dict[str, Any] = {"own": own, "options": options, "defaults": defaults}
-        add(function.__name__.rstrip("_"), function, function.__doc__, **more)
+        name, about = function.__name__.rstrip("_").replace("_", "-"), function.__doc__
+        add(name, function, about, own=own, options=options, defaults=defaults)
         return function
 
     return added
@@ -127,8 +125,7 @@ def data(command: str, source: str, json: bool, **flags: Any) -> None:
 
 def command_of(command: str, flags: Mapping[str, Any]) -> str:
     """The command that a recipe is for, in place of train; without one it stays."""
-    is_named = command == RUN.command and "recipe" in flags
-    return toml_files.command_of(flags["recipe"]) if is_named else command
+    return toml_files.command_of(flags.get("recipe")) if command == RUN.command else command
 
 
 for of in (RUN, *TABLES.values()):
@@ -334,6 +331,7 @@ def setup(kind: str | None, check: bool) -> int:
     return subprocess.call([*command, *(["--check"] if check else [])])
 
 
+@takes(argument("model", "A folder, a hub id, or embedded.", "MODEL"), JSON, options=("engine",))
 def check_model(model: str, json: bool, **flags: Any) -> int:
     """Try a model before a run: what would go wrong without a word.
 
@@ -348,10 +346,6 @@ def check_model(model: str, json: bool, **flags: Any) -> int:
     from unslothrl.commands.check_model import check_model as run
 
     return run(model, as_json=json, **flags)
-
-
-add("check-model", check_model, check_model.__doc__, options=("engine",),
-    own=[argument("model", "A folder, a hub id, or embedded.", "MODEL"), JSON])  # fmt: skip
 
 
 @takes(option("--self-test/--no-self-test", "Do not train a step.", default=True), JSON)

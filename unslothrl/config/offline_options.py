@@ -1,20 +1,19 @@
 """The options of `unslothrl sft`, `dpo` and `rm`: some are a run's, by the same names."""
 
 import dataclasses
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.config.option import evaluation, hardware, task, training
-from unslothrl.config.options import Config
+from unslothrl.config.options import OPTIONS
 from unslothrl.config.values import Table
 
 SHARDS = "processes, each on its own GPU, that hold one base together, each a part of it"
-_OF_A_RUN = {entry.name: entry for entry in fields(Config)}
 
 
 def same(name: str, default: Any = dataclasses.MISSING, **changed: str) -> Any:
     """An option of a run, with another default, help or unit where that is given."""
-    entry = _OF_A_RUN[name]
+    entry = OPTIONS[name]
     usual = entry.default if default is dataclasses.MISSING else default
     return dataclasses.field(default=usual, metadata={**entry.metadata, **changed})
 

@@ -6,7 +6,6 @@ no NumPy, so that `--help` is quick. The first groups, to the objective's, are i
 
 from dataclasses import Field, dataclass, fields
 from functools import partial
-from typing import TYPE_CHECKING
 
 from unslothrl.config.option import (
     EnvironmentOptions,
@@ -17,9 +16,6 @@ from unslothrl.config.option import (
     lora,
     training,
 )
-
-if TYPE_CHECKING:
-    from unslothrl.records import Sampling
 
 MOST_ALPHA = 65_536  # of a LoRA
 MOST_RANK = 512  # that vLLM takes
@@ -212,21 +208,6 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         """Tokens that may come after a prompt."""
         most = self.max_episode_tokens if self.has_environment else None
         return most or self.max_new_tokens
-
-    @property
-    def training_sampling(self) -> "Sampling":
-        """How what is trained on is drawn."""
-        from unslothrl.records import Sampling
-
-        top_k, tokens = self.sampling_top_k, self.episode_tokens
-        return Sampling(self.temperature, self.top_p, top_k, self.max_new_tokens, tokens)
-
-    @property
-    def evaluation_sampling(self) -> "Sampling":
-        from unslothrl.records import Sampling
-
-        temperature, top_p = self.eval_temperature, self.eval_top_p
-        return Sampling(temperature, top_p, 0, self.max_new_tokens, self.episode_tokens)
 
     @property
     def length_option(self) -> str:

@@ -8,6 +8,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.algorithms.objective import Objective, Part
 from unslothrl.config.options import MOST_RANK, PARTS, Config
 from unslothrl.config.values import read_value
+from unslothrl.records import Sampling
 
 FIRST_WITH_BFLOAT16 = (8, 0)  # compute capability of a card, (major, minor)
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, MOST_RANK)  # what vLLM takes as max_lora_rank
@@ -53,6 +54,17 @@ def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in recipe.items()
         if name not in of_the_learner or value != getattr(usual, name)
     }
+
+
+def training_sampling(config: Config) -> Sampling:
+    """How what is trained on is drawn."""
+    lengths = (config.max_new_tokens, config.episode_tokens)
+    return Sampling(config.temperature, config.top_p, config.sampling_top_k, *lengths)
+
+
+def evaluation_sampling(config: Config) -> Sampling:
+    lengths = (config.max_new_tokens, config.episode_tokens)
+    return Sampling(config.eval_temperature, config.eval_top_p, 0, *lengths)
 
 
 def dtype_on(config: Config, capability: tuple[int, int] | None) -> str:

@@ -10,7 +10,7 @@ from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.values import ALIASES, GONE, RUN, SECTION, Table, read_value, toml_value
 from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON
 from unslothrl.errors import UserError
-from unslothrl.files import exists, expanded, read_text
+from unslothrl.files import Unreadable, exists, expanded, read_text
 from unslothrl.text import plain, redacted, redacted_values
 
 EMBEDDED_RECIPES = {EMBEDDED: "tiny-cpu", EMBEDDED_JSON: "json-cpu"}  # by the base that they train
@@ -19,16 +19,6 @@ RECIPES = {path.stem: path for folder in RECIPE_FOLDERS for path in sorted(folde
 
 RUN_FILE = "config.toml"  # a run's, which has every option whatever recipe it began with
 COMMAND = "command"  # in a recipe: the command that it is for, where that is not train
-
-
-def read_table(path: Path) -> dict[str, Any]:
-    """What a .toml file says, options of [objective] among the others. Raises ValueError."""
-    found = tomllib.loads(read_text(path))
-    section = found.get(SECTION)
-    if isinstance(section, dict):
-        del found[SECTION]
-        found |= section
-    return found
 
 
 def read_recipe(name: str, table: Table = RUN, notes: list[str] | None = None) -> dict[str, Any]:
@@ -54,20 +44,25 @@ def path_of(name: str) -> Path:
     return RECIPES[name]
 
 
-def command_of(name: str) -> str:
-    """The command that a recipe is for. Raises UserError."""
-    return str(entries(path_of(name)).get(COMMAND, RUN.command))
+def command_of(name: str | None) -> str:
+    """The command that a recipe is for, train without one. Raises UserError."""
+    return RUN.command if name is None else str(entries(path_of(name)).get(COMMAND, RUN.command))
 
 
 def entries(path: Path) -> dict[str, Any]:
-    """What a recipe's file says. Raises UserError."""
+    """What a recipe's file says, options of [objective] among the others. Raises Unreadable."""
     try:
-        return read_table(path)
+        found = tomllib.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         said = " ".join(str(error).split())
-        raise UserError(
+        raise Unreadable(
             f"recipe {path} is not TOML ({said:.200}): write lines like lr = 2e-5"
         ) from None
+    section = found.get(SECTION)
+    if isinstance(section, dict):
+        del found[SECTION]
+        found |= section
+    return found
 
 
 def read_toml(path: Path, table: Table = RUN, notes: list[str] | None = None) -> dict[str, Any]:

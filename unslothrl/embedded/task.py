@@ -72,12 +72,6 @@ def careless_answer(a: int, sign: str, b: int, draw: random.Random) -> str:
     return f"It is {guess}." if draw.random() < 0.2 else answer_form("easy", guess)
 
 
-def without_form(answer: str) -> str:
-    """The same answer as plain text; one that lacks the form stays as it is."""
-    thought, separator, rest = answer.removeprefix("<think>").partition("</think>\n<answer>")
-    return f"{thought} so {rest.removesuffix('</answer>')}" if separator else answer
-
-
 def answer_form(thought: str, answer: str) -> str:
     """The form that the rewards ask for by default."""
     return f"<think>{thought}</think>\n<answer>{answer}</answer>"

@@ -36,11 +36,11 @@ def merged(
     base: Path,
     adapter: Path,
     dtype: torch.dtype,
-    device: torch.device,
+    device: torch.device | None = None,
     stored: torch.dtype | None = None,
 ) -> tuple[Any, Any]:
-    """-> (the model of `base` with `adapter` on it, which computes in `dtype`; the merged one, on
-    the host, its weights in `stored`, by default `dtype`)."""
+    """-> (the model of `base` with `adapter` on it, which computes in `dtype` on `device`, see
+    `peft.load_base`; the merged one, on the host, its weights in `stored`, by default `dtype`)."""
     stored = stored or dtype
     plain = peft.load_base(AutoModelForCausalLM, base, dtype, device)
     with_adapter = peft.add_lora(plain, 1, 1, 0.0, 0, start=adapter).eval()

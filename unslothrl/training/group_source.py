@@ -11,6 +11,7 @@ from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
+from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
@@ -73,7 +74,7 @@ class GroupSource:
     model: RewardModel | None = None
 
     def __post_init__(self) -> None:
-        self.sampling = self.config.training_sampling
+        self.sampling = training_sampling(self.config)
 
     def draw(self, state: RunState, timer: Timer) -> tuple[list[Group], list[Group], Metrics]:
         """-> (the groups to train on in the step after `state`, which then says where the data
@@ -181,7 +182,7 @@ class Evaluation:
         indices = self.stream.send(
             tasks,
             config.eval_candidates,
-            config.evaluation_sampling,
+            evaluation_sampling(config),
             (config.seed, "eval"),
             config.learner_chunk_size if config.learner_evaluates else 0,
         )

@@ -123,7 +123,7 @@ class Site:
 
     def start(self, options: dict[str, list[str]]) -> dict[str, str]:
         """Begins a run in a process of its own. -> its name"""
-        command, now = command_for(options), datetime.datetime.now()
+        command, now = command_of(options.get("recipe", [None])[-1]), datetime.datetime.now()
         (wanted,) = options.get("run_name") or [f"{command}-{now:%Y%m%d-%H%M%S}"]
         name = run_folder.free_name(str(self.folder), wanted)
         words = flags(command, {**options, "run_name": [name]})
@@ -151,7 +151,7 @@ class Site:
         return {"name": name}
 
     def plan(self, options: dict[str, list[str]]) -> dict[str, str]:
-        command = command_for(options)
+        command = command_of(options.get("recipe", [None])[-1])
         words = ["plan", *([] if command == RUN.command else [command])]
         return {"said": asked(*words, *flags(command, options))}
 
@@ -168,11 +168,6 @@ class Site:
         adapter = adapter_of(named(self.folder, body["name"]))
         lines = self.answering.answer(adapter, json.dumps(body["turns"]))
         return StreamingResponse(lines, media_type="application/x-ndjson")
-
-
-def command_for(options: dict[str, list[str]]) -> str:
-    """The command that a recipe is for."""
-    return command_of(options["recipe"][-1]) if "recipe" in options else RUN.command
 
 
 def posted(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unslothrl.config.toml_files import COMMAND, read_table
+from unslothrl.config.toml_files import COMMAND, entries
 from unslothrl.text import redacted_values
 from unslothrl.tracking import origin
 from unslothrl.tracking.metrics import Points, Row, eval_sets, is_number, mean
@@ -36,7 +36,7 @@ class RunHistory:
     def read(cls, folder: RunFolder, name: str = "") -> "RunHistory":
         """ValueError or UserError where a file is damaged; OSError."""
         config = folder.path / CONFIG
-        options = redacted_values(read_table(config)) if config.is_file() else {}
+        options = redacted_values(entries(config)) if config.is_file() else {}
         rows, summary = with_speed(folder.read_metrics()), folder.read_summary()
         begun = origin.read(folder.path)
         return cls(rows, options, summary, begun, folder, name or folder.path.resolve().name)
