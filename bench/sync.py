@@ -223,8 +223,7 @@ class Workers:
 
         keywords = vllm.options(
             self.base, dtype="bfloat16", context=64, rank=RANK, max_num_seqs=1, max_loras=2, seed=0,
-            memory=EngineMemory(64, prefill_tokens=64), takes_turns=False, float32_head=True,
-            on_gpu=False,
+            memory=EngineMemory(64, prefill_tokens=64), takes_turns=False, on_gpu=False,
         )  # fmt: skip
         keywords["load_format"] = register_loader()
         return TimedActor(plan.name, vllm.VllmEngine(LLM(**keywords), self.base))

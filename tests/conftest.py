@@ -193,21 +193,28 @@ def backend(bases, make_backend):
 
 @pytest.fixture(scope="session")
 def vllm_engine(bases):
-    """The one vLLM of the session, over the base with biases, with slots for three versions."""
-    from unslothrl.engines import vllm
+    """The one vLLM of the session, over the base with biases, with slots for three versions, and
+    the head that it has on a GPU."""
+    from unslothrl.engines import vllm, vllm_internals
     from unslothrl.planning.footprint import EngineMemory
 
-    engine = vllm.start(
-        bases["biases"],
-        dtype="bfloat16",
-        context=256,
-        rank=8,
-        max_num_seqs=64,
-        max_loras=3,
-        seed=0,
-        memory=EngineMemory(64),
-        float32_head=True,
-    )
+    own = vllm_internals.of_cpu
+
+    def with_float32_head(*given):
+        return {**own(*given), "hf_overrides": {"head_dtype": "float32"}}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vllm_internals, "of_cpu", with_float32_head)
+        engine = vllm.start(
+            bases["biases"],
+            dtype="bfloat16",
+            context=256,
+            rank=8,
+            max_num_seqs=64,
+            max_loras=3,
+            seed=0,
+            memory=EngineMemory(64),
+        )
     yield engine
     engine.close()
 

@@ -183,15 +183,17 @@ def test_as_often_as_costs_a_fiftieth_of_the_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(saving, "time", SimpleNamespace(monotonic=lambda: now))
     schedule, written = Saving(None), []
+    schedule.run = lambda *call: schedule.saves_s.append(1.0)
     for step in range(1, 200):
         now += 1.0
         if schedule.is_checkpoint_due(step, 1000):
             written.append(step)
-            schedule.saves_s.append(1.0)
+            schedule.checkpoint(None)
     assert written == [1, 51, 101, 151]
-    assert schedule.checkpoint_now() and not schedule.is_checkpoint_due(
-        200, 1000
-    )  # after the best evaluation
+    now += 2.0
+    assert schedule.is_checkpoint_due(200, 1000)
+    schedule.checkpoint(None)  # after the best evaluation
+    assert not schedule.is_checkpoint_due(200, 1000)
 
 
 @pytest.mark.real

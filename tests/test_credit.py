@@ -9,6 +9,7 @@ import pytest
 from fakes import completion, group
 
 from unslothrl.algorithms import objectives
+from unslothrl.config.options import Config
 from unslothrl.records import Completion, Failure, Group, Transcript, Turn
 from unslothrl.rewards.scorer import FailureReport
 from unslothrl.training import credit, updates
@@ -23,9 +24,8 @@ def unmeasured(samples):
 
 
 def assign(groups, objective, select, k, measure=unmeasured, **options):
-    assigned, samples = credit.assign(
-        groups, objective, select=select, topk=k, seed=0, measure=measure, **options
-    )
+    config = dataclasses.replace(Config(), select=select, topk=k, **options)
+    assigned, samples = credit.assign(groups, objective, config, 0, measure)
     return SimpleNamespace(
         groups=assigned,
         chosen=[list(group.chosen) for group in assigned],
@@ -107,10 +107,10 @@ def measure_with(calls, values=None, policy=-1.0, reference=-1.0):
 
 def test_only_chosen_samples_with_a_gradient_are_measured_for_several_updates():
     groups, calls = [group("a", [0.0, 1.0, 0.5]), group("b", [1.0, 1.0, 1.0])], []
-    selected = assign(groups, GRPO, "topk", 2, measure_with(calls), several_updates=True)
+    selected = assign(groups, GRPO, "topk", 2, measure_with(calls), updates_per_rollout=2)
     assert calls == [2]
     assert [s.logprobs is not None for s in selected.samples] == [True, True, False, False]
-    assign(groups[1:], GRPO, "topk", 2, unmeasured, several_updates=True)  # nothing to train on
+    assign(groups[1:], GRPO, "topk", 2, unmeasured, updates_per_rollout=2)  # nothing to train on
 
 
 def test_kl_comes_off_before_rewards_are_compared():
@@ -119,7 +119,7 @@ def test_kl_comes_off_before_rewards_are_compared():
     calls: list[int] = []
     objective = dataclasses.replace(PG, **KL)
     measure = measure_with(calls, policy=-1.0, reference=-1.5)
-    selected = assign(groups, objective, "topk", 1, measure, several_updates=True)
+    selected = assign(groups, objective, "topk", 1, measure, updates_per_rollout=2)
     assert selected.advantages == [[0.75, -0.75]] and selected.chosen == [[0]]
     assert calls == [2]  # every candidate, once
     # equal rewards and unequal KL are a signal for the policy, not for the metric of the rewards

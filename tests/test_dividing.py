@@ -273,8 +273,7 @@ def test_the_plan_shows_it(capsys):
 
 def test_the_keywords_of_a_split_vllm():
     given = {"dtype": "bfloat16", "context": 256, "rank": 8, "max_num_seqs": 4, "seed": 0,
-             "memory": EngineMemory(64), "takes_turns": False, "float32_head": True,
-             "on_gpu": True}  # fmt: skip
+             "memory": EngineMemory(64), "takes_turns": False, "on_gpu": True}  # fmt: skip
     assert options(Path("base"), **given, workers=2) == {
         **options(Path("base"), **given),
         "tensor_parallel_size": 2,

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import count_models
 import pytest
 from few_cases import few
 
@@ -28,11 +29,11 @@ def test_parameters_are_those_that_were_published(name):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", few(sorted(shapes.OTHERS)))
+@pytest.mark.parametrize("name", few(sorted(count_models.MODELS)))
 def test_the_layers_of_other_kinds_are_those_of_transformers(name):
     written = json.loads(shapes.COUNTS.read_text())
-    assert written[name] == shapes.by_transformers(json.dumps(shapes.OTHERS[name]))
-    assert written.keys() == shapes.OTHERS.keys()
+    assert written[name] == shapes.by_transformers(json.dumps(count_models.MODELS[name]))
+    assert written.keys() == count_models.MODELS.keys()
 
 
 @pytest.mark.real

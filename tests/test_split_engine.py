@@ -54,7 +54,7 @@ def engine():
 @pytest.fixture(scope="module")
 def alone():
     """One worker, over the 4-bit base."""
-    built = vllm.start(base_model.prepare(embedded.EMBEDDED), float32_head=False, **OPTIONS)
+    built = vllm.start(base_model.prepare(embedded.EMBEDDED), **OPTIONS)
     yield built
     built.close()
 
@@ -166,9 +166,16 @@ def test_every_wrong_adapter_is_named(engine, backend, monkeypatch, tmp_path):
     assert generate(engine, requests(2))[0].policy_version == 11
 
 
+def own_gpu() -> int:
+    """The worker's number among all of its engine."""
+    from vllm.distributed import get_world_group
+
+    return get_world_group().rank
+
+
 def spoil(change: str, id: int, model) -> None:
     """Runs in each worker, and changes what the second holds of the adapter of that id."""
-    if vllm_split.own_rank() == 0:
+    if own_gpu() == 0:
         return
     slot = model.lora_manager.lora_index_to_id.index(id)
     down = [model.lora_manager.modules[f"model.layers.{i}.mlp.down_proj"] for i in (0, 1)]
@@ -199,14 +206,14 @@ def test_a_batch_without_its_adapter_is_noticed(engine, backend, monkeypatch):
 
 def turn_bit(model) -> None:
     """Runs in each worker; in the second it changes a 4-bit value."""
-    if vllm_split.own_rank() == 1:
+    if own_gpu() == 1:
         layer = model.get_submodule("model.layers.2.self_attn.o_proj")
         getattr(layer, "base_layer", layer).weight.data[-1] ^= 1
 
 
 def scale(factor: float, model) -> None:
     for name, _, state, _ in vllm_internals.quantised_in(model):
-        if vllm_split.own_rank() == 1 and name == "model.layers.1.mlp.up_proj":
+        if own_gpu() == 1 and name == "model.layers.1.mlp.up_proj":
             state.absmax *= factor
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from engine_contract import requests
 from few_cases import few
-from test_split_engine import OPTIONS, process_id, wait_for_end
+from test_split_engine import OPTIONS, own_gpu, process_id, wait_for_end
 
 from unslothrl import embedded
 from unslothrl.engines import vllm, vllm_internals, vllm_split
@@ -47,7 +47,7 @@ def test_it_draws_what_one_worker_does(engine, base, backend):
     and rounding in bfloat16 decides a few tokens."""
     threads = torch.get_num_threads()
     torch.set_num_threads(max(1, threads // STAGES))
-    alone = vllm.start(base, float32_head=False, **OPTIONS)
+    alone = vllm.start(base, **OPTIONS)
     adapter, asked = backend.publish(1), requests(48)
     one_by_one, at_once = [], []
     for each in (engine, alone):
@@ -71,7 +71,7 @@ def test_it_draws_what_one_worker_does(engine, base, backend):
 
 def spoil(change: str, stage: int, id: int, model) -> None:
     """Runs in each worker, and changes what one of them holds of the adapter of that id."""
-    if vllm_split.own_gpu() != stage:
+    if own_gpu() != stage:
         return
     slot = model.lora_manager.lora_index_to_id.index(id)
     layer = model.model.end_layer - 1
@@ -89,14 +89,14 @@ def spoil(change: str, stage: int, id: int, model) -> None:
 
 def turn_bit(stage: int, model) -> None:
     """Runs in each worker, and changes a 4-bit value of one."""
-    if vllm_split.own_gpu() == stage:
+    if own_gpu() == stage:
         layer = model.get_submodule(f"model.layers.{model.model.start_layer}.self_attn.o_proj")
         getattr(layer, "base_layer", layer).weight.data[-1] ^= 1
 
 
 def scale(stage: int, factor: float, model) -> None:
     for number, (_, _, state, _) in enumerate(vllm_internals.quantised_in(model)):
-        if vllm_split.own_gpu() == stage and number == 0:
+        if own_gpu() == stage and number == 0:
             state.absmax *= factor
 
 

@@ -47,10 +47,8 @@ def stale_sample(learner: Passes, several_updates: bool):
         known = zip(samples, learner.measure(samples, False), strict=True)
         return [replace(sample, **measured) for sample, measured in known]
 
-    _, (sample,) = credit.assign(
-        [group], learner.objective, select="topk", topk=1, seed=0, measure=measure,
-        several_updates=several_updates,
-    )  # fmt: skip
+    config = replace(Config(), select="topk", topk=1, updates_per_rollout=1 + several_updates)
+    _, (sample,) = credit.assign([group], learner.objective, config, 0, measure)
     assert sample.policy_version == 3  # the oldest
     return replace(sample, advantages=np.ones(2, np.float32))
 

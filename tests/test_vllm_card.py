@@ -128,7 +128,6 @@ def options(folder):
         seed=2**40,
         memory=actor.engine(),
         takes_turns=actor.takes_turns,
-        float32_head=True,
         on_gpu=True,
     )
 

@@ -95,7 +95,7 @@ def configuration(
 
     options = engine.options(
         base, dtype="bfloat16", context=128, rank=rank, max_num_seqs=16, seed=0,
-        memory=EngineMemory(512, 0.01, 256), takes_turns=workers == 1, float32_head=True,
+        memory=EngineMemory(512, 0.01, 256), takes_turns=workers == 1,
         on_gpu=True, max_loras=max_loras, workers=workers,
     )  # fmt: skip
     options |= {"enforce_eager": True, "compilation_config": {"custom_ops": ["none"]}, **changed}

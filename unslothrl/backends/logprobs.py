@@ -1,6 +1,6 @@
 """Log-probabilities of tokens from hidden states, never with all their logits at once.
 
-The output layer is applied to `CHUNK` logits' worth of tokens at a time, and each part is reduced
+The output layer is applied to `LOGITS`' worth of tokens at a time, and each part is reduced
 to log-probabilities and entropies; in the backward pass its logits are computed again. A vocabulary
 of 151,936 and 4,096 tokens would otherwise take 2.5 GB for the logits in float32 alone.
 
@@ -16,8 +16,6 @@ import torch
 
 from unslothrl.planning.footprint import LOGITS
 
-CHUNK = LOGITS["cpu"]  # 8 MB in float32, of which some four copies are alive at a time
-CHUNK_ON_A_GPU = LOGITS["cuda"]
 FILL = 64  # rows; see `filled`
 
 
@@ -61,8 +59,7 @@ def token_logprobs(
 
     Gradients flow into `hidden` alone: the head is frozen.
     """
-    chunk = CHUNK_ON_A_GPU if hidden.is_cuda else CHUNK
-    tokens = max(1, chunk // head.layer.out_features)
+    tokens = max(1, LOGITS[hidden.device.type] // head.layer.out_features)
     if len(hidden) <= tokens:
         logits = filled(head, hidden, tokens)
         return gather_logprobs(logits, targets, temperature, entropy_gradient)

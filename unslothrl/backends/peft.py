@@ -60,9 +60,8 @@ def load(
                 f"{', '.join(sorted(LIKE_LLAMA & ranks.keys()))}: the layers of {base} are not "
                 "those of Llama or Qwen: set --learner_shards instead"
             )
-        fingerprint = fingerprint_of(plain)
-        leaves = offload == "model"
-        split = Split.of(plain, ranks, device, fingerprint, packing.attend, leaves)
+        leaves, own = offload == "model", fingerprint_of(plain)
+        split = Split.of(plain, ranks, device, own, packing.attend, leaves)
     model = in_training(add_lora(plain, rank, alpha, dropout, seed, start))
     if split.tensors is not None:
         split.tensors.attach(model)

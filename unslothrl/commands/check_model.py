@@ -99,12 +99,12 @@ def stops(base: Path, tokenizer: Any) -> Check:
 
 def tool_calls(dialogue: TemplateDialogue) -> Check:
     """The form of the template's calls, which a run reads, or has them in Hermes' form instead."""
-    said = next((f"{name}'s form" for name, form in FORMS.items() if form is dialogue.native), "")
-    if not said:
-        knows = NAME in dialogue.tried([{"role": "user", "content": "-"}], [PROBE_TOOL])
-        why = "has one that is not read" if knows else "has none"
-        said = f"Hermes' form: its template {why}"
-    return Check("tool calls", None, said)
+    for name, form in FORMS.items():
+        if form is dialogue.native:
+            return Check("tool calls", None, f"{name}'s form")
+    knows = NAME in dialogue.tried([{"role": "user", "content": "-"}], [PROBE_TOOL])
+    why = "has one that is not read" if knows else "has none"
+    return Check("tool calls", None, f"Hermes' form: its template {why}")
 
 
 def compared_bytes(base: Path) -> Check:
@@ -188,13 +188,12 @@ def made_up() -> list[Sample]:
 @torch.no_grad()
 def packs(backend: LoraBackend, samples: Sequence[Sample]) -> Check:
     """Log-probabilities in one micro-batch against each sequence by itself."""
-    inputs, found = backend.pack_inputs, []
-    for backend.pack_inputs in (inputs, None):
-        found.append(backend.token_logprobs(samples, 1.0)[0])
+    together, inputs = backend.token_logprobs(samples, 1.0)[0], backend.pack_inputs
     backend.pack_inputs = None
+    padded = backend.token_logprobs(samples, 1.0)[0]
     alone = torch.cat([backend.token_logprobs([sample], 1.0)[0] for sample in samples])
     backend.pack_inputs = inputs
-    gaps = torch.cat([(each - alone).abs() for each in found])
+    gaps = torch.cat([together - alone, padded - alone]).abs()
     off, most = float(gaps.mean()), float(gaps.max())
     how = "padded" if inputs is None else "packed and padded"
     said = f"{how}, {off:.2g} nats a token from each sequence alone, at most {most:.2g}"
@@ -338,7 +337,5 @@ def exported(base: Path, backend: LoraBackend, folder: Path, samples: Sequence[S
     close = merging.likeness(with_adapter, merged, prompts)
     with with_adapter.disable_adapter():
         effect = merging.likeness(with_adapter, merged, prompts)
-    said = (
-        f"logits {close.mean:.2g} from the adapter's on average, {effect.mean:.2g} from the base's"
-    )
-    return Check("merged export", close.mean < 0.1 * effect.mean, said)
+    figures = f"{close.mean:.2g} from the adapter's on average, {effect.mean:.2g} from the base's"
+    return Check("merged export", close.mean < 0.1 * effect.mean, f"logits {figures}")

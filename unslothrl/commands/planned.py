@@ -8,7 +8,9 @@ from unslothrl.config.offline_options import TABLES, OfflineOptions, PreferenceO
 from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import versions_in_flight
 from unslothrl.config.values import RUN, off
+from unslothrl.embedded import BASES
 from unslothrl.errors import UserError
+from unslothrl.files import exists
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
@@ -19,7 +21,7 @@ from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.tracking import origin
-from unslothrl.weights import base_model, shapes
+from unslothrl.weights import shapes
 from unslothrl.weights.shapes import Shape
 
 RECOMMENDED = "grpo"  # the learner, where none is given
@@ -45,7 +47,7 @@ def of_model(model: str) -> tuple[Shape, Report]:
     size = shape.weight_bytes() if "4bit" in model else shape.parameters() * shapes.HALF
     return shape, {
         "model": model,
-        "download_mb": round(size / MB) if base_model.is_on_hub(model) else 0,
+        "download_mb": 0 if model in BASES or exists(model) else round(size / MB),
         "note": NOT_MEASURED if shape.own is None else f"{shapes.A_GUESS}; {NOT_MEASURED}",
     }
 

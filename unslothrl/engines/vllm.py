@@ -24,18 +24,9 @@ from unslothrl.weights import base_model
 from unslothrl.weights.adapter import ROOM, Adapter, AdapterShape, NodeFiles, adapter_room
 
 
-def start(
-    base: Path,
-    *,
-    takes_turns: bool = False,
-    float32_head: bool | None = None,
-    **chosen: Any,
-) -> "VllmEngine":
+def start(base: Path, *, takes_turns: bool = False, **chosen: Any) -> "VllmEngine":
     """Loads `base` into a vLLM of this process; the other keywords are those of `options`.
-
-    `takes_turns` with another process on a card. `float32_head` is on where there is a card unless
-    it is given.
-    """
+    `takes_turns` with another process on a card."""
     set_variables()
     import torch
     from vllm import LLM
@@ -49,13 +40,7 @@ def start(
         from unslothrl.engines import vllm_hybrid
 
         vllm_hybrid.register()
-    keywords = options(
-        base,
-        **chosen,
-        takes_turns=takes_turns,
-        float32_head=on_gpu if float32_head is None else float32_head,
-        on_gpu=on_gpu,
-    )
+    keywords = options(base, **chosen, takes_turns=takes_turns, on_gpu=on_gpu)
     with kept("LD_PRELOAD"):  # what vLLM has its own workers load, not what we start later
         llm = LLM(**keywords)
     llm.apply_model(partial(vllm_internals.take_scales, base))

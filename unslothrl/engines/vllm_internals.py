@@ -144,7 +144,6 @@ def options(
     seed: int,
     memory: EngineMemory,
     takes_turns: bool,
-    float32_head: bool,
     on_gpu: bool,
     max_loras: int = 1,
     workers: int = 1,
@@ -156,10 +155,6 @@ def options(
     `workers`: the processes, each with a GPU, that the model is split over; `base` is a 16-bit
     checkpoint then, of which each quantises its part. `stages`: those, each with a GPU, that its
     layers are divided among; `base` is in 4 bits.
-    `float32_head`: logits in float32. vLLM 0.26 samples on a GPU by its new model runner, which
-    divides logits by the temperature in the head's own type (v1/worker/gpu/sample/sampler.py:162):
-    in bfloat16 the reported log-probabilities would be off by 0.01 a token. Honoured with LoRA too
-    (lora/layers/logits_processor.py:156).
     """
     return {
         "model": str(base),
@@ -176,7 +171,6 @@ def options(
         "seed": seed % 2**31,
         "kv_cache_memory_bytes": memory.kv_cache_mb * 2**20 if memory.kv_cache_mb else None,
         "enable_sleep_mode": takes_turns and on_gpu,
-        **({"hf_overrides": {"head_dtype": "float32"}} if float32_head else {}),
         **(split_over(workers, stages) if workers * stages > 1 else {}),
         **(of_gpu(memory, max_num_seqs) if on_gpu else of_cpu(memory, context, workers * stages)),
         # Of layers that keep states vLLM caches a prompt's only where it prefills in chunks.
@@ -197,7 +191,12 @@ def split_over(workers: int, stages: int) -> dict[str, Any]:
 
 
 def of_gpu(memory: EngineMemory, max_num_seqs: int) -> dict[str, Any]:
+    """vLLM 0.26 samples on a GPU by its new model runner, which divides logits by the temperature
+    in the head's own type (v1/worker/gpu/sample/sampler.py:162): in bfloat16 the reported
+    log-probabilities would be off by 0.01 a token. With a LoRA too the head has the type that is
+    set (lora/layers/logits_processor.py:156)."""
     return {
+        "hf_overrides": {"head_dtype": "float32"},
         "cudagraph_capture_sizes": graph_sizes(max_num_seqs),
         "gpu_memory_utilization": memory.utilisation,
         "max_num_batched_tokens": memory.prefill_tokens,

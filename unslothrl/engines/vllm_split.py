@@ -57,7 +57,6 @@ def start(
         workers=workers,
         stages=stages,
         takes_turns=takes_turns,
-        float32_head=on_gpu,
         on_gpu=on_gpu,
         **chosen,
     )
@@ -261,7 +260,10 @@ def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
     checkpoint, that of the part where a worker has quantised it alone. Weights would differ by half
     a percent.
     """
-    whole, rank, gpu, compared = PackedWeights(base), own_rank(), own_gpu(), 0
+    from vllm.distributed import get_tensor_model_parallel_rank, get_world_group
+
+    rank, gpu = get_tensor_model_parallel_rank(), get_world_group().rank
+    whole, compared = PackedWeights(base), 0
     for module, packed, state, by_input in vllm_internals.quantised_in(model):
         name = f"{module}.weight"
         if name not in whole.files:
@@ -276,20 +278,6 @@ def base_problem(base: Path, takes_scales: bool, model: Any) -> str | None:
             return f"{module} has other scales on GPU {gpu} than {base}"
         compared += 1
     return None if compared else "it has no 4-bit weights"
-
-
-def own_gpu() -> int:
-    """This worker's number among all of its engine."""
-    from vllm.distributed import get_world_group
-
-    return get_world_group().rank
-
-
-def own_rank() -> int:
-    """This worker's part of each matrix."""
-    from vllm.distributed import get_tensor_model_parallel_rank
-
-    return get_tensor_model_parallel_rank()
 
 
 def part_of(

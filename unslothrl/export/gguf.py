@@ -5,7 +5,6 @@ keys are written in the order of llama.cpp's rotary embedding, which turns neigh
 instead of the two halves of a head; that of the others is as it is here.
 """
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,14 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from unslothrl.errors import UserError
 from unslothrl.export.gguf_tokenizer import INSTEAD, GgufTokenizer, add_tokenizer
 
-F16, Q8_0 = "f16", "q8_0"
 TYPES = {
-    F16: (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
-    Q8_0: (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
+    "f16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
+    "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
 RECURRENT, WINDOWED, MINISTRAL = "qwen3_5_text", "gemma3_text", "ministral3"
 FAMILIES = {  # by config.json's model_type
@@ -37,9 +36,7 @@ INTERLEAVED = ("llama", "smollm3", MINISTRAL)
 TURN_A_PART = ("phi3", RECURRENT)  # of each head
 NOPE_EVERY = 4  # layer of SmolLM3, as llama.cpp has it
 WHOLE_EVERY = 6  # layer of Gemma 3, too
-ROPE_FACTORS, LONG, SHORT = (
-    f"rope_{name}.weight" for name in ("freqs", "factors_long", "factors_short")
-)
+ROPE_FACTORS = "rope_freqs.weight"
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
 OF_MINISTRAL = {"mscale": (1,), "mscale_all_dim": (1,)}
@@ -159,12 +156,9 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
     if rope["rope_type"] == "longrope":
-        original = rope["original_max_position_embeddings"]
-        factor = rope.get("factor") or config.max_position_embeddings / original
-        usual = math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
-        writer.add_rope_scaling_attn_factors(rope.get("attention_factor") or usual)
-        writer.add_rope_scaling_orig_ctx_len(original)
-    if rope["rope_type"] == "yarn":
+        _, attention = ROPE_INIT_FUNCTIONS["longrope"](config)
+        writer.add_rope_scaling_attn_factors(attention)
+    if rope["rope_type"] in ("longrope", "yarn"):
         original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
     if config.model_type == "phi3":
@@ -197,7 +191,7 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
     """-> (llama.cpp's name, values, the type that they are stored in), in a fixed order."""
     config = model.config
     for name, factors in rope_factors(config).items():
-        yield name, torch.tensor(factors, dtype=torch.float32), gguf.GGMLQuantizationType.F32
+        yield name, torch.as_tensor(factors, dtype=torch.float32), gguf.GGMLQuantizationType.F32
     names = gguf.get_tensor_name_map(FAMILIES[config.model_type], config.num_hidden_layers)
     for name, values in model.state_dict().items():
         if name == "lm_head.weight" and config.tie_word_embeddings:
@@ -250,25 +244,20 @@ def type_of(name: str, values: torch.Tensor, kind: str) -> Any:
     return wanted if values.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
 
 
-def rope_factors(config: Any) -> dict[str, list[float]]:
+def rope_factors(config: Any) -> dict[str, Any]:
     """Name -> [turned part of a head / 2]: what each frequency of the rotary embedding is divided
     by. Of Llama 3.1's nothing where it turns often within the original context, `factor` where it
     hardly turns; of LongRoPE's as it says, where llama.cpp has room for more than the original
     context or not."""
     rope = rope_settings(config)
     if rope["rope_type"] == "longrope":
-        return {LONG: rope["long_factor"], SHORT: rope["short_factor"]}
+        return {f"rope_factors_{each}.weight": rope[f"{each}_factor"] for each in ("long", "short")}
     if rope["rope_type"] != "llama3":
         return {}
-    head, theta = head_size(config), rope.get("rope_theta", 10_000.0)
-    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
-    context = rope["original_max_position_embeddings"]
-    factors = []
-    for index in range(0, head, 2):
-        turns = context / (2 * math.pi * theta ** (index / head))  # within the original context
-        share = min(1.0, max(0.0, (turns - low) / (high - low)))
-        factors.append(1 / ((1 - share) / rope["factor"] + share))
-    return {ROPE_FACTORS: factors}
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
+    head = head_size(config)
+    plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
+    return {ROPE_FACTORS: plain / scaled}
 
 
 def head_size(config: Any) -> int:

@@ -34,7 +34,7 @@ TRAINED = {  # bytes of a LoRA weight: float32 value, gradient, and Adam's two m
     "cuda": 4 + 4 + 2 * (1 + 4 / 256),  # 8 bits each and a float32 scale for 256
     "cpu": 4 + 4 + 2 * 4,
 }
-LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, see backends/logprobs.py
+LOGITS = {"cuda": 1 << 24, "cpu": 1 << 21}  # at once, of which some four copies are alive
 FILL = 256  # a row's tokens on a CPU are a multiple of it, see backends/packing.py
 LOGIT = 16  # bytes: 16 bit, float32, log-softmax, its exponential or its gradient
 UNSLOTH_PREFILL = ((4, 2048), (12, 4096), (24, 6144))  # (GB for the KV cache, tokens)

@@ -34,6 +34,7 @@ from unslothrl.training.saving import best
 from unslothrl.training.trainer import Trainer
 from unslothrl.training.trial import facts, header
 from unslothrl.weights import adapter_use, base_model, starting_adapter
+from unslothrl.weights.shapes import is_hub_id
 
 
 class RlRun(Job):
@@ -190,7 +191,7 @@ def check_without_data(config: Config, view: Any) -> None:
     view.stage("importing libraries")
     cluster.import_first(config)
     trial.try_objective(objective_of(config), config.max_new_tokens)
-    on_hub = base_model.is_on_hub(config.model)
+    on_hub = is_hub_id(config.model)
     for adapter in filter(None, [starting_adapter.folder(config), *judges_of(config)]):
         from unslothrl.weights import adapter_check
 

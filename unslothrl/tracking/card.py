@@ -16,8 +16,8 @@ from unslothrl.tracking.metrics import EVALUATED, is_number, short
 from unslothrl.tracking.origin import METHODS, RL, RM
 from unslothrl.tracking.report.history import RunHistory
 from unslothrl.tracking.run_folder import RunFolder
-from unslothrl.weights.adapter_use import BASE_FOLDER, Use, is_hub_id
-from unslothrl.weights.shapes import config_of
+from unslothrl.weights.adapter_use import BASE_FOLDER, Use
+from unslothrl.weights.shapes import config_of, is_hub_id
 
 MARKUP = re.compile(r"[\\`*\[\]|~]|(?<!\w)_|_(?!\w)")
 OF_THE_MACHINE = ("output_dir", "run_name", "resume", "ray_address", "adapter", "lora_save_path")

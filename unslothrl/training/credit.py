@@ -23,26 +23,22 @@ from unslothrl.algorithms.advantages import ADVANTAGES, gae, whiten
 from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
+from unslothrl.config.options import Config
 from unslothrl.records import Group, Sample, seed_of
 
 
 def assign(
     groups: Sequence[Group],
     objective: Objective,
-    *,
-    select: str,
-    topk: int,
+    config: Config,
     seed: int,
     measure: Callable[[Sequence[Sample]], Sequence[Sample]],
-    several_updates: bool = False,
-    gamma: float = 1.0,
-    gae_lambda: float = 0.95,
 ) -> tuple[list[Group], list[Sample]]:
     """Chooses `topk` candidates of each group by `select` and gives their tokens advantages. ->
     (the groups with both, the samples of the chosen candidates, group by group).
 
     `measure` gives samples with what the learners say of them, at most once: for all candidates
-    where the KL is in the reward; for the chosen ones that have a gradient where `several_updates`
+    where the KL is in the reward; for the chosen ones that have a gradient where several updates
     or a critic need it.
     """
     episodes: dict[tuple[int, int], list[Sample]] = {
@@ -57,19 +53,20 @@ def assign(
             episode[:] = [next(measured) for _ in episode]
             rewards[g][i] -= sum(float(kl_penalty(s, objective).sum()) for s in episode)
     chosen = [
-        _choose(group, values, objective, select, topk, seed_of(seed, group.task.id))
+        _choose(group, values, objective, config, seed_of(seed, group.task.id))
         for group, values in zip(groups, rewards, strict=True)
     ]
-    advantages = _group_advantages(groups, rewards, chosen, objective, select)
+    advantages = _group_advantages(groups, rewards, chosen, objective, config.select)
     picked = _samples(episodes, chosen, advantages, objective)
     trained = [sample for sample in picked if sample.has_gradient]
-    if objective.kl != "reward" and (several_updates or objective.has_critic) and trained:
+    is_needed = objective.has_critic or config.updates_per_step > 1
+    if objective.kl != "reward" and is_needed and trained:
         measured = iter(measure(trained))
         picked = [next(measured) if sample.has_gradient else sample for sample in picked]
     if objective.has_critic and picked:
         owners = [(g, i) for g, of in enumerate(chosen) for i in of for _ in episodes[g, i]]
         totals = [groups[g].totals[i] for g, i in owners]
-        picked, means = _with_gae(picked, totals, objective, gamma, gae_lambda)
+        picked, means = _with_gae(picked, totals, objective, config)
         for (g, i), mean in zip(owners, means, strict=True):  # of the last sequence
             advantages[g][i] = mean
     assigned = [
@@ -114,7 +111,7 @@ def kl_penalty(sample: Sample, objective: Objective) -> np.ndarray:
 
 
 def _choose(
-    group: Group, rewards: Sequence[float], objective: Objective, select: str, k: int, seed: int
+    group: Group, rewards: Sequence[float], objective: Objective, config: Config, seed: int
 ) -> list[int]:
     """The selected candidates' indices, ascending; no lost, nor masked truncated ones."""
     allowed = [
@@ -125,7 +122,8 @@ def _choose(
     ]
     if not allowed:
         return []
-    return [allowed[i] for i in SELECTIONS[select]([rewards[i] for i in allowed], k, seed)]
+    select = SELECTIONS[config.select]
+    return [allowed[i] for i in select([rewards[i] for i in allowed], config.topk, seed)]
 
 
 def _group_advantages(
@@ -155,11 +153,7 @@ def advantages_by(objective: Objective) -> Callable[[list[list[float]]], list[li
 
 
 def _with_gae(
-    samples: Sequence[Sample],
-    totals: Sequence[float],
-    objective: Objective,
-    gamma: float,
-    gae_lambda: float,
+    samples: Sequence[Sample], totals: Sequence[float], objective: Objective, config: Config
 ) -> tuple[list[Sample], list[float]]:
     """-> (the samples with token advantages, whitened over all of them, and returns; [samples] mean
     advantages). The reward of a sample's completion, of `totals`, is at its last token, less each
@@ -171,7 +165,7 @@ def _with_gae(
         rewards = np.zeros(sample.tokens)
         rewards[-1:] = total
         rewards = rewards - kl_penalty(sample, objective)
-        estimates.append(gae(rewards, sample.values, gamma, gae_lambda))
+        estimates.append(gae(rewards, sample.values, config.gamma, config.gae_lambda))
     whitened = whiten([advantages for advantages, _ in estimates])
     estimated = [
         replace(sample, advantages=a.astype(np.float32), returns=returns.astype(np.float32))

@@ -11,7 +11,7 @@ from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
-from unslothrl.config.parts import evaluation_sampling, training_sampling
+from unslothrl.config.parts import evaluation_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
@@ -73,9 +73,6 @@ class GroupSource:
     total_steps: int
     model: RewardModel | None = None
 
-    def __post_init__(self) -> None:
-        self.sampling = training_sampling(self.config)
-
     def draw(self, state: RunState, timer: Timer) -> tuple[list[Group], list[Group], Metrics]:
         """-> (the groups to train on in the step after `state`, which then says where the data
         stands; those that are left out; the metrics of both)."""
@@ -121,7 +118,9 @@ class GroupSource:
         total = len(tasks) * config.num_candidates
         with timer("generation"):
             seed = config.seed, step, draw
-            indices = self.stream.send(tasks, config.num_candidates, self.sampling, seed)
+            indices = self.stream.send(
+                tasks, config.num_candidates, training_sampling(config), seed
+            )
             groups = self.stream.wait(
                 indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )

@@ -68,7 +68,7 @@ class Saving:
     saved: Boundary | None = None  # the newest checkpoint's, of those written here
     report_at: float = 0.0  # by the monotonic clock, when the next one is due
     saves_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # of checkpoints
-    checkpoint_at: float = -math.inf  # by the same clock, when the last one was due
+    checkpoint_at: float = -math.inf  # by the same clock, when the last one was asked for
 
     def __post_init__(self) -> None:
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="saving")
@@ -106,6 +106,7 @@ class Saving:
         self.run(self.folder.saved)
 
     def checkpoint(self, boundary: Boundary) -> None:
+        self.checkpoint_at = time.monotonic()
         self.run(self._write_checkpoint, boundary)
 
     def _write_checkpoint(self, boundary: Boundary) -> None:
@@ -139,9 +140,4 @@ class Saving:
             due = time.monotonic() - self.checkpoint_at >= save_s / SHARE
         else:
             due = step % self.checkpoint_every == 0
-        return self.checkpoint_now() if due or step == total else False
-
-    def checkpoint_now(self) -> bool:
-        """One is written now. -> True"""
-        self.checkpoint_at = time.monotonic()
-        return True
+        return due or step == total

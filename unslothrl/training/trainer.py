@@ -92,7 +92,6 @@ class Trainer:
             folder, pieces, view.note, config.checkpoint_every, config.keep_rollouts
         )
         self.trackers = trackers
-        self.several_updates = config.updates_per_step > 1
         self.profile: Profile | None = None
         if config.profile:
             from unslothrl.tracking import profiler
@@ -165,11 +164,11 @@ class Trainer:
             self.log(metrics)
             state.unlogged = None
             self.mark()
-        if evaluates and self.boundary.is_best and not is_saved:
-            is_saved = self.saving.checkpoint_now()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
-        if is_saved:  # last, as a run that goes on from it writes nothing of this step again
+        if is_saved or (
+            evaluates and self.boundary.is_best
+        ):  # last, as a run that goes on from it writes nothing of this step again
             self.saving.checkpoint(self.boundary)
         self.saving.report(is_due=evaluates)
 
@@ -250,18 +249,8 @@ class Trainer:
         self.published, self.restart = None, []
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[Sample]]:
-        config = self.config
-        return credit.assign(
-            groups,
-            self.objective,
-            select=config.select,
-            topk=config.topk,
-            seed=seed_of(config.seed, "select", step),
-            measure=self.measure,
-            several_updates=self.several_updates,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-        )
+        seed = seed_of(self.config.seed, "select", step)
+        return credit.assign(groups, self.objective, self.config, seed, self.measure)
 
     def measure(self, samples: Sequence[Sample]) -> list[Sample]:
         """The samples with what the learners say of them before the update, in order."""

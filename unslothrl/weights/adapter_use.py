@@ -133,9 +133,3 @@ def base_name(base: str, folder: Path) -> str:
     if base in BASES:
         return str(folder.absolute() / BASE_FOLDER)
     return str(expanded(base).resolve()) if exists(base) else base
-
-
-def is_hub_id(base: str) -> bool:
-    """Whether a base is known to everybody by its name."""
-    is_name = base.count("/") == 1 and not base.startswith((".", "/", "~"))
-    return is_name and base not in BASES and not exists(base)

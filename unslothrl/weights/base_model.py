@@ -58,11 +58,6 @@ def prepare(model: str, stage: Stage = say) -> Path:
     return quantise(source, stage)
 
 
-def is_on_hub(model: str) -> bool:
-    """Whether `find` would look for it on the hub, or in what was downloaded from there."""
-    return model not in BASES and not exists(model)
-
-
 def find(model: str, weights: bool = True) -> Path:
     """-> the folder of `model`: an embedded base, a local folder, or a copy from the hub. Without
     `weights` only what the tokenizer takes is asked for."""
@@ -160,11 +155,8 @@ def is_as_made(copy: Path) -> bool:
 def _quantise(source: Path, target: Path, stage: Stage) -> None:
     """Writes the copy, whole or not at all."""
     is_4_bit = "quantization_config" in read_config(source)
-    text, whole = (
-        f"taking the text model out of {source.name}",
-        f"quantising {source.name} to 4 bit",
-    )
-    stage(f"{text if is_4_bit else whole}, once: it is kept in {target.parent}")
+    what = "taking the text model out of {}" if is_4_bit else "quantising {} to 4 bit"
+    stage(f"{what.format(source.name)}, once: it is kept in {target.parent}")
     with staged(target) as temporary:
         done = subprocess.run(
             [sys.executable, "-m", "unslothrl.weights.quantise", str(source), str(temporary)],

@@ -32,9 +32,9 @@ BLOCK = 16  # tokens, of vLLM's cache
 OF_TEXT = re.compile(r"^(?:model\.)?language_model\.(?:model\.)?")
 NUMBERED = re.compile(r"\.\d+\.")
 LAYER = re.compile(r"\blayers\.(\d+)")
-OF_A_SHAPE = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads",
-              "num_key_value_heads", "head_dim", "vocab_size", "tie_word_embeddings",
-              "attention_bias", "max_position_embeddings")  # fmt: skip
+OF_A_SHAPE = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size",
+              "num_attention_heads", "num_key_value_heads", "head_dim", "vocab_size",
+              "tie_word_embeddings", "attention_bias", "max_position_embeddings")  # fmt: skip
 MISSING = {  # by model_type: what the engines lack
     "lfm2": "vLLM's LFM2 reads conv_dim, which transformers 5 has left out of its configuration",
 }

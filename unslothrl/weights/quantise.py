@@ -54,7 +54,7 @@ def main(source: str, target: str) -> None:
     for number, file in enumerate(files):
         is_one = len(files) == 1
         name = base_parts.WHOLE if is_one else f"model-{number + 1:05d}.safetensors"
-        found = as_they_are(file, wanted) if settings else in_4_bits(file, wanted, linears)
+        found = tensors_of(file, wanted, None if settings else linears)
         safetensors.torch.save_file(found, Path(target) / name, {"format": "pt"})
         index |= dict.fromkeys(found, name)
     if len(files) > 1:
@@ -67,34 +67,26 @@ def main(source: str, target: str) -> None:
     config.save_pretrained(target)
 
 
-def in_4_bits(file: Path, wanted: Any, linears: set[str]) -> dict[str, torch.Tensor]:
-    """The tensors `wanted` of a file in bfloat16, or packed and with their scales."""
+def tensors_of(file: Path, wanted: Any, linears: set[str] | None) -> dict[str, torch.Tensor]:
+    """The tensors `wanted` of a file: `linears` packed and with their scales, others in bfloat16.
+    None: all as they are, with what 4-bit ones are stored with."""
     device, found = "cuda" if torch.cuda.is_available() else "cpu", dict[str, torch.Tensor]()
     with safe_open(file, "pt") as tensors:
         for own in tensors.keys():  # noqa: SIM118
-            if (name := decoder.name_in_text(own)) not in wanted:
+            name = decoder.name_in_text(own)
+            if name not in wanted and f"{name.partition('.weight.')[0]}.weight" not in wanted:
                 continue
-            weight = tensors.get_tensor(own).to(torch.bfloat16)
-            if name in linears:
-                packed, state = quantize_4bit(
-                    weight.to(device), quant_type="nf4", compress_statistics=True
-                )
+            weight = tensors.get_tensor(own)
+            if linears is None:
+                found[name] = weight
+            elif name in linears:
+                half = weight.to(torch.bfloat16).to(device)
+                packed, state = quantize_4bit(half, quant_type="nf4", compress_statistics=True)
                 more = {f"{name}.{key}": each for key, each in state.as_dict(packed=True).items()}
                 found |= {each: tensor.cpu() for each, tensor in {name: packed, **more}.items()}
             else:
-                found[name] = weight
+                found[name] = weight.to(torch.bfloat16)
     return found
-
-
-def as_they_are(file: Path, wanted: Any) -> dict[str, torch.Tensor]:
-    """The tensors `wanted` of a file, and those that a 4-bit one is stored with."""
-    with safe_open(file, "pt") as tensors:
-        names = {own: decoder.name_in_text(own) for own in tensors.keys()}  # noqa: SIM118
-        return {
-            name: tensors.get_tensor(own)
-            for own, name in names.items()
-            if f"{name.partition('.weight.')[0]}.weight" in wanted or name in wanted
-        }
 
 
 def whole(source: str, target: str) -> None:

@@ -29,7 +29,6 @@ SHARED = (*COUNTED, "phi3", "gemma3_text")  # whose 4-bit weights Unsloth's vLLM
 OTHER_FORMATS = "gguf|awq|gptq|fp8|exl2|exl3|mlx|int[48]|nvfp4|hqq|aqlm"  # in names
 HUB_ID = re.compile(r"\w[\w-]*(\.[\w-]+)*/\w[\w-]*(\.[\w-]+)*", re.ASCII)
 LARGEST = 1 << 32  # of a size
-MOST_LAYERS = 1000  # that are looked at one by one
 A_GUESS = "what its layers keep during an update is that of a Llama of the same size, a guess"
 LINEARS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
            "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")  # fmt: skip
@@ -40,7 +39,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a mixtu
 class OwnLayers:
     """Of a model whose layers are not Llama's, as transformers builds it."""
 
-    config: dict = field(compare=False)  # of its text model, complete
+    config: dict = field(compare=False)  # of its text model: `decoder.OF_A_SHAPE`
     linears: tuple[tuple[str, tuple[int, int]], ...]  # (path in the decoder, (in, out))
     others: int  # weights of all else
     keys: int  # bytes that a token keeps in layers that see everything
@@ -209,30 +208,7 @@ KNOWN = {  # as their config.json say, by the name that is left of a repository'
     "llama-3.1-70b": llama3(80, 8192, 28_672, 64, 128, False),
     "llama-3.3-70b": llama3(80, 8192, 28_672, 64, 128, False),
 }
-COUNTS = Path(__file__).with_name("counts.json")  # of `OTHERS`, by tools/count_models.py
-OTHERS = {  # of other kinds, what their config.json say of the text model
-    "smollm3-3b": {"model_type": "smollm3", "num_hidden_layers": 36, "hidden_size": 2048,
-                   "intermediate_size": 11_008, "num_attention_heads": 16, "num_key_value_heads": 4,
-                   "vocab_size": 128_256, "tie_word_embeddings": True,
-                   "max_position_embeddings": 65_536},
-    "phi-4-mini": {"model_type": "phi3", "num_hidden_layers": 32, "hidden_size": 3072,
-                   "intermediate_size": 8192, "num_attention_heads": 24, "num_key_value_heads": 8,
-                   "vocab_size": 200_064, "tie_word_embeddings": True, "pad_token_id": 0,
-                   "max_position_embeddings": 131_072},
-    "phi-4": {"model_type": "phi3", "num_hidden_layers": 40, "hidden_size": 5120,
-              "intermediate_size": 17_920, "num_attention_heads": 40, "num_key_value_heads": 10,
-              "vocab_size": 100_352, "pad_token_id": 0, "max_position_embeddings": 16_384},
-    "gemma-3-4b": {"model_type": "gemma3_text", "num_hidden_layers": 34, "hidden_size": 2560,
-                   "intermediate_size": 10_240, "vocab_size": 262_208,
-                   "sliding_window": 1024},
-    "gemma-3-12b": {"model_type": "gemma3_text", "num_hidden_layers": 48, "hidden_size": 3840,
-                    "intermediate_size": 15_360, "num_attention_heads": 16,
-                    "num_key_value_heads": 8, "vocab_size": 262_208, "sliding_window": 1024},
-    "qwen3.5-4b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 2560,
-                   "intermediate_size": 9216, "tie_word_embeddings": True},
-    "qwen3.5-9b": {"model_type": "qwen3_5_text", "num_hidden_layers": 32, "hidden_size": 4096,
-                   "intermediate_size": 12_288},
-}  # fmt: skip
+COUNTS = Path(__file__).with_name("counts.json")  # of other kinds, by tools/count_models.py
 
 
 def shape_of(model: str) -> Shape | None:
@@ -269,7 +245,7 @@ def config_of(model: str) -> dict | None:
     if not is_folder(folder):
         from huggingface_hub import try_to_load_from_cache
 
-        is_id = HUB_ID.fullmatch(model) and not exists(model)
+        is_id = is_hub_id(model)
         copy = try_to_load_from_cache(model, "config.json") if is_id else None
         if is_id and not isinstance(copy, str) and by_name(model) is None:
             copy, _ = base_parts.config_from_hub(model)
@@ -277,6 +253,11 @@ def config_of(model: str) -> dict | None:
             return None
         folder = Path(copy).parent
     return base_parts.read(folder, "config.json")
+
+
+def is_hub_id(model: str) -> bool:
+    """Whether a model, or a data set, is the hub's: known to everybody by its name."""
+    return model not in BASES and HUB_ID.fullmatch(model) is not None and not exists(model)
 
 
 def not_shared(model: str, kind: str) -> UserError:
@@ -299,10 +280,11 @@ def by_name(model: str) -> Shape | None:
     special = re.match(r"qwen2\.5-(math|coder)-", name)  # of the same sizes
     if special:
         name = name.replace(special[0], "qwen2.5-", 1)
-    for known in sorted((*KNOWN, *OTHERS), key=len, reverse=True):
+    others = json.loads(COUNTS.read_text())
+    for known in sorted((*KNOWN, *others), key=len, reverse=True):
         if re.match(re.escape(known) + r"(?![\w.])", name):
-            if known in OTHERS:
-                return read(OTHERS[known])
+            if known in others:
+                return of_counted(others[known])
             shape = KNOWN[known]
             if special and special[1] == "math":
                 return replace(shape, context=4096)
@@ -327,12 +309,25 @@ def read(config: dict) -> Shape:
     kind = config.get("model_type", "")
     if "text_config" in config and not kind:
         raise ValueError("its config.json has no model_type")
-    kind_of_text = (config.get("text_config") or config).get("model_type", kind)
     is_counted = kind in ("", *COUNTED) and "text_config" not in config
-    own = None if is_counted else counted(json.dumps(config))
-    config = config if own is None else own.config
-    heads = size(config, "num_attention_heads")
-    shape = Shape(
+    shape = sizes_in(config) if is_counted else of_counted(by_transformers(json.dumps(config)))
+    return replace(shape, unquantised=unquantised(shape, quantised))
+
+
+def of_counted(found: dict[str, Any]) -> Shape:
+    """Of what `decoder.count` says."""
+    linears = tuple(
+        (path.format(layer), (into, out))
+        for path, into, out, layers in found["linears"]
+        for layer in layers
+    )
+    return sizes_in(found["config"], OwnLayers(**{**found, "linears": linears}))
+
+
+def sizes_in(config: dict, own: OwnLayers | None = None) -> Shape:
+    """Without what is not quantised. ValueError."""
+    kind, heads = config.get("model_type", ""), size(config, "num_attention_heads")
+    return Shape(
         layers=size(config, "num_hidden_layers"),
         hidden=size(config, "hidden_size"),
         inner=size(config, "intermediate_size"),
@@ -345,28 +340,15 @@ def read(config: dict) -> Shape:
         head_norms=kind == "qwen3",
         context=size(config, "max_position_embeddings", 0) or None,
         own=own,
-        kind="" if own is None else kind_of_text,
+        kind="" if own is None else kind,
     )
-    return replace(shape, unquantised=unquantised(shape, quantised))
 
 
 @functools.cache
-def counted(config: str) -> OwnLayers:
-    """Of what config.json holds. ValueError for a kind that cannot be trained, or that transformers
-    does not know."""
-    name = next((name for name, known in OTHERS.items() if json.dumps(known) == config), None)
-    found = by_transformers(config) if name is None else json.loads(COUNTS.read_text())[name]
-    linears = tuple(
-        (path.format(layer), (into, out))
-        for path, into, out, layers in found.pop("linears")
-        for layer in layers
-    )
-    return OwnLayers(linears=linears, **found)
-
-
 def by_transformers(config: str) -> dict[str, Any]:
-    """What `decoder.count` says, in a process of its own: here Unsloth may have to be imported
-    before it, and it takes seconds."""
+    """What `decoder.count` says of what config.json holds, in a process of its own: here Unsloth
+    may have to be imported before it, and it takes seconds. ValueError for a kind that cannot be
+    trained, or that transformers does not know."""
     done = subprocess.run(
         [sys.executable, "-m", "unslothrl.weights.decoder", config],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
