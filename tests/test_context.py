@@ -12,7 +12,6 @@ from test_exchange import meet
 from test_shards import GRPO, LRS, OBJECTIVES, PPO, batch, joined, learner_on
 
 from unslothrl.errors import UserError
-from unslothrl.learners.exchange import pack, unpack
 from unslothrl.training import first_batch
 from unslothrl.training.updates import split_batch
 from unslothrl.weights import base_model
@@ -50,7 +49,7 @@ def gradients(learner, part) -> dict[str, np.ndarray]:
     update = learner.forward_backward(part)
     parameters = learner.parameters()
     if learner.exchange is not None:
-        unpack(learner.exchange.sum(pack(parameters, True), 60.0), parameters)
+        learner.exchange.sum_gradients(parameters)
     names = [name for each in learner.trained().values() for name in each]
     found = {n: p.grad.numpy() for n, p in zip(names, parameters, strict=True)}
     return {**found, "loss": np.array(update.loss), "difference": update.difference}

@@ -108,12 +108,13 @@ def train(rank, world_size, address, stores, base, split, settings):
         )
         for s in plain
     ]
-    updates = [
-        learner.update(parts[rank], LRS, deadline_s=60.0) for parts in parts_of(world_size, sampled)
-    ]
+    batches = [parts[rank] for parts in parts_of(world_size, sampled)]
+    updates = [learner.update(part, LRS, deadline_s=60.0) for part in batches]
+    if settings["objective"] == "ppo":  # the critic alone
+        updates.append(learner.update(batches[0], LRS, False, 60.0))
     if shared is not None:
         learner.make_room()
-        held = sum(unit.part.untyped_storage().nbytes() for unit in shared.units)
+        held = sum(unit.part is not None for unit in shared.units)
         counts = len(gathers), max(whole for _, whole in gathers), len(shared.here), held
     state = learner.save_state()
     found = [{name: each.tolist() for name, each in one.items()} for one in measured]

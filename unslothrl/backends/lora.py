@@ -77,10 +77,10 @@ class LoraBackend:
         with `entropy_gradient`.
         """
         states, targets, places = self.states_before(samples)
-        if (early := self.split.early) is not None:
+        if self.split.is_early:  # a gradient goes back through zeros
             sampler = np.concatenate([sample.sampler_logprobs for sample in samples])
             said = torch.as_tensor(sampler, dtype=torch.float32, device=self.device)
-            return early.stands_for(said, states), torch.zeros_like(said)
+            return said + 0.0 * states.float().sum(), torch.zeros_like(said)
         head = logprobs.Head.of(self.model.get_base_model())
         found = logprobs.token_logprobs(head, states, targets, temperature, entropy_gradient)
         return self._joined(found[0], places, samples), self._joined(found[1], places, samples)
@@ -89,13 +89,11 @@ class LoraBackend:
         """The critic's value of the state before each sampled token, float32 and flat."""
         assert self.value_head is not None, "this backend has no critic"
         states, _, places = self.states_before(samples)
-        if (early := self.split.early) is not None:
-            return early.stands_for(states.new_zeros(len(states)).float(), states)
         weight: torch.Tensor = self.value_head.weight
         bias: torch.Tensor = self.value_head.bias
         tensors = self.split.tensors
-        if tensors is not None and tensors.rank:  # the first rank has the same gradient
-            weight, bias = weight.detach(), bias.detach()
+        if self.split.is_early or (tensors is not None and tensors.rank):
+            weight, bias = weight.detach(), bias.detach()  # another rank has their gradient
         values = torch.nn.functional.linear(states.float(), weight, bias).squeeze(-1)
         return self._joined(values, places, samples)
 
@@ -103,23 +101,23 @@ class LoraBackend:
         self, samples: Sequence[Sample]
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """-> (what the output layer gets before each sampled token [sampled tokens, hidden], these
-        tokens [sampled tokens], None), sample after sample. Where learners share a row, what is of
-        this one's tokens, and its places among all."""
+        tokens [sampled tokens], their places among all), sample after sample. Where learners share
+        a row, of this one's tokens; padded rows are not shared, and have no places. Without samples
+        it takes part in the passes of those that share its base."""
+        if not samples:
+            self.split.idle(head=False)
+            hidden = self.model.get_base_model().config.hidden_size
+            none = torch.zeros(0, dtype=torch.long, device=self.device)
+            return torch.zeros(0, hidden, dtype=self.dtype, device=self.device), none, None
         if self.pack_inputs is None:
             ids, places, targets = packing.padded(samples, self.device)
             return self.hidden_states(ids)[tuple(places)], targets, None
         context = self.split.context
-        parts = 1 if context is None else context.count
-        pack = packing.packed(samples, self.device, self.shares_prompts, parts)
+        part, parts = (0, 1) if context is None else (context.rank, context.count)
+        pack = packing.packed(samples, self.device, self.shares_prompts, part, parts)
         inputs = self.pack_inputs(pack)
-        if context is None:
-            states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
-            return states[0, pack.rows], pack.targets, None
-        own = context.own(pack.ids.shape[1])
-        ids, positions = pack.ids[:, own], pack.positions[:, own]
-        states = self.hidden_states(ids, position_ids=positions, **inputs)
-        places = ((own.start <= pack.rows) & (pack.rows < own.stop)).nonzero().flatten()
-        return states[0, pack.rows[places] - own.start], pack.targets[places], places
+        states = self.hidden_states(pack.ids, position_ids=pack.positions, **inputs)
+        return states[0, pack.rows], pack.targets, pack.places
 
     def _joined(
         self, own: torch.Tensor, places: torch.Tensor | None, samples: Sequence[Sample]

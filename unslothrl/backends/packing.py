@@ -44,13 +44,15 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Pack:
-    """What one forward pass gets, and where in its output the completions lie."""
+    """What one forward pass gets, and where in its output the completions lie; of a row that
+    several learners share, a learner's part."""
 
     ids: torch.Tensor  # [1, tokens]
     positions: torch.Tensor  # [1, tokens], restarting with every sequence
-    spans: tuple[Span, ...]  # the sequences, in their order in the row
+    spans: tuple[Span, ...]  # all sequences, in their order in the row
     rows: torch.Tensor  # [sampled tokens] -> the row of the output that predicts it
     targets: torch.Tensor  # [sampled tokens], in the order of the samples
+    places: torch.Tensor  # [sampled tokens], among those of all learners
 
 
 def is_plain(config: Any) -> bool:
@@ -80,10 +82,14 @@ def row_lengths(positions: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def packed(
-    samples: Sequence[Sample], device: torch.device, share: bool = True, parts: int = 1
+    samples: Sequence[Sample],
+    device: torch.device,
+    share: bool = True,
+    part: int = 0,
+    parts: int = 1,
 ) -> Pack:
-    """`share`: a prompt stands there once for all its completions. `parts`: the row is filled up to
-    a multiple of it."""
+    """`share`: a prompt stands there once for all its completions. The row is filled up to a
+    multiple of `parts`, of which this is the `part`th."""
     ids: list[int] = []
     positions: list[int] = []
     spans: list[Span] = []
@@ -103,12 +109,16 @@ def packed(
         spans.append(Span(1, filling - 1, True))
         ids += [0] * filling
         positions += range(filling)
+    own = range(part * len(ids) // parts, (part + 1) * len(ids) // parts)
+    found = [(p, row - own.start) for p, row in enumerate(itertools.chain(*before)) if row in own]
+    places, rows = torch.tensor(found, dtype=torch.long, device=device).reshape(-1, 2).T
     return Pack(
-        torch.tensor([ids], device=device),
-        torch.tensor([positions], device=device),
+        torch.tensor([ids], device=device)[:, own.start : own.stop],
+        torch.tensor([positions], device=device)[:, own.start : own.stop],
         tuple(spans),
-        torch.tensor([row for rows in before for row in rows], dtype=torch.long, device=device),
-        targets_of(samples, device),
+        rows,
+        targets_of(samples, device)[places],
+        places,
     )
 
 

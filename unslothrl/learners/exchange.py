@@ -103,6 +103,7 @@ class Exchange:
             self.store.set(f"join/{rank}", own_card())
             names = [self.store.get(f"join/{other}") for other in range(world_size)]
             self.is_nccl = all(names) and len(set(names)) == world_size
+            self.device = "cuda" if self.is_nccl else "cpu"  # of what travels
             build = nccl_group if self.is_nccl else gloo_group
             here = own_address(host, int(port))
             self.group = build(
@@ -116,18 +117,21 @@ class Exchange:
                     setattr(self, name, build(own, rank % count, count, most, here))
         # NCCL connects in its first sum, and waits for the others no longer than to join: that sum
         # is one of this moment, at which all are here, rather than that of an update.
-        self.sum(torch.zeros(1, device="cuda" if self.is_nccl else "cpu"), deadline_s)
+        self.sum(torch.zeros(1, device=self.device), deadline_s)
 
     def sum(self, part: torch.Tensor, deadline_s: float) -> torch.Tensor:
         """[n], the same n in every learner -> the sum over all of them, on the same device.
 
         PeerLost after `deadline_s`, or as soon as another learner has died.
         """
-        total = part if self.is_nccl else part.cpu()
-        with self._waiting(deadline_s):
-            options = timed(dist.AllreduceOptions(), deadline_s)
-            wait(self.joined(self.group).allreduce([total], options), deadline_s)
-        return total.to(part.device)
+        return self._reduced(self.group, part, deadline_s)
+
+    def sum_gradients(
+        self, parameters: Sequence[torch.nn.Parameter], is_finite: bool = True
+    ) -> bool:
+        """Makes the sum over all learners the parameters' gradients. -> whether each loss was
+        finite. PeerLost as in `sum`."""
+        return unpack(self.sum(pack(parameters, is_finite), self.deadline_s), parameters)
 
     def most(self, values: list[float]) -> list[float]:
         """The largest of each value over the partners. PeerLost as in `sum`."""
@@ -135,39 +139,38 @@ class Exchange:
 
     def totals(self, values: list[float], by: Any = dist.ReduceOp.SUM) -> list[float]:
         """The sum of each value over the partners, or what `by` says. PeerLost as in `sum`."""
-        device = "cuda" if self.is_nccl else "cpu"
-        found = torch.tensor(values, dtype=torch.float64, device=device)
+        found = torch.tensor(values, dtype=torch.float64, device=self.device)
         self.add_up(found, by)
         return found.tolist()
 
     def add_up(self, values: torch.Tensor, by: Any = dist.ReduceOp.SUM) -> None:
         """Makes the values their sum over the partners, or what `by` says. PeerLost as in `sum`."""
-        found = values if self.is_nccl else values.cpu()
-        with self._waiting(self.deadline_s):
-            options = timed(dist.AllreduceOptions(), self.deadline_s)
+        values.copy_(self._reduced(self.partners, values, self.deadline_s, by))
+
+    def _reduced(
+        self, group: Any, values: torch.Tensor, deadline_s: float, by: Any = dist.ReduceOp.SUM
+    ) -> torch.Tensor:
+        found = values.to(self.device)
+        with self._waiting(deadline_s):
+            options = timed(dist.AllreduceOptions(), deadline_s)
             options.reduceOp = by
-            wait(self.joined(self.partners).allreduce([found], options), self.deadline_s)
-        if found is not values:
-            values.copy_(found)
+            wait(self.joined(group).allreduce([found], options), deadline_s)
+        return found.to(values.device)
 
     def swap(self, given: torch.Tensor, found: torch.Tensor) -> None:
         """[partners, ...], a part for each; fills `found`, as large, with a part from each.
         PeerLost as in `sum`."""
-        is_direct = self.is_nccl or given.device.type == "cpu"  # else through the host
-        into = found if is_direct else torch.empty_like(found, device="cpu")
-        given = given.to(into.device)
+        into, given = found.to(self.device), given.to(self.device)
         with self._waiting(self.deadline_s):
             options = timed(dist.AllToAllOptions(), self.deadline_s)
             partners = self.joined(self.partners)
             wait(partners.alltoall_base(into, given, [], [], options), self.deadline_s)
-        if not is_direct:
-            found.copy_(into)
+        found.copy_(into)
 
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
         """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that
         shares a base. -> what waits for the end of it: PeerLost as in `sum`."""
-        is_direct = self.is_nccl or whole.device.type == "cpu"  # else through the host
-        filled = whole if is_direct else torch.empty_like(whole, device="cpu")
+        filled = whole.to(self.device)
         with self._waiting(self.deadline_s):
             sharers = self.joined(self.sharers)
             if self.is_nccl:
@@ -186,15 +189,13 @@ class Exchange:
             with self._waiting(self.deadline_s):
                 for work in works:
                     wait(work, self.deadline_s)
-            if not is_direct:
-                whole.copy_(filled)
+            whole.copy_(filled)
 
         return finish
 
     def send(self, values: torch.Tensor, step: int) -> None:
         """To the partner `step` further; returns before they have arrived. PeerLost as in `sum`."""
-        given = values.detach().contiguous()
-        given = given if self.is_nccl else given.cpu()
+        given = values.detach().contiguous().to(self.device)
         with self._waiting(self.deadline_s):
             partners = self.joined(self.partners)
             work = partners.send([given], partners.rank() + step, 0)
@@ -202,7 +203,7 @@ class Exchange:
 
     def receive(self, values: torch.Tensor, step: int) -> torch.Tensor:
         """`values` filled with what the partner `step` further has sent. PeerLost as in `sum`."""
-        found = values if self.is_nccl else values.cpu()
+        found = values.to(self.device)
         with self._waiting(self.deadline_s):
             partners = self.joined(self.partners)
             work = partners.recv([found], partners.rank() + step, 0)

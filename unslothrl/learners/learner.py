@@ -140,12 +140,9 @@ class Learner:
             self.exchange.deadline_s = deadline_s or exchange.SUM_S
         with self.actor.recorded("update"):
             update = self.forward_backward(batch, train_policy)
-            finite = self.backend.split.early is not None or is_finite(update)
+            finite = self.backend.split.is_early or is_finite(update)
             if self.exchange is not None:
-                parameters = self.parameters()
-                part = exchange.pack(parameters, finite)
-                total = self.exchange.sum(part, deadline_s or exchange.SUM_S)
-                finite = exchange.unpack(total, parameters)
+                finite = self.exchange.sum_gradients(self.parameters(), finite)
                 self.exchange.deadline_s = exchange.SUM_S
             return self.step(lrs, finite, update)
 

@@ -40,8 +40,8 @@ class Passes:
         self.micro_batch, self.context = config.train_batch_size, config.context
         self.is_smallest = False  # of the last pass: each sample went through by itself
         self.asks_reference = False  # whether a pass computes the reference for the KL in the loss
-        # micro-batches whose backward pass is yet to come: losses, and adapters that made them
-        self.waiting: list[list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]]] = []
+        # losses whose backward pass is yet to come, and the adapters that made them
+        self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]] = []
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -94,7 +94,7 @@ class Passes:
                 found["reference"] = _split(self._reference_logprobs(part), lengths)
             if self.objective.has_critic:
                 with self.backend.critic():
-                    found["values"] = _split(self._values(part), lengths)
+                    found["values"] = _split(self.backend.token_values(part), lengths)
             for place, i in enumerate(indices):
                 measured[i] = {name: arrays[place] for name, arrays in found.items()}
             self.progress(len(measured), 0)
@@ -106,9 +106,6 @@ class Passes:
         found: dict[int, float] = {}
         for indices in self._micro_batches(samples):
             with self.backend.reward_model():
-                if not indices:
-                    self.backend.split.idle(head=False)
-                    continue
                 scores = self.backend.sequence_scores([samples[i] for i in indices])
             found.update(zip(indices, scores.tolist(), strict=True))
             self.progress(len(found), 0)
@@ -127,16 +124,13 @@ class Passes:
         passed = [sample for samples in micro_batches for sample in samples]
         update, old, done = Update(), list[np.ndarray](), 0
         self.waiting.clear()
-        stage = self.backend.split.stage
         for index, samples in enumerate(micro_batches):
-            self.waiting.append([])
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
             if index == len(micro_batches) // 2:
                 update.kl = self._reference_divergence(samples, policy)
             if self.objective.has_critic:
                 self._critic_backward(samples, over, update)
-            self._go_back(0 if stage is None else stage.ahead)
             done += len(samples)
             self.progress(done, sum(map(len, old)))
         self._go_back(0)
@@ -159,8 +153,9 @@ class Passes:
         if not samples:
             for _ in range(1 + self.asks_reference):
                 policy = self._logprobs(samples)
-            self.backend.split.idle(head=True, backward=torch.is_grad_enabled())
-            olds.append(policy.numpy())
+            if torch.is_grad_enabled():
+                self.backend.split.idle(head=True, backward=True)
+            olds.append(policy.cpu().numpy())
             return policy
         policy, entropies = self.backend.token_logprobs(
             samples, self.config.temperature, bool(self.objective.entropy_coefficient)
@@ -197,24 +192,23 @@ class Passes:
     def _backward(
         self, loss: torch.Tensor, adapter: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """At once, or, where the layers are divided into stages, in `_go_back`."""
-        if self.backend.split.stage is None:
-            loss.backward()
-        else:
-            self.waiting[-1].append((loss, adapter))
+        """At once or, in a stage before the last, of the oldest loss."""
+        self.waiting.append((loss, adapter))
+        stage = self.backend.split.stage
+        self._go_back(0 if stage is None else stage.ahead * (1 + self.objective.has_critic))
 
     def _go_back(self, ahead: int) -> None:
-        """Through the oldest micro-batches, but for the last `ahead`."""
+        """From the oldest losses, but for the last `ahead`."""
         while len(self.waiting) > ahead:
-            for loss, adapter in self.waiting.pop(0):
-                with adapter():
-                    loss.backward()
+            loss, adapter = self.waiting.pop(0)
+            with adapter():
+                loss.backward()
 
     def _critic_backward(
         self, samples: Sequence[Sample], over: Denominators, update: Update
     ) -> None:
         with self.backend.critic():
-            values = self._values(samples)
+            values = self.backend.token_values(samples)
             if not samples:
                 return self.backend.split.idle(head=False, backward=True)
             old = _measured(samples, "values", values)
@@ -230,16 +224,7 @@ class Passes:
             self._backward(loss, self.backend.critic)
         update.value_loss += loss.item()
 
-    def _values(self, samples: Sequence[Sample]) -> torch.Tensor:
-        if samples:
-            return self.backend.token_values(samples)
-        self.backend.split.idle(head=False)
-        return torch.zeros(0)
-
     def _logprobs(self, samples: Sequence[Sample]) -> torch.Tensor:
-        if not samples:
-            self.backend.split.idle(head=True)
-            return torch.zeros(0)
         return self.backend.token_logprobs(samples, self.config.temperature)[0]
 
     @torch.no_grad()
@@ -251,7 +236,7 @@ class Passes:
     def _reference_divergence(self, samples: Sequence[Sample], policy: torch.Tensor) -> np.ndarray:
         """k3 of the tokens of some middling sequences: an estimate for the metrics."""
         if not samples:
-            return self._reference_logprobs(samples).numpy()
+            return self._reference_logprobs(samples).cpu().numpy()
         stride = -(-len(samples) // KL_SAMPLES)
         lengths = [sample.tokens for sample in samples]
         chosen = torch.cat(policy.split(lengths)[::stride])

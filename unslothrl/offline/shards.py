@@ -16,11 +16,9 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-import torch
-
 from unslothrl.config.offline_options import OfflineOptions, shards_of
 from unslothrl.errors import RunError
-from unslothrl.learners.exchange import SUM_S, Exchange, listen, pack, unpack
+from unslothrl.learners.exchange import SUM_S, Exchange, listen
 from unslothrl.system import variables
 from unslothrl.weights import base_model
 
@@ -59,10 +57,6 @@ class Group:
         for _ in range(forwards):
             self.shards.idle(head=True)
         self.shards.idle(head=True, backward=True)
-
-    def sum_gradients(self, parameters: list[torch.nn.Parameter], is_finite: bool) -> bool:
-        """-> whether the loss was finite in all processes."""
-        return unpack(self.exchange.sum(pack(parameters, is_finite), SUM_S), parameters)
 
     def is_anywhere(self, flag: bool) -> bool:
         return bool(self.exchange.most([float(flag)])[0])

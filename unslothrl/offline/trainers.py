@@ -124,7 +124,7 @@ class StageTrainer(transformers.Trainer):
             self.loss_is_finite = self.loss_is_finite and bool(loss.isfinite().all())
         if group is not None and self.position == len(self.micro_batches):
             trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-            self.loss_is_finite = group.sum_gradients(trained, self.loss_is_finite)
+            self.loss_is_finite = group.exchange.sum_gradients(trained, self.loss_is_finite)
         return loss
 
     def _add_up(self, figures: dict[str, list], loss: float) -> float:

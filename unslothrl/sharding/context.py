@@ -31,11 +31,6 @@ class Context:
         AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         model.set_attn_implementation(ATTENTION)
 
-    def own(self, tokens: int) -> slice:
-        """This rank's tokens of a row of so many, a multiple of the ranks."""
-        each = tokens // self.count
-        return slice(self.rank * each, (self.rank + 1) * each)
-
     def attend(
         self,
         module: torch.nn.Module,
@@ -49,50 +44,26 @@ class Context:
         times = max(1, self.count // key.shape[1])
         states = (query, key.repeat_interleave(times, 1), value.repeat_interleave(times, 1))
         whole = torch.cat([torch.stack(each.chunk(self.count, 1)) for each in states], 2)
-        whole = Swap.apply(whole, self)  # [ranks, 1, heads / ranks, own tokens, size] of all three
+        whole = self.exchanged(whole)  # [ranks, 1, heads / ranks, own tokens, size] of all three
         whole = torch.cat(list(whole), 2)
         parts = whole.split([each.shape[1] // self.count for each in states], 1)
         output, _ = self.attend_whole(module, *parts, attention_mask, **options)
-        back = Swap.apply(torch.stack(output.chunk(self.count, 1)), self)
+        back = self.exchanged(torch.stack(output.chunk(self.count, 1)))
         return torch.cat(list(back), 2), None
 
     def joined(self, own: torch.Tensor, places: torch.Tensor, count: int) -> torch.Tensor:
-        return Joined.apply(own, places, count, self)
-
-    def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
-        given = parts.contiguous()
-        found = torch.empty_like(given)  # where memory may run out, before all agree
+        """[count], of which this rank has those at `places`; gradients reach those alone."""
+        whole = own.new_zeros(count).index_put((places,), own)
         agree(self.peers)
-        self.peers.swap(given, found)
-        return found
-
-
-class Swap(torch.autograd.Function):
-    """`Context.exchanged`; the gradient goes back the same way."""
-
-    @staticmethod
-    def forward(ctx, parts, context):
-        ctx.context = context
-        return context.exchanged(parts)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return ctx.context.exchanged(upstream), None
-
-
-class Joined(torch.autograd.Function):
-    """[count], of which this rank has those at `places`; gradients reach those alone."""
-
-    @staticmethod
-    def forward(ctx, own, places, count, context):
-        ctx.save_for_backward(places)
-        whole = own.new_zeros(count)
-        whole[places] = own
-        agree(context.peers)
-        context.peers.add_up(whole)
+        self.peers.add_up(whole.detach())
         return whole
 
-    @staticmethod
-    def backward(ctx, upstream):
-        (places,) = ctx.saved_tensors
-        return upstream[places], None, None, None
+    def exchanged(self, parts: torch.Tensor) -> torch.Tensor:
+        """The gradient goes back the same way."""
+        given = parts.detach().contiguous()
+        found = parts.clone(memory_format=torch.contiguous_format)  # memory may run out here
+        agree(self.peers)
+        self.peers.swap(given, found.detach())
+        if found.requires_grad:
+            found.register_hook(self.exchanged)
+        return found

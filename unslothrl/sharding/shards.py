@@ -75,20 +75,11 @@ class Unit:
                     own.start - begin : own.stop - begin
                 ]
         self.free()
-        self.part, self.on_host = here.to(device, copy=leaves), here if leaves else None
-        self.leave()
+        self.on_host = here if leaves else None
+        self.part: torch.Tensor | None = None if leaves else here.to(device)
 
     def free(self) -> None:
         self.whole.untyped_storage().resize_(0)
-
-    def leave(self) -> None:
-        if self.on_host is not None:
-            self.part.untyped_storage().resize_(0)
-
-    def come_back(self) -> None:
-        if self.on_host is not None and not self.part.untyped_storage().nbytes():
-            self.part.untyped_storage().resize_(len(self.part))
-            self.part.copy_(self.on_host, non_blocking=True)
 
     def wait(self) -> None:
         """Until its gather, if any, has ended: memory that is being written must not be freed."""
@@ -103,8 +94,8 @@ class Shards:
     def __init__(
         self, model: Any, rank: int, count: int, device: torch.device, leaves: bool = False
     ):
-        """`model`: a causal model of transformers on the host, which moves to `device`; `leaves`:
-        its parts are there between `to_device` and `to_host` alone."""
+        """`model`: a causal model of transformers on the host, of which the shared part moves to
+        `device`; `leaves`: it is there between `to_device` and `to_host` alone."""
         self.peers: Peers = None
         self.here: dict[Unit, None] = {}  # whole, or about to be; the oldest first
         embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -118,12 +109,6 @@ class Shards:
             self.order.append(units[id(owners[0][0])])
             module.register_forward_pre_hook(partial(self._before, position))
             module.register_forward_hook(partial(self._after, position))
-        moved = {id(weight) for each in modules for weight, _ in weights_of(each)}
-        for tensor in itertools.chain(model.parameters(), model.buffers()):
-            if id(tensor) not in moved:  # norms and biases, whole in every rank
-                tensor.data = tensor.data.to(device)
-            elif (state := getattr(tensor, "quant_state", None)) is not None:
-                state.to(device)  # what is small of the scales
 
     @property
     def units(self) -> Iterable[Unit]:
@@ -161,11 +146,12 @@ class Shards:
     def to_host(self) -> None:
         """Between updates: leaves the device to others until `to_device`."""
         for unit in self.units:
-            unit.leave()
+            unit.part = None
 
     def to_device(self) -> None:
         for unit in self.units:
-            unit.come_back()
+            if unit.part is None and unit.on_host is not None:
+                unit.part = unit.on_host.to(unit.whole.device, non_blocking=True)
 
     def drop(self) -> None:
         """Between passes: frees what is whole."""

@@ -22,9 +22,9 @@ from unslothrl.sharding.shards import Peers
 class Stage:
     """This rank's layers. `peers` is set once the ranks have met."""
 
-    def __init__(self, model: Any, rank: int, count: int, device: torch.device):
-        """`model`: a causal model of transformers on the host, of which what this stage computes
-        with moves to `device`, and the rest's memory is freed. Its layers are Llama's."""
+    def __init__(self, model: Any, rank: int, count: int):
+        """`model`: a causal model of transformers, of which the memory of what this stage does not
+        compute with is freed. Its layers are Llama's."""
         self.ahead = count - 1 - rank  # micro-batches forward before the first backward
         self.is_first, self.is_last = rank == 0, rank == count - 1
         self.peers: Peers = None
@@ -40,16 +40,10 @@ class Stage:
         modules += [model.get_output_embeddings()] if self.is_last else []
         needed = {id(each) for module in modules for each in module.parameters()}
         for parameter in model.parameters():
-            if id(parameter) in needed:
-                parameter.data = parameter.data.to(device)
+            if id(parameter) not in needed:
+                parameter.data = parameter.data.new_empty(0)
                 if (state := getattr(parameter, "quant_state", None)) is not None:
-                    state.to(device)
-                continue
-            parameter.data = torch.empty(0, dtype=parameter.dtype, device=device)
-            if (state := getattr(parameter, "quant_state", None)) is not None:
-                state.absmax = torch.empty(0, dtype=state.absmax.dtype, device=device)
-        for buffer in model.buffers():
-            buffer.data = buffer.data.to(device)
+                    state.absmax = state.absmax.new_empty(0)
 
     def run(self, decoder: Any, ids: torch.Tensor, inputs: dict[str, Any]) -> torch.Tensor:
         """[rows, tokens, hidden], of the last stage what the output layer gets; of the others
@@ -59,45 +53,19 @@ class Stage:
         else:
             dtype = next(decoder.norm.parameters()).dtype
             shape = (*ids.shape, decoder.config.hidden_size)
-            empty = torch.empty(shape, dtype=dtype, device=ids.device, requires_grad=True)
-            received = Received.apply(empty, self)
+            received = self.peers.receive(torch.empty(shape, dtype=dtype, device=ids.device), -1)
+            received.requires_grad_().register_hook(lambda each: self.peers.send(each, -1))
             states = decoder(inputs_embeds=received, use_cache=False, **inputs).last_hidden_state
-        return states if self.is_last else Sent.apply(states, self)
-
-    def stands_for(self, values: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-        """In an earlier stage, `values` in place of what only the last one can tell."""
-        return values + 0.0 * states.float().sum()
+        if self.is_last:
+            return states
+        self.peers.send(states, 1)
+        zeros = states.clone()
+        zeros.detach().zero_()
+        if zeros.requires_grad:
+            zeros.register_hook(lambda each: self.peers.receive(torch.empty_like(each), 1))
+        return zeros
 
 
 def passed_on(hidden_states: torch.Tensor, *inputs: Any, **named: Any) -> torch.Tensor:
     """In place of the forward of a layer that another stage has."""
     return hidden_states
-
-
-class Received(torch.autograd.Function):
-    """The hidden states of the stage before; their gradient goes back to it."""
-
-    @staticmethod
-    def forward(ctx, empty, stage):
-        ctx.stage = stage
-        return stage.peers.receive(torch.empty_like(empty), -1)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        ctx.stage.peers.send(upstream, -1)
-        return None, None
-
-
-class Sent(torch.autograd.Function):
-    """Zeros in place of hidden states that go to the next stage, with the gradient from there."""
-
-    @staticmethod
-    def forward(ctx, states, stage):
-        ctx.stage, ctx.like = stage, (states.shape, states.dtype, states.device)
-        stage.peers.send(states, 1)
-        return torch.zeros((), dtype=states.dtype, device=states.device).expand(states.shape)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        shape, dtype, device = ctx.like
-        return ctx.stage.peers.receive(torch.empty(shape, dtype=dtype, device=device), 1), None

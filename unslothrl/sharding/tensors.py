@@ -28,9 +28,9 @@ BY_COLUMNS = ("o_proj", "down_proj")
 class SplitTensors:
     """This rank's part of every layer. `peers` is set once the ranks have met."""
 
-    def __init__(self, model: Any, rank: int, count: int, device: torch.device):
-        """`model`: a causal model of transformers on the host, without a LoRA, which moves to
-        `device`. It can be split: see `planning.dividing`."""
+    def __init__(self, model: Any, rank: int, count: int):
+        """`model`: a causal model of transformers, without a LoRA, that can be split: see
+        `planning.dividing`."""
         self.rank, self.count = rank, count
         self.peers: Peers = None
         for layer in model.model.layers:
@@ -39,7 +39,6 @@ class SplitTensors:
                     if hasattr(module, name):
                         keep_part(getattr(module, name), rank, count, 0 if name in BY_ROWS else 1)
                 module.register_forward_pre_hook(self._before, with_kwargs=True)
-        model.to(device)
 
     def attach(self, model: Any) -> None:
         """To the LoRA's layers of a model that was split."""
@@ -69,12 +68,13 @@ class SplitTensors:
             given = states if is_cast else states.to(into.dtype)
             added = linear(linear(layer.lora_dropout[name](given), into), out)
             result = result + (added * layer.scaling[name]).to(result.dtype)
-        return result if axis == 0 else SummedForward.apply(result, self)
+        return result if axis == 0 else self.total(result)
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over the ranks; each one's gradient is that of the sum."""
         found = values.clone(memory_format=torch.contiguous_format)  # memory may run out here
         agree(self.peers)
-        self.peers.add_up(found)
+        self.peers.add_up(found.detach())
         return found
 
 
@@ -113,15 +113,3 @@ def keep_blocks(module: Any, state: Any, rank: int, count: int, axis: int) -> No
         quant_type=state.quant_type,
         dtype=state.dtype,
     )
-
-
-class SummedForward(torch.autograd.Function):
-    """The sum over the ranks; each one's gradient is that of the sum."""
-
-    @staticmethod
-    def forward(ctx, values, split):
-        return split.total(values)
-
-    @staticmethod
-    def backward(ctx, upstream):
-        return upstream, None

@@ -11,7 +11,7 @@ from unslothrl.algorithms import selection
 from unslothrl.algorithms.objective import Objective
 from unslothrl.checkpoints.store import Ahead, RunState
 from unslothrl.config.options import Config
-from unslothrl.config.parts import evaluation_sampling
+from unslothrl.config.parts import evaluation_sampling, training_sampling
 from unslothrl.data.tasks import EndlessTasks, FiniteTasks
 from unslothrl.records import Group, Sample, Task, seed_of
 from unslothrl.rewards.reward import IN_LEARNER
