@@ -153,7 +153,7 @@ assert list(candidate([1])) == [1]
 
 
 def test_the_model_is_asked_for_a_function_with_its_name():
-    reader = formats.Reader(needs=rewards.needs_of(rewards.choose(("code",))))
+    reader = rewards.reader_of(rewards.choose(("code",)), formats.Columns())
     record = reader.record({**FORGED})
     assert "def double(x):" in record.problem
     assert "test" not in record.extra and record.extra["tests"]["has_check"]

@@ -13,7 +13,7 @@ import pytest
 from few_cases import few
 from python_process import python
 
-from unslothrl import embedded, rewards
+from unslothrl import embedded
 from unslothrl.cluster.build import data_options
 from unslothrl.commands import cli
 from unslothrl.commands import data as describe
@@ -24,7 +24,6 @@ from unslothrl.data.files import LazyRows
 from unslothrl.data.formats import Columns
 from unslothrl.data.rendering import Skipped
 from unslothrl.data.sources import Source
-from unslothrl.data.tasks import DataOptions
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import code, countdown, maths
 from unslothrl.rewards.reward import THINK_AND_ANSWER
@@ -43,10 +42,9 @@ def load(tmp_path, tokenizer):
 
 
 def options(dataset, reward=(), **changes):
-    chosen = rewards.choose(reward)
     usual = {"holdout": 0.25, "eval_problems": 0, "max_prompt_tokens": 200, "seed": 0}
-    usual |= {"needs": rewards.needs_of(chosen), "default_prompt": rewards.system_prompt(chosen)}
-    return DataOptions(str(dataset), **{**usual, "system_prompt": "", **changes})
+    config = Config(model="other", dataset=str(dataset), reward=reward)
+    return data_options(replace(config, **{**usual, "system_prompt": "", **changes}))
 
 
 def as_csv(rows, delimiter=",", newline="\n"):
@@ -115,7 +113,7 @@ def test_every_format_of_a_row_has_the_same_prompt_and_answer(reward, tokenizer)
     found = list(tasks.renderer_of(asked, tokenizer).tasks("x", rows, skipped))
     assert not skipped.unusable and len(found) == len(SAME_ROW)
     assert {one.prompt for one in found} == {
-        f"<|im_start|>system\n{asked.added_system_prompt}<|im_end|>\n"
+        f"<|im_start|>system\n{asked.system_prompt}<|im_end|>\n"
         f"<|im_start|>user\n{PROBLEM}<|im_end|>\n<|im_start|>assistant\n"
     }
     assert len({one.prompt_ids for one in found}) == 1
@@ -162,9 +160,10 @@ def test_turns_keep_their_roles(tokenizer):
     whole = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in turns)
     own = rendering.render(tokenizer, record.messages, "Another one.")
     assert own == whole + "<|im_start|>assistant\n"  # the data's system turn stays
-    replaced = rendering.render(tokenizer, record.messages, "Mine.", replaces=True)
+    mine, none = (rendering.turns_of(record.messages, said, True) for said in ("Mine.", ""))
+    replaced = rendering.render(tokenizer, mine, "")
     assert replaced == own.replace("Be brief.", "Mine.")
-    assert "system" not in rendering.render(tokenizer, record.messages, "", replaces=True)
+    assert "system" not in rendering.render(tokenizer, none, "")
 
 
 def test_columns_can_be_chosen():
@@ -397,7 +396,7 @@ def test_eval_sets_by_name(tmp_path, tokenizer):
     columns = [{"text": row["problem"], "gold": row["answer"]} for row in ROWS]
     mine = str(write(tmp_path / "mine.jsonl", columns))
     for given in ([f"{name}={source}" for name, source in sets.items()], [json.dumps(sets)]):
-        asked = options(mine, eval_dataset=tuple(given), columns=Columns("text", "gold"))
+        asked = options(mine, eval_dataset=tuple(given), prompt_column="text", answer_column="gold")
         data = tasks.load(asked, tokenizer)  # whose columns are the training set's alone
         sizes = {name: len(found) for name, found in data.evals.items()}
         assert sizes == {"first": 20, "MATH-500": 3}
@@ -485,18 +484,18 @@ def test_the_system_prompt_is_what_the_reward_asks_for_unless_given(tmp_path):
         ((f"{mine}:f",), ""),
         ((f"{mine}:f", "boxed=0"), maths.PROMPT),
     ]:
-        assert options(path, reward, system_prompt=None).added_system_prompt == expected
-    assert options("embedded", system_prompt=None).added_system_prompt == ""
+        assert options(path, reward, system_prompt=None).system_prompt == expected
+    assert options("embedded", system_prompt=None).system_prompt == ""
     tiny = Config(model="embedded", dataset=str(path))
-    assert data_options(tiny).added_system_prompt == ""  # it cannot follow one
-    assert data_options(replace(tiny, system_prompt="mine")).added_system_prompt == "mine"
-    assert data_options(replace(tiny, model="other")).added_system_prompt == THINK_AND_ANSWER
-    assert options(path, system_prompt="mine").added_system_prompt == "mine"
+    assert data_options(tiny).system_prompt == ""  # it cannot follow one
+    assert data_options(replace(tiny, system_prompt="mine")).system_prompt == "mine"
+    assert data_options(replace(tiny, model="other")).system_prompt == THINK_AND_ANSWER
+    assert options(path, system_prompt="mine").system_prompt == "mine"
 
 
 def test_the_system_prompt_of_an_adapter_goes_on_with_it(tmp_path):
     def asked(config):
-        return data_options(replace(config, adapter=str(tmp_path))).added_system_prompt
+        return data_options(replace(config, adapter=str(tmp_path))).system_prompt
 
     other = Config(model="other", dataset="rows.jsonl")
     assert asked(other) == THINK_AND_ANSWER  # nothing says what the adapter was told
@@ -555,14 +554,14 @@ def test_data_shows_what_a_run_would_train_on(tmp_path, capfd):
 
 GIGABYTE = """
 import sys
-from unslothrl.data.columns import RowNeeds
+from unslothrl.data.formats import Reader
 from unslothrl.data.tasks import DataOptions, load
 (path,) = sys.argv[1:]
 class Tokenizer:
     def apply_chat_template(self, turns, **_): return turns[-1]["content"]
     def __call__(self, texts, **_): return {"input_ids": [[1, 2, hash(text)] for text in texts]}
 asked = DataOptions(path, holdout=0.1, eval_problems=100, max_prompt_tokens=9, seed=0,
-    needs=RowNeeds(answer=("boxed",)))
+    reader=Reader(needing=("boxed",)))
 data = load(asked, Tokenizer())
 assert len(data.train.draw(0, 640)[0]) == 640
 status = open("/proc/self/status").read()  # getrusage would count the test's own process too
@@ -587,7 +586,7 @@ def test_a_wrong_column_is_named_where_a_share_is_held_out(tmp_path):
     path = write(tmp_path / "a.jsonl", ROWS)
     found = data_options(Config(dataset=str(path), prompt_column="nosuch"))
     with pytest.raises(UserError, match="no column nosuch; it has problem, answer"):
-        sources.split(found, found.reader)
+        sources.split(found, found.reader.prompt)
 
 
 def test_rows_are_numbered_as_in_the_file_whichever_side_they_are_on(load):

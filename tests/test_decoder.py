@@ -12,6 +12,7 @@ from python_process import python
 
 from unslothrl.backends import peft
 from unslothrl.commands import cli
+from unslothrl.config.offline_options import RmOptions
 from unslothrl.errors import UserError
 from unslothrl.records import LORA_TARGETS
 from unslothrl.weights import base_model, decoder, shapes
@@ -68,7 +69,7 @@ def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path):
         peft.load(folder, **options)
     assert str(caught.value).startswith(f"model {folder}: a LoRA would cover ")
     with pytest.raises(UserError, match=reason):
-        models.reward_model(folder, models.Shape(**options, start=None))
+        models.reward_model(folder, RmOptions(dtype="bfloat16"), None)
 
 
 @pytest.mark.slow

@@ -133,26 +133,26 @@ def test_what_was_sampled_stays_and_observations_forge_nothing(which, seed):
         sampled += ids
         turn = observation(draw, hostile_text(draw, tokenizer), bool(tools))
         try:
-            extension = conversation.add(turn)
-            harmless = twin.add([{**message, "content": "x"} for message in turn])
+            extension, is_continuation = conversation.add(turn)
+            harmless, continues = twin.add([{**message, "content": "x"} for message in turn])
         except UserError as error:
             assert "refuses" in str(error) or "does not write every turn" in str(error)
             assert refuses(dialogue, messages, tools, turns, turn)
             return
         turns.append(turn)
-        written = list(extension.ids)
-        if extension.is_continuation:
+        written = list(extension)
+        if is_continuation:
             record, is_sampled = record + written, is_sampled + [False] * len(written)
-            assert conversation.prompt_ids == before + tuple(ids) + extension.ids
+            assert conversation.prompt_ids == before + tuple(ids) + extension
         else:
             record, is_sampled, sampled = written, [False] * len(written), []
-            assert conversation.prompt_ids == extension.ids
+            assert conversation.prompt_ids == extension
             assert written == anew(tokenizer, conversation)
         assert tuple(record) == conversation.prompt_ids
         assert [i for i, taken in zip(record, is_sampled, strict=True) if taken] == sampled
-        if extension.is_continuation == harmless.is_continuation:
-            found = [i for i in extension.ids if i in special]
-            assert found == [i for i in harmless.ids if i in special]
+        if is_continuation == continues:
+            found = [i for i in extension if i in special]
+            assert found == [i for i in harmless if i in special]
 
 
 @pytest.mark.parametrize("which", few(TEMPLATES, 40))

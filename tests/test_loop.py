@@ -17,7 +17,7 @@ from unslothrl.backends.lora import LoraBackend
 from unslothrl.commands import cli
 from unslothrl.config.toml_files import read_toml
 from unslothrl.config.values import RUN
-from unslothrl.rewards.reward import Overlong
+from unslothrl.rewards.reward import overlong
 from unslothrl.weights import adapter_use
 
 pytestmark = pytest.mark.real
@@ -185,7 +185,9 @@ def test_a_run_whose_reward_always_fails_stops_with_a_line(train, tmp_path):
 
 def test_overlong_by_hand():
     # limit 10, cache 4: free up to 6 tokens, then -1/4 a token; never above 0, never below -1
-    punish = Overlong(limit=10, cache=4)
+    def punish(length):
+        return overlong(length, limit=10, cache=4)
+
     assert [punish(n) for n in (0, 6, 7, 8, 10, 12)] == [0, 0, -0.25, -0.5, -1, -1]
     falls = [punish(n) for n in range(15)]
     assert falls == sorted(falls, reverse=True)

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from unslothrl.data.columns import UnusableRow
-from unslothrl.offline.examples import Example, ExampleColumns, Pair, example, pair
+from unslothrl.offline.examples import Example, Pair, example, pair
 
 
 def turn(role, text):
@@ -64,8 +64,8 @@ def test_an_example(name):
 
 def test_columns_by_name():
     row = {"prompt": "no", "completion": "no", "q": {"text": "What is 1 + 2?"}, "best": "3"}
-    assert example(row, ExampleColumns("q.text", "best")).messages == ASKED
-    columns = ExampleColumns("q.text", chosen="best", rejected="worse")
+    assert example(row, {"prompt": "q.text", "completion": "best"}).messages == ASKED
+    columns = {"prompt": "q.text", "chosen": "best", "rejected": "worse"}
     assert pair({**row, "worse": "4"}, columns) == PAIR
 
 
@@ -154,9 +154,9 @@ def test_a_row_that_cannot_be_used(read, row, reason):
 
 def test_a_column_that_is_named_must_be_there():
     with pytest.raises(UnusableRow, match=r"no column quetion; .*question.*: set --prompt_column"):
-        example({"question": "a", "answer": "b"}, ExampleColumns("quetion"))
+        example({"question": "a", "answer": "b"}, {"prompt": "quetion"})
     with pytest.raises(UnusableRow, match="column worse is empty"):
-        pair({"prompt": "a", "chosen": "b", "worse": None}, ExampleColumns(rejected="worse"))
+        pair({"prompt": "a", "chosen": "b", "worse": None}, {"rejected": "worse"})
 
 
 def test_a_system_prompt_takes_the_place_of_the_rows_own():

@@ -17,7 +17,7 @@ from unsloth_stages_on_cpu import capture
 from unslothrl import embedded
 from unslothrl.backends import check_patches, lora
 from unslothrl.commands import cli
-from unslothrl.config.offline_options import RmOptions, SftOptions
+from unslothrl.config.offline_options import DpoOptions, RmOptions, SftOptions
 from unslothrl.errors import RunError
 from unslothrl.offline import models, training
 from unslothrl.offline.resolve import resolve
@@ -74,8 +74,7 @@ def by_hand(model, loss, gradients):
     assert gap / norm < TOLERANCE
 
 
-def shape(start=None, seed=3407):
-    return models.Shape(torch.float32, 8, 16, 0.0, seed, start)
+EXACT = {"dtype": "float32", "max_lora_rank": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 
 
 @pytest.fixture
@@ -115,7 +114,7 @@ def test_sft(captured, tmp_path, base, tokens, packing):
     trained = {tuple(i[i != 0].tolist()): tuple(labels[i != 0].tolist()) for i, labels in found}
     # the first token of a row in a pack follows another row: it is no label
     assert trained == {tuple(p + r): (*[-100] * len(p), *r) for p, r in rows}
-    model = models.policy(base, shape(seed=SftOptions().seed))
+    model = models.policy(base, SftOptions(**EXACT), None)
     every = torch.cat([log_probs(model, p, r) for p, r in rows])
     by_hand(model, -every.sum() / len(every), gradients)
 
@@ -145,7 +144,7 @@ def test_dpo_after_another_stage(captured, tmp_path, base, tokens, loss_type, re
         return [(first, True), (tokens("\n" + PROMPT.format("Are you sure?")), False), (last, True)]
 
     expected, losses, is_ipo = {}, [], loss_type == "ipo"
-    model = models.policy(base, shape(start))
+    model = models.policy(base, DpoOptions(**EXACT), start)
     for row in rows:
         prompt, ratios = tokens(PROMPT.format(row["prompt"])), []
         for which in ("chosen", "rejected"):
@@ -180,7 +179,7 @@ def test_rm(captured, tmp_path, base, tokens):
         for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True)
     }
     assert trained == {tuple(each) for both in pairs for each in both}
-    model = models.reward_model(base, shape(seed=RmOptions().seed))
+    model = models.reward_model(base, RmOptions(**EXACT), None)
     body, head = model.get_base_model().model, model.get_base_model().score
 
     def score(ids):
@@ -221,14 +220,13 @@ def test_a_reward_model_is_exported_with_its_head_and_scores_as_its_card_says(
     exec(code.replace('/base")\n', exact), names)
     turns = [(each["role"], each["content"]) for each in names["turns"]]
     assert names["text"] == "".join(f"<|im_start|>{r}\n{s}<|im_end|>\n" for r, s in turns)[:-1]
-    shape_of = models.Shape(torch.float32, 8, 16, 0.0, 0, folder)
-    model = models.reward_model(base_model.prepare("embedded"), shape_of)
+    model = models.reward_model(base_model.prepare("embedded"), RmOptions(**EXACT), folder)
     (score,) = models.scores_of(model, names["ids"]["input_ids"].tolist())
     assert names["score"].item() == pytest.approx(score.item(), abs=1e-4)
 
 
 def test_a_model_without_unsloths_patches_is_refused(base):
-    model = models.policy(base, shape())
+    model = models.policy(base, SftOptions(**EXACT), None)
     with pytest.raises(RunError, match=r"Unsloth's patches are not in force.*--backend peft"):
         check_patches(model)
 
@@ -239,11 +237,13 @@ def test_a_model_without_unsloths_patches_is_refused(base):
 def test_a_reward_model_goes_on_at_the_scale_of_its_adapter(
     base, tmp_path, alpha, use_rslora, scaling
 ):
-    saved = write_adapter(lora.pack_adapter(models.policy(base, shape()), 1, "embedded"), tmp_path)
+    saved = write_adapter(
+        lora.pack_adapter(models.policy(base, SftOptions(**EXACT), None), 1, "embedded"), tmp_path
+    )
     path = saved / "adapter_config.json"
     settings = json.loads(path.read_text()) | {"lora_alpha": alpha, "use_rslora": use_rslora}
     path.write_text(json.dumps(settings))
-    model = models.reward_model(base, shape(saved))
+    model = models.reward_model(base, RmOptions(**EXACT), saved)
     assert {m.scaling["default"] for m in model.modules() if hasattr(m, "lora_A")} == {scaling}
     again = write_adapter(lora.pack_adapter(model, 2, "embedded"), tmp_path)
     kept = json.loads((again / "adapter_config.json").read_text())

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from few_cases import few
 
-from unslothrl.config.offline_options import SftOptions
+from unslothrl.config.offline_options import RmOptions, SftOptions
 from unslothrl.errors import RunError
 from unslothrl.offline import models, trainers, training
 from unslothrl.offline.resolve import resolve
@@ -93,7 +93,8 @@ def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
     before = steps_of("rm", tmp_path, 4, seed="5")[0]
     base = base_model.prepare("embedded")
     tokenizer = base_model.load_tokenizer(base)
-    model = models.reward_model(base, models.Shape(torch.float32, 4, 16, 0.0, 5, None))
+    options = RmOptions(dtype="float32", max_lora_rank=4, lora_alpha=16, lora_dropout=0.0, seed=5)
+    model = models.reward_model(base, options, None)
 
     def score(asked, said):
         text = f"<|im_start|>user\n{asked}<|im_end|>\n<|im_start|>assistant\n{said}<|im_end|>"
@@ -110,14 +111,16 @@ def test_weights_are_what_a_figure_is_a_mean_of():
     labels = torch.tensor([[5, -100, 7, 8], [-100, -100, -100, 4]])  # the first is not predicted
     assert trainers.SftTrainer.weights_of(None, {"labels": labels}) == (3, {})
     mask = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 1, 1], [0, 0, 0, 1]])
-    of_pairs = trainers.PairTrainer.weights_of
-    usual, own = of_pairs(None, {"input_ids": mask, "completion_mask": mask})
+    pairs = trainers.PairTrainer
+    usual, own = pairs.weights_of(pairs, {"input_ids": mask, "completion_mask": mask})
     assert usual == 2
     of_logits = {"logits/chosen": 4, "logits/rejected": 3}
     assert own == {"entropy": 7, "mean_token_accuracy": 4, **of_logits}
-    assert of_pairs(None, {"input_ids": mask}) == (2, {})
-    right = trainers.share_right(torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5]))
-    assert right == 0.5 and trainers.share_right(torch.ones(1), torch.zeros(1)) == 1
+    assert pairs.weights_of(pairs, {"input_ids": mask}) == (2, {})
+    newest = SimpleNamespace(mode="eval", figures={"eval": {"accuracy": [(0.25, 4)]}})
+    better, worse = torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5])
+    trainers.PairTrainer.count_ties(newest, "accuracy", better, worse)
+    assert newest.figures["eval"]["accuracy"] == [(0.5, 4)]
     assert trainers.mean([(1.0, 4), (0.0, 1)]) == 0.8
 
 

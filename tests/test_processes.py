@@ -53,7 +53,7 @@ def strew(row, writes):
 
 def test_a_deadline_holds_though_a_process_reads_nothing(tmp_path):
     (tmp_path / "length.py").write_text("def length(text):\n    return len(text)\n")
-    with ProcessPool(1, deadline_s=0.5) as pool:
+    with closing(ProcessPool(1, deadline_s=0.5)) as pool:
         pool.call([RewardCall(f"{tmp_path}/length.py:length", ("",))])
         os.kill(pool.processes[0].child.pid, signal.SIGSTOP)
         started = time.monotonic()
@@ -71,7 +71,7 @@ def test_nothing_that_a_function_writes_moves_a_score(in_background, tmp_path, c
     calls = list(honest)
     for row in writing:
         calls[row] = RewardCall(f"{tmp_path}/stray.py:writes", (row, 50, in_background))
-    with ProcessPool(2, shows_prints=True) as pool:
+    with closing(ProcessPool(2, shows_prints=True)) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         before = {process.child.pid for process in pool.processes}
         results = pool.call(calls)
@@ -143,7 +143,7 @@ def kill_idle(processes: list[RewardProcess]) -> None:
 @pytest.mark.parametrize("has_answered", [False, True])
 def test_processes_that_are_killed_while_idle_cost_no_call(has_answered, leaving):
     calls = [RewardCall(f"{leaving}:call", (row,)) for row in range(6)]
-    with ProcessPool(2) as pool:
+    with closing(ProcessPool(2)) as pool:
         pool.call([RewardCall("math:sqrt", (4,))])
         if has_answered:
             pool.call([RewardCall(f"{leaving}:call", (row,)) for row in range(6, 12)])
@@ -158,7 +158,7 @@ def test_what_a_call_has_left_behind_costs_no_other_call(act, leaving):
     for row in (3, 10):
         calls[row] = RewardCall(f"{leaving}:call", (row, act))
         calls[row + 4] = RewardCall(f"{leaving}:call", (row + 4, "tells"))
-    with ProcessPool(1) as pool:
+    with closing(ProcessPool(1)) as pool:
         results = pool.call(calls)
     assert [(result.value, result.error) for result in results] == [(i, None) for i in range(20)]
     # again where it may not have been the call's own doing
@@ -179,7 +179,7 @@ def test_a_batch_pays_for_nothing_that_another_has_left_behind(leaving):
 
 def test_a_call_that_ends_its_process_fails_alone(leaving):
     whats = ["is plain", "ends at once"] * 5
-    with ProcessPool(1) as pool:
+    with closing(ProcessPool(1)) as pool:
         results = pool.call([RewardCall(f"{leaving}:call", pair) for pair in enumerate(whats)])
     assert [result.value for result in results] == [None if row % 2 else row for row in range(10)]
     assert {result.error for result in results[1::2]} == {"ended its process"}

@@ -1,6 +1,7 @@
 """Python as a tool: a sandboxed interpreter that keeps its state, alone and in an episode."""
 
 import re
+from contextlib import closing
 
 import psutil
 import pytest
@@ -9,7 +10,7 @@ from environment_files import call, observed
 from unslothrl import environments
 from unslothrl.errors import UserError
 from unslothrl.sandbox import Limits, choose
-from unslothrl.sandbox.cells import Cell, Interpreter
+from unslothrl.sandbox.cells import Interpreter
 
 pytestmark = pytest.mark.real
 
@@ -20,38 +21,38 @@ def level() -> str:
 
 
 def test_state_stays_from_cell_to_cell(level):
-    with Interpreter(level) as python:
-        assert python.run("x = 20") == Cell("")
-        assert python.run("def f(y):\n    return x + y") == Cell("")
-        assert python.run("print('a')\nf(1)") == Cell("a\n21\n")
-        assert python.run("None") == Cell("")
-        assert python.run("f(").failed and "SyntaxError" in python.run("f(").text
-        assert python.run("1/0") == Cell("ZeroDivisionError: division by zero (line 1)", True)
-        assert python.run("import math; math.comb(x, 2)") == Cell("190\n")
+    with closing(Interpreter(level)) as python:
+        assert python.run("x = 20") == ("", False)
+        assert python.run("def f(y):\n    return x + y") == ("", False)
+        assert python.run("print('a')\nf(1)") == ("a\n21\n", False)
+        assert python.run("None") == ("", False)
+        assert python.run("f(")[1] and "SyntaxError" in python.run("f(")[0]
+        assert python.run("1/0") == ("ZeroDivisionError: division by zero (line 1)", True)
+        assert python.run("import math; math.comb(x, 2)") == ("190\n", False)
 
 
 def test_what_a_cell_may_not(level):
     if level not in ("bubblewrap", "namespaces"):
         pytest.skip("no sandbox here")
-    with Interpreter(level) as python:
-        assert python.run("open('/etc/hostname').read()").failed
-        assert python.run("import socket; socket.create_connection(('1.1.1.1', 53), 1)").failed
-        assert python.run("import os; os.fork()").failed
-        assert python.run("2 + 2") == Cell("4\n")
+    with closing(Interpreter(level)) as python:
+        assert python.run("open('/etc/hostname').read()")[1]
+        assert python.run("import socket; socket.create_connection(('1.1.1.1', 53), 1)")[1]
+        assert python.run("import os; os.fork()")[1]
+        assert python.run("2 + 2") == ("4\n", False)
 
 
 def test_a_cell_that_takes_too_long_or_ends_the_interpreter_begins_anew(level):
-    with Interpreter(level, Limits(wall_s=1.0)) as python:
-        assert python.run("x = 1") == Cell("")
-        late = python.run("while True: pass")
-        assert late.failed and late.text.startswith("took longer than 1 s")
-        assert "NameError" in python.run("x").text and python.run("3") == Cell("3\n")
-        assert python.run("import os; os._exit(1)").failed and python.run("3") == Cell("3\n")
+    with closing(Interpreter(level, Limits(wall_s=1.0))) as python:
+        assert python.run("x = 1") == ("", False)
+        said, failed = python.run("while True: pass")
+        assert failed and said.startswith("took longer than 1 s")
+        assert "NameError" in python.run("x")[0] and python.run("3") == ("3\n", False)
+        assert python.run("import os; os._exit(1)")[1] and python.run("3") == ("3\n", False)
 
 
 def test_much_output_is_cut_in_the_middle(level):
-    with Interpreter(level, most=100) as python:
-        said = python.run("print('a' * 1000 + 'b' * 1000)").text
+    with closing(Interpreter(level, most=100)) as python:
+        said = python.run("print('a' * 1000 + 'b' * 1000)")[0]
         assert re.fullmatch(r"a{50}\n\.\.\. 1,901 characters.*\nb{49}\n", said, re.DOTALL)
 
 

@@ -9,6 +9,7 @@ from fakes import completion, task
 from few_cases import few
 
 from unslothrl import rewards
+from unslothrl.config.offline_options import RmOptions
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.records import Group
@@ -117,7 +118,8 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
     from unslothrl.weights import base_model
 
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
-    whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder))
+    options = RmOptions(dtype="float32", max_lora_rank=8, lora_alpha=16, lora_dropout=0.0)
+    whole = models.reward_model(base, options, folder)
     tensors = safetensors.numpy.load_file(folder / model.HEAD_FILE)
     assert tensors["std"][0] > 0
     rows = [((5, 6, 7), (8, 9)), ((5, 6, 7), (10, 11, 12, 13)), ((20, 21), (22,))]
@@ -147,7 +149,6 @@ def test_the_learner_scores_as_the_trained_model_does(trained, packs):
 @pytest.mark.real
 def test_a_run_is_rewarded_by_it(trained, tmp_path):
     """Every reward in the rollouts is the model's of what was drawn, the same on resume."""
-    import torch
 
     from unslothrl.commands import cli
     from unslothrl.offline import models
@@ -165,7 +166,8 @@ def test_a_run_is_rewarded_by_it(trained, tmp_path):
     run = tmp_path / "rl"
     rows = [json.loads(line) for line in (run / "rollouts/step_000001.jsonl").open()]
     base, folder = base_model.prepare("embedded"), model.folder_of(f"rm:{trained}")
-    whole = models.reward_model(base, models.Shape(torch.float32, 8, 16, 0.0, 3, folder))
+    options = RmOptions(dtype="float32", max_lora_rank=8, lora_alpha=16, lora_dropout=0.0)
+    whole = models.reward_model(base, options, folder)
     tokenizer = base_model.load_tokenizer(base)
     for row in rows:
         end = "<|im_end|>" if row["finish_reason"] == "stop" else ""

@@ -70,7 +70,7 @@ def test_think_answer_tags(completion, expected):
 def test_a_call_that_stalls_is_killed_and_the_others_go_on():
     calls = [RewardCall("time:sleep", (1000,))]
     calls += [RewardCall("answercheck:same", ("1/2", f"{i}/2")) for i in range(20)]
-    with ProcessPool(2, deadline_s=1.0) as workers:
+    with closing(ProcessPool(2, deadline_s=1.0)) as workers:
         workers.call(calls[1:3])  # what is imported by now does not count
         before = {psutil.Process(w.child.pid) for w in workers.processes}
         results = workers.call(calls)
@@ -199,7 +199,7 @@ def test_a_reward_that_fails_counts_as_zero_and_is_told(function, reason, own):
 
 @pytest.mark.real
 def test_memory_is_limited_but_for_functions_of_the_users_own(own):
-    with ProcessPool(1) as workers:
+    with closing(ProcessPool(1)) as workers:
         (result,) = workers.call([RewardCall(f"{own}:hungry", ("", ""))])
     assert result.error is not None and "Cannot allocate memory" in result.error
     assert scored(own, "hungry").rewards["hungry"] == [8 << 30] * 2  # it may load a model

@@ -69,12 +69,6 @@ def test_it_draws_what_one_worker_does(engine, base, backend):
     assert len(engine.last_layers) == STAGES
 
 
-def own_gpu() -> int:
-    from vllm.distributed import get_world_group
-
-    return get_world_group().rank
-
-
 def spoil(change: str, stage: int, id: int, model) -> None:
     """Runs in each worker, and changes what one of them holds of the adapter of that id."""
     if own_gpu() != stage:

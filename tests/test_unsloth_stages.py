@@ -17,6 +17,7 @@ from test_unsloth import LAYERS, TOLERANCE, small_base
 from unsloth_stages_on_cpu import CENTRE
 
 from unslothrl.backends import peft
+from unslothrl.config.offline_options import RmOptions, SftOptions
 from unslothrl.offline import models
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights import base_model
@@ -68,13 +69,12 @@ def steps(base, starts, folder):
     return {path.stem: torch.load(path, weights_only=True) for path in folder.glob("*.pt")}
 
 
-def shape(start: Path) -> models.Shape:
-    return models.Shape(torch.bfloat16, 8, 16, 0.0, 3407, start)
+OF_LORA = {"dtype": "bfloat16", "max_lora_rank": 8, "lora_alpha": 16, "lora_dropout": 0.0}
 
 
 @pytest.fixture(scope="module")
 def policy(base, starts):
-    return models.policy(base, shape(starts["policy"]))
+    return models.policy(base, SftOptions(**OF_LORA), starts["policy"])
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +151,7 @@ def test_rm(steps, base, starts, pairs):
     step, pairs = steps["rm"], pairs[:1]
     rows = {tuple(prompt + reply) for prompt, *both in pairs for reply in both}
     assert set(rows_of(step, "input_ids")) == rows
-    model = models.reward_model(base, shape(starts["rm"]))
+    model = models.reward_model(base, RmOptions(**OF_LORA), starts["rm"])
     body, head = model.get_base_model().model, model.get_base_model().score
     weight = head.modules_to_save["default"].weight
     losses = []

@@ -40,11 +40,12 @@ def episode(dialogue: TemplateDialogue, draw: random.Random) -> Sample:
     if left < SMALL or draw.random() < RARELY:
         asks = (*dialogue.tokens(f"<think>{left} {right}=</think>"), *end)
         conversation.reply(asks)
-        result = conversation.add([{"role": "user", "content": result_of(left * right)}])
-        assert result.is_continuation
+        answer = {"role": "user", "content": result_of(left * right)}
+        result, is_continuation = conversation.add([answer])
+        assert is_continuation
         answers = (*dialogue.tokens(f"<answer>{left * right}</answer>"), *end)
-        ids = (*asks, *result.ids, *answers)
-        sampled = np.repeat([True, False, True], [len(asks), len(result.ids), len(answers)])
+        ids = (*asks, *result, *answers)
+        sampled = np.repeat([True, False, True], [len(asks), len(result), len(answers)])
     else:
         ids = (*dialogue.tokens(f"<answer>{draw.randint(100, 9801)}</answer>"), *end)
         sampled = np.ones(len(ids), bool)

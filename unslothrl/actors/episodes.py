@@ -31,7 +31,7 @@ from unslothrl.records import (
 from unslothrl.tracking.rows import plain
 
 if TYPE_CHECKING:  # not loaded where no environment runs
-    from unslothrl.dialogue.conversation import Conversation, Extension
+    from unslothrl.dialogue.conversation import Conversation
     from unslothrl.environments.host import Host, Session
 
 Draw = Callable[[Request], Awaitable[Completion]]
@@ -212,17 +212,17 @@ class Course:
         """Adds an observation to the sequence, or begins another one after it."""
         assert self.talk is not None and self.sequence is not None
         with of_the_environment():
-            said, extension = added(self.talk, answer)
+            said, ids, is_continuation = added(self.talk, answer)
         self.turns[-1] = replace(self.turns[-1], observation=said)
-        if extension.is_continuation:
-            ids, left = extension.ids, self.left()
+        if is_continuation:
+            left = self.left()
             self.sequence = observed(self.sequence, ids[:left])
             self.used += len(ids)
             if len(ids) >= left:
                 self.end = "length"
             return
         self.earlier.append((self.prompt_ids, self.sequence))
-        self.prompt_ids, self.sequence = extension.ids, None
+        self.prompt_ids, self.sequence = ids, None
 
     def played(self, lost: str = "") -> Played:
         if self.sequence is None and self.earlier:  # no room was left for another turn
@@ -322,16 +322,14 @@ def begun(
     return conversation, prompt, asked[0] if asked else messages[-1]["content"]
 
 
-def added(talk: "Conversation", answer: dict[str, Any]) -> "tuple[str, Extension]":
-    """-> (what the policy reads next as text, its tokens). UserError."""
-    from unslothrl.dialogue.conversation import Extension
-
+def added(talk: "Conversation", answer: dict[str, Any]) -> tuple[str, tuple[int, ...], bool]:
+    """-> (what the policy reads next as text, and as `Conversation.add` has it). UserError."""
     if "raw" in answer:  # texts as they are, as RL2 has them
         text, continues = answer["raw"]["text"], answer["raw"]["continues"]
-        return text, Extension(talk.dialogue.tokens(text), continues)
+        return text, talk.dialogue.tokens(text), continues
     said = answer["observation"]
     messages = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    return "\n".join(message["content"] for message in messages), talk.add(messages)
+    return "\n".join(message["content"] for message in messages), *talk.add(messages)
 
 
 def first_messages(own: Sequence[Message], opened: dict[str, Any]) -> list[Message]:

@@ -7,6 +7,7 @@ its kind in a process, and a process that trains needs no vLLM.
 import os
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +17,12 @@ from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import dtype_on, follows_newest, objective_of, versions_in_flight
 from unslothrl.data.formats import Columns
 from unslothrl.data.tasks import DataOptions
-from unslothrl.embedded import BASES, adapter_folder
+from unslothrl.embedded import BASES, EMBEDDED, adapter_folder
 from unslothrl.files import expanded
 from unslothrl.planning.footprint import EngineMemory
 from unslothrl.planning.place import actor_alone
 from unslothrl.planning.placement import ProcessPlan
-from unslothrl.rewards.reward import IN_LEARNER, Overlong
+from unslothrl.rewards.reward import IN_LEARNER, overlong
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.system.machine import this_card
 from unslothrl.system.memory import limit_card_memory
@@ -94,9 +95,13 @@ def data_options(config: Config) -> DataOptions:
     chosen = rewards.choose(config.reward)
     folder = starting_adapter.folder(config)
     use = adapter_use.read(expanded(folder)) if folder is not None else None
-    # The system prompt of problems that have none: what the adapter that training begins with was
-    # told, else what the rewards ask for. The embedded base knows problems as they stand.
+    # The system prompt of problems that have none: the user's, else what the adapter that training
+    # begins with was told, else what the rewards ask for. The embedded base knows problems as they
+    # stand, and the embedded problems have columns of their own.
+    is_embedded = config.dataset == EMBEDDED
     asked_for = "" if config.model in BASES else rewards.system_prompt(chosen)
+    default = "" if is_embedded else asked_for if use is None else use.system_prompt
+    columns = Columns() if is_embedded else Columns(config.prompt_column, config.answer_column)
     return DataOptions(
         dataset=config.dataset,
         eval_dataset=config.eval_dataset,
@@ -104,10 +109,9 @@ def data_options(config: Config) -> DataOptions:
         eval_problems=config.eval_problems,
         max_prompt_tokens=config.max_prompt_tokens,
         seed=config.seed,
-        columns=Columns(config.prompt_column, config.answer_column),
-        needs=rewards.needs_of(chosen),
-        system_prompt=config.system_prompt,
-        default_prompt=asked_for if use is None else use.system_prompt,
+        reader=rewards.reader_of(chosen, columns),
+        system_prompt=default if config.system_prompt is None else config.system_prompt,
+        replaces=config.system_prompt is not None,
     )
 
 
@@ -155,7 +159,7 @@ def rules_of(config: Config) -> Rules:
 def scorer_of(config: Config) -> Scorer:
     """What scores a run's completions. UserError for a reward that cannot be."""
     cache = config.overlong_cache
-    punish = Overlong(config.max_new_tokens, cache) if cache else None
+    punish = partial(overlong, limit=config.max_new_tokens, cache=cache) if cache else None
     return Scorer(
         rewards.choose(config.reward),
         punish,

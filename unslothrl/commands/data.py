@@ -19,7 +19,7 @@ from unslothrl.data.files import PickedRows, Rows
 from unslothrl.embedded import BASES, EMBEDDED, KNOWS
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
-from unslothrl.offline.examples import ExampleColumns
+from unslothrl.offline.examples import named_columns
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.text import for_terminal
@@ -110,7 +110,7 @@ def look(config: Config) -> Report:
         rows: Rows = list(itertools.islice(arithmetic.problems("train", config.seed), LOOKED_AT))
         held_out: Rows = []
     else:
-        rows, held_out = sources.split(options, options.reader)
+        rows, held_out = sources.split(options, options.reader.prompt)
     looked_at = sampled(rows)
     skipped = rendering.Skipped(source=looked_at)
     name = sources.parse(config.dataset).label
@@ -122,7 +122,7 @@ def look(config: Config) -> Report:
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
         notes.append(f"{said}: write decimals with a point")
-    keys = sources.problem_keys(looked_at, renderer.reader)
+    keys = sources.problem_keys(looked_at, renderer.reader.prompt)
 
     def names(row: Mapping[str, Any]) -> str:
         columns = renderer.reader.record(row).columns
@@ -201,7 +201,7 @@ def look_for_stage(stage: Resolved) -> Report:
 
 def names_of(options: OfflineOptions, form: tables.Form) -> Callable[[Mapping[str, Any]], str]:
     """What says which columns a row is read from."""
-    columns, answers = ExampleColumns.of(options), 1 if form is tables.SFT else 2  # the last ones
+    columns, answers = named_columns(options), 1 if form is tables.SFT else 2  # the last ones
 
     def names(row: Mapping[str, Any]) -> str:
         read = form.read(row, columns).columns

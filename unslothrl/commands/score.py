@@ -37,7 +37,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown; None: the user's own
     columns = Columns(options.prompt_column, options.answer_column)
-    reader = Reader(columns, rewards.needs_of(chosen))
+    reader = rewards.reader_of(chosen, columns)
     splits = sources.load_splits(sources.parse(source))
     rows = splits[sources.train_of(splits)]
     scorer = Scorer(

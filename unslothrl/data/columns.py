@@ -1,11 +1,10 @@
-"""The columns of a row, and what the rewards of a run read from them; how a text states its answer.
+"""The columns of a row; how a text states its answer.
 
 Below both `data`, which turns rows into tasks, and `rewards`, which say what they need of a row.
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from unslothrl.text import is_too_deep, json_or_text, plain
@@ -23,20 +22,6 @@ def attempt(read: Callable[[Mapping], Any], row: Mapping, errors: tuple = (Unusa
         return read(row)
     except errors as error:
         return error
-
-
-# Gives functions that write the problem of a row without a prompt, or return None: each with the
-# columns that it reads, for messages.
-Problems = Callable[[], tuple[tuple[str, Callable[[Mapping], str | None]], ...]]
-
-
-@dataclass(frozen=True)
-class RowNeeds:
-    """What the rewards of a run need of a row besides its prompt."""
-
-    answer: tuple[str, ...] = ()  # rewards that need a gold answer
-    rewards: tuple[Any, ...] = ()  # those of the package, each a `rewards.reward.Reward`
-    problems: Problems = tuple
 
 
 def value_of(row: Mapping, name: str) -> Any:

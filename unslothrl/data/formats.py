@@ -7,13 +7,11 @@ can be chosen instead (`Columns`). What else a reward needs of a row, the reward
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from unslothrl.data.columns import (
-    Problems,
-    RowNeeds,
     UnusableRow,
     boxed,
     names_of,
@@ -41,6 +39,9 @@ OTHER_ROLES = {  # of ShareGPT and its relatives
 }
 _SAID = re.compile(r"\bthe (?:final )?answer is:?[ \t]*([^\n]*\w[^\n]*?)\.?\s*\Z", re.IGNORECASE)
 Turns = tuple[tuple[str, str], ...]  # (role, content) of each
+# Gives functions that write the problem of a row without a prompt, or return None: each with the
+# columns that it reads, for messages.
+Problems = Callable[[], tuple[tuple[str, Callable[[Mapping], str | None]], ...]]
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def read_prompt(
 
 
 def filled(value: Any) -> bool:
-    return value is not None and str(value).strip() != ""
+    return value is not None and value != [] and str(value).strip() != ""
 
 
 def has_answer(row: Mapping, name: str) -> bool:
@@ -217,8 +218,12 @@ def text_of(value: Any, column: str) -> str:
 
 @dataclass(frozen=True)
 class Reader:
+    """Reads rows for the rewards of a run (`rewards.reader_of`)."""
+
     columns: Columns = field(default_factory=Columns)
-    needs: RowNeeds = field(default_factory=RowNeeds)
+    needing: tuple[str, ...] = ()  # rewards that need a gold answer
+    rewards: tuple[Any, ...] = ()  # those of the package, each a `rewards.reward.Reward`
+    problems: Problems = tuple
 
     def prompt(self, row: Mapping) -> Turns:
         """The row's conversation, whatever else it may lack. Raises UnusableRow."""
@@ -226,24 +231,24 @@ class Reader:
 
     def read(self, row: Mapping) -> Record:
         """A row with its problem as the rewards have it asked. Raises UnusableRow."""
-        record = read(row, self.columns, self.needs.problems)
+        record = read(row, self.columns, self.problems)
         *turns, (role, problem) = record.messages
-        for reward in self.needs.rewards:
+        for reward in self.rewards:
             problem = problem if reward.asked is None else reward.asked(row, problem)
         return replace(record, messages=(*turns, (role, problem)))
 
     def record(self, row: Mapping) -> Record:
         """Raises UnusableRow, also for a row that lacks what is needed."""
         record = self.read(row)
-        if self.needs.answer and not record.answers:
-            rewards = self.needs.answer
-            why = f", which reward {' and '.join(rewards)} need{'s' * (len(rewards) == 1)}"
+        if self.needing and not record.answers:
+            names = " and ".join(self.needing)
+            why = f", which reward {names} need{'s' * (len(self.needing) == 1)}"
             raise missing(row, ANSWERS, "answer", why)
         extra = dict(record.extra)
         if len(record.answers) > 1:
             extra["answers"] = list(record.answers)
-        replaced = {name for reward in self.needs.rewards for name in reward.replaces}
+        replaced = {name for reward in self.rewards for name in reward.replaces}
         extra = {name: extra[name] for name in extra if name not in replaced}
-        for reward in self.needs.rewards:
+        for reward in self.rewards:
             extra |= reward.read_row(row)
         return replace(record, extra=extra)

@@ -32,11 +32,9 @@ def turns_of(
     return turns
 
 
-def render(
-    tokenizer, messages: Sequence[tuple[str, str]] | str, system_prompt: str, replaces: bool = False
-) -> str:
+def render(tokenizer, messages: Sequence[tuple[str, str]] | str, system_prompt: str) -> str:
     """The chat template's text of `turns_of` up to where the assistant begins. UserError."""
-    turns = turns_of(messages, system_prompt, replaces)
+    turns = turns_of(messages, system_prompt)
     conversation = [{"role": role, "content": content} for role, content in turns]
     advice = 'set --system_prompt "", or choose another model'
     return by_template(tokenizer, conversation, advice, add_generation_prompt=True)

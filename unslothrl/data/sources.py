@@ -10,7 +10,7 @@ are. Without a split, a slice is one of the training rows.
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -214,9 +214,9 @@ def is_name(text: str) -> bool:
     return text.replace("-", "_").replace(".", "_").isidentifier()
 
 
-def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
+def split(options: Any, problem: Callable[[Mapping], Any]) -> tuple[Rows, Rows]:
     """-> (training rows, held-out rows), disjoint even where a problem is repeated. `options`:
-    dataset, eval_dataset, holdout and seed; `reader` as in `problem_keys`.
+    dataset, eval_dataset, holdout and seed; `problem` as in `problem_keys`.
 
     A data set with a train and a test split keeps them, unless one is named; one with a single
     split has a seeded share held out, unless `--eval_dataset` names another source.
@@ -228,7 +228,7 @@ def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
         return rows, []
     if test is not None and test != train and len(splits[test]):
         return rows, splits[test]
-    keys = problem_keys(rows, reader, seed_of(options.seed, "held out"))
+    keys = problem_keys(rows, problem, seed_of(options.seed, "held out"))
     different = np.unique(keys)
     count = max(1, round(options.holdout * len(different)))
     if count >= len(different):
@@ -241,16 +241,16 @@ def split(options: Any, reader: Any) -> tuple[Rows, Rows]:
     return PickedRows(rows, trained), PickedRows(rows, evaluated)
 
 
-def problem_keys(rows: Rows, reader: Any, seed: int = 0) -> np.ndarray:
+def problem_keys(rows: Rows, problem: Callable[[Mapping], Any], seed: int = 0) -> np.ndarray:
     """A hash of the seed and each row's conversation, [rows].
 
-    `reader.prompt(row)` is what makes a problem, in JSON's types; it raises UnusableRow. UserError,
+    `problem(row)` is what makes a problem, in JSON's types; it raises UnusableRow. UserError,
     with the first reason, where more than half of the rows have none.
     """
     keys = np.empty(len(rows), np.uint64)
     unusable, first = 0, ""
     for index in range(len(rows)):
-        prompt = attempt(reader.prompt, rows[index])
+        prompt = attempt(problem, rows[index])
         if isinstance(prompt, UnusableRow):
             unusable, first = unusable + 1, first or f"row {index + 1}: {prompt}"
         text = "" if isinstance(prompt, UnusableRow) else json.dumps(prompt)

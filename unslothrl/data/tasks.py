@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unslothrl.data import sources
-from unslothrl.data.columns import RowNeeds, UnusableRow, attempt, value_of
+from unslothrl.data.columns import UnusableRow, attempt, value_of
 from unslothrl.data.files import PickedRows, Rows
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered, plain
@@ -42,22 +42,9 @@ class DataOptions:
     max_prompt_tokens: int  # tasks with longer prompts are left out
     seed: int  # of the order, and of what is held out
     eval_dataset: tuple[str, ...] = ()  # sources, NAME=SOURCE or JSON maps of both
-    columns: Columns = field(default_factory=Columns)  # of the training set
-    needs: RowNeeds = field(default_factory=RowNeeds)  # of the run's rewards
-    system_prompt: str | None = None  # the user's, in place of the rows' own
-    default_prompt: str = ""  # system prompt of rows that have none
-
-    @property
-    def reader(self) -> Reader:
-        """The reader of training rows. The embedded problems have columns of their own."""
-        return Reader(Columns() if self.dataset == EMBEDDED else self.columns, self.needs)
-
-    @property
-    def added_system_prompt(self) -> str:
-        """The user's, else the default, but for the embedded problems."""
-        if self.system_prompt is not None:
-            return self.system_prompt
-        return "" if self.dataset == EMBEDDED else self.default_prompt
+    reader: Reader = field(default_factory=Reader)  # of training rows
+    system_prompt: str = ""  # of rows that have none
+    replaces: bool = False  # it also takes the place of the rows' own
 
 
 class LazyTasks:
@@ -155,7 +142,7 @@ def load(options: DataOptions, tokenizer) -> Data:
         train.draw(0, 1)  # raises now if no prompt fits
     else:
         name, limit = sources.parse(options.dataset).label, options.max_prompt_tokens
-        rows, held_out = sources.split(options, options.reader)
+        rows, held_out = sources.split(options, options.reader.prompt)
         skipped = Skipped(source=rows)
         if len(rows) <= MOST_EAGER:
             tasks: Sequence[Task] | LazyTasks = list(renderer.tasks(name, numbered(rows), skipped))
@@ -179,7 +166,7 @@ def load_evals(options: DataOptions, tokenizer) -> tuple[dict[str, list[Task]], 
     held_out: Rows = []
     names_held_out = None in sources.eval_sources(options.eval_dataset).values()
     if names_held_out and options.dataset != EMBEDDED:
-        _, held_out = sources.split(options, options.reader)
+        _, held_out = sources.split(options, options.reader.prompt)
     return evals_of(options, renderer_of(options, tokenizer), held_out)
 
 
@@ -215,10 +202,10 @@ def evals_of(
 def renderer_of(options: DataOptions, tokenizer) -> Renderer:
     return Renderer(
         tokenizer,
-        options.added_system_prompt,
+        options.system_prompt,
         options.max_prompt_tokens,
-        replaces=options.system_prompt is not None,
-        reader=options.reader,
+        options.replaces,
+        options.reader,
     )
 
 

@@ -6,7 +6,7 @@ that drop the reasoning of earlier turns, a new sequence begins with all of it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unslothrl.dialogue.calls import HERMES, Tool, as_texts, has_tools
 from unslothrl.dialogue.template import TemplateDialogue
@@ -15,14 +15,6 @@ from unslothrl.errors import UserError
 
 OPEN, CLOSE = "<think>", "</think>"
 TAIL = 16  # tokens at the end of a prompt, in which reasoning may have been opened
-
-
-@dataclass(frozen=True, slots=True)
-class Extension:
-    """What comes between two turns of the policy."""
-
-    ids: tuple[int, ...]  # to append after the reply or, in a new sequence, the whole prompt
-    is_continuation: bool
 
 
 class Conversation:
@@ -49,7 +41,7 @@ class Conversation:
         self.count = 0  # of calls so far
         self.reply_ids: tuple[int, ...] = ()  # of the last reply
         if prompt_ids is None:
-            self.text = self._render(self.raw)  # of the prompt
+            self.text = dialogue.written(self.raw, self.native_tools)  # of the prompt
             self.prompt_ids = dialogue.tokens(self.text)
         else:
             self.text = dialogue.tried(self.raw, self.native_tools)
@@ -83,8 +75,10 @@ class Conversation:
         self.parsed.append(as_message(reply))
         return reply
 
-    def add(self, messages: Sequence[Message]) -> Extension:
+    def add(self, messages: Sequence[Message]) -> tuple[tuple[int, ...], bool]:
         """Takes what the environment says to the reply; then the policy writes its next turn.
+        -> (ids to append after the reply or, in a new sequence, the whole prompt; whether they
+        continue the sequence).
 
         Results of tools name their call by `tool_call_id`; without one they are taken in the order
         of the calls. Where a result cannot be written as one, since its call cannot be read, it is
@@ -98,7 +92,7 @@ class Conversation:
                 raise
             return self._extended(as_texts(new))
 
-    def _extended(self, new: list[Message]) -> Extension:
+    def _extended(self, new: list[Message]) -> tuple[tuple[int, ...], bool]:
         """What follows the reply, the last message so far. UserError if refused."""
         dialogue, last = self.dialogue, self.reply_ids[-1:]
         new, _ = dialogue.prepared(dialogue.markers.clean(new))
@@ -111,9 +105,9 @@ class Conversation:
             raw = self._said(self.reply_ids[:-1] if ended else self.reply_ids)
             said = {**self.raw[-1], "content": raw}
             try:
-                rendered = self._render([*self.raw[:-1], said, *new])
+                rendered = dialogue.written([*self.raw[:-1], said, *new], self.native_tools)
             except UserError:  # results of calls that the template does not see in a plain text
-                rendered = self._render(self.parsed + new)
+                rendered = dialogue.written(self.parsed + new, self.native_tools)
             if rendered.startswith(self.text + raw):
                 ids = dialogue.tokens(rendered[len(self.text + raw) :])
                 # Nothing may stand between a reply that was cut off and what follows it.
@@ -126,7 +120,7 @@ class Conversation:
         self.raw[-1:] = [said, *new]
         self.parsed += new
         self.text, self.prompt_ids = rendered, before + ids
-        return Extension(ids, bool(before))
+        return ids, bool(before)
 
     def _may_end(self, last: tuple[int, ...]) -> list[bool]:
         """Whether a reply's last token ends its turn. One that stands for a text of its own may do
@@ -141,9 +135,6 @@ class Conversation:
         before = self.prompt_ids[-1:]  # a SentencePiece decoder drops the first token's space
         text, start = self.dialogue.decode(before + ids), self.dialogue.decode(before)
         return text[len(start) :] if text.startswith(start) else self.dialogue.decode(ids)
-
-    def _render(self, messages: list[Message]) -> str:
-        return self.dialogue.written(messages, self.native_tools)
 
     def _paired(self, messages: Sequence[Message]) -> list[Message]:
         """With the id and the name of the call in each result."""

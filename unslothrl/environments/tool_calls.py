@@ -154,10 +154,10 @@ def unlike(name: str, value: Any, kind: Mapping[str, Any]) -> str:
     if value is None and kind.get("nullable"):
         return ""
     if types and not any(is_of(value, each) for each in types):
-        return f"{name} must be of type {' or '.join(types)}, got {shown(value)}"
+        return f"{name} must be of type {' or '.join(types)}, got {written(value):.80}"
     choices = kind.get("enum", [])
     if choices and value not in choices:
-        return f"{name} must be one of {shown(choices)}, got {shown(value)}"
+        return f"{name} must be one of {written(choices):.80}, got {written(value):.80}"
     return ""
 
 
@@ -165,7 +165,3 @@ def is_of(value: Any, name: str) -> bool:
     if isinstance(value, bool) and name in ("integer", "number"):
         return False
     return name not in TYPES or isinstance(value, TYPES[name])
-
-
-def shown(value: Any) -> str:
-    return f"{written(value):.80}"

@@ -6,13 +6,13 @@ docs/offline.md has them. A column with dots, and any column that is named, as i
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
-from unslothrl.data.formats import is_turns
+from unslothrl.data.formats import filled, is_turns
 from unslothrl.text import plain
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls
@@ -20,8 +20,10 @@ Messages = tuple[Message, ...]
 COMPLETIONS = ("completion", "response", "output", "chosen", "solution", "answer")
 CONVERSATIONS = ("messages", "conversations")
 TEXT = "text"
-CHOSEN = ("chosen", "chosen_response", "response_j")
-REJECTED = ("rejected", "rejected_response", "response_k")
+REPLIES = {
+    "chosen": ("chosen", "chosen_response", "response_j"),
+    "rejected": ("rejected", "rejected_response", "response_k"),
+}
 MARKER = re.compile(r"\n\n(Human|Assistant):")  # of Anthropic's hh-rlhf
 MARGIN, NUMBER = "margin", r"\d+(\.\d*)?([eE][+-]?\d+)?"
 AFTER = {  # role of a turn -> roles of the turn before it, "": none
@@ -32,19 +34,11 @@ AFTER = {  # role of a turn -> roles of the turn before it, "": none
 }
 
 
-@dataclass(frozen=True)
-class ExampleColumns:
-    """The columns as the user names them; None: recognised."""
-
-    prompt: str | None = None
-    completion: str | None = None
-    chosen: str | None = None
-    rejected: str | None = None
-
-    @classmethod
-    def of(cls, options: OfflineOptions) -> "ExampleColumns":
-        names = [each.name for each in fields(cls)]
-        return cls(**{name: getattr(options, f"{name}_column", None) for name in names})
+def named_columns(options: OfflineOptions) -> dict[str, str]:
+    """What a column holds -> its name, of those that the user names; others are recognised."""
+    held = ("prompt", "completion", *REPLIES)
+    names = {what: getattr(options, f"{what}_column", None) for what in held}
+    return {what: name for what, name in names.items() if name is not None}
 
 
 @dataclass(frozen=True)
@@ -81,11 +75,11 @@ class Pair(Example):
     margin: float | None = None
 
 
-def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example:
+def example(row: Mapping, columns: Mapping[str, str] = {}) -> Example:
     """Raises UnusableRow."""
     names, row = names_of(row), named(row, columns)
     tools = tools_of(row)
-    if columns.completion is None and columns.prompt is None:
+    if not columns:
         for name in CONVERSATIONS:
             if row.get(name):
                 messages = with_system(messages_of(row[name], name), row)
@@ -93,11 +87,11 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
                     return Example(in_order(messages, name), tools=tools, columns=(name,))
         if filled(row.get(TEXT)) and not any(row.get(name) for name in formats.PROMPTS):
             return Example(text=formats.text_of(row[TEXT], TEXT), columns=(TEXT,))
-    completion = columns.completion or next((c for c in COMPLETIONS if filled(row.get(c))), None)
-    if completion is None:
+    usual = next((name for name in COMPLETIONS if filled(row.get(name))), None)
+    if (completion := columns.get("completion", usual)) is None:
         wanted = " or ".join((*CONVERSATIONS, TEXT, *COMPLETIONS))
         raise UnusableRow(f"no column {wanted}; it has {names}: set --completion_column")
-    column = prompt_column(row, columns.prompt)
+    column = columns.get("prompt", usual_prompt(row))
     before, value = prompt_of(row, column), value_of(row, completion)
     messages = in_order((*before, *turns_of_reply(value, completion, before)), completion)
     is_plain = column is not None and is_text(value_of(row, column)) and is_text(value)
@@ -105,21 +99,20 @@ def example(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Example
     return Example(messages, tools=tools, columns=read, is_plain=is_plain)
 
 
-def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
+def pair(row: Mapping, columns: Mapping[str, str] = {}) -> Pair:
     """Raises UnusableRow, also for two that are equal."""
     all_names, row = names_of(row), named(row, columns)
-    wanted = {"chosen": (columns.chosen, CHOSEN), "rejected": (columns.rejected, REJECTED)}
     found = {
-        flag: own or next((name for name in usual if row.get(name) is not None), None)
-        for flag, (own, usual) in wanted.items()
+        flag: columns.get(flag) or next((n for n in usual if row.get(n) is not None), None)
+        for flag, usual in REPLIES.items()
     }
     if missing := [flag for flag, name in found.items() if name is None]:
-        lacking = " and no column ".join(" or ".join(wanted[flag][1]) for flag in missing)
+        lacking = " and no column ".join(" or ".join(REPLIES[flag]) for flag in missing)
         flags = " and ".join(f"--{flag}_column" for flag in missing)
         raise UnusableRow(f"no column {lacking}; it has {all_names}: set {flags}")
     names = [str(name) for name in found.values()]
     values = [value_of(row, name) for name in names]
-    column = prompt_column(row, columns.prompt)
+    column = columns.get("prompt", usual_prompt(row))
     if column is not None:
         prompt = prompt_of(row, column)
         replies = [turns_of_reply(v, name, prompt) for v, name in zip(values, names, strict=True)]
@@ -140,27 +133,22 @@ def pair(row: Mapping, columns: ExampleColumns = ExampleColumns()) -> Pair:
     )
 
 
-def named(row: Mapping, columns: ExampleColumns) -> Mapping:
+def named(row: Mapping, columns: Mapping[str, str]) -> Mapping:
     """The row, with columns such as "Chosen" under known names as well. Raises UnusableRow."""
     lowered = {name.strip().lower(): row[name] for name in row if isinstance(name, str)}
     both = {**lowered, **row}
-    for each in fields(columns):
-        name = getattr(columns, each.name)
-        if name is not None and value_of(both, name) is None:
-            raise formats.missing(both, (name,), each.name)
+    for flag, name in columns.items():
+        if value_of(both, name) is None:
+            raise formats.missing(both, (name,), flag)
     return both
-
-
-def filled(value: Any) -> bool:
-    return formats.filled(value) and value != []
 
 
 def is_text(value: Any) -> bool:
     return not is_turns(parsed(value)) and not is_turns([parsed(value)])
 
 
-def prompt_column(row: Mapping, named: str | None) -> str | None:
-    return named or next((name for name in formats.PROMPTS if filled(row.get(name))), None)
+def usual_prompt(row: Mapping) -> str | None:
+    return next((name for name in formats.PROMPTS if filled(row.get(name))), None)
 
 
 def prompt_of(row: Mapping, column: str | None) -> Messages:

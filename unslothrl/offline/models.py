@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,9 @@ from transformers import AutoModelForSequenceClassification
 
 from unslothrl.backends import lora, peft
 from unslothrl.backends.lora import POLICY, REFERENCE
-from unslothrl.planning.stages import PEFT, UNSLOTH
+from unslothrl.cluster.build import dtype_name
+from unslothrl.config.offline_options import OfflineOptions
+from unslothrl.planning.stages import UNSLOTH
 from unslothrl.rewards.model import HEAD_FILE, MEAN, STD, WEIGHT
 from unslothrl.weights import decoder
 from unslothrl.weights.adapter import WEIGHTS_FILE
@@ -24,46 +25,38 @@ SCORE = "score"  # transformers' name of the head of a sequence classifier
 LEAST_STD = 1e-6  # of scores: below it all are equal
 
 
-@dataclass(frozen=True)
-class Shape:
-    """What to put on the base."""
-
-    dtype: torch.dtype  # what the base computes in
-    rank: int
-    alpha: int
-    dropout: float
-    seed: int
-    start: Path | None  # an adapter to go on from
-    backend: str = PEFT
-    context: int = 0  # tokens of the longest row, which Unsloth is told
-
-    @property
-    def options(self) -> dict[str, Any]:
-        names = ("dtype", "rank", "alpha", "dropout", "seed")
-        return {name: getattr(self, name) for name in names}
+def of_lora(options: OfflineOptions) -> dict[str, Any]:
+    """What `peft.load` and Unsloth are told of the LoRA on the base."""
+    return {
+        "dtype": getattr(torch, dtype_name(options)),  # what the base computes in
+        "rank": options.max_lora_rank,
+        "alpha": options.lora_alpha,
+        "dropout": options.lora_dropout,
+        "seed": options.seed,
+    }
 
 
-def policy(base: Path, shape: Shape, group: Any = None) -> Any:
+def policy(base: Path, options: OfflineOptions, start: Path | None, group: Any = None) -> Any:
     """A causal model with a trainable LoRA, float32: a fresh one or `start`. `group`: of the
     processes that share the base (`offline.shards`)."""
-    if shape.backend == UNSLOTH:
-        return unsloth_model(base, shape, start=shape.start)
+    if options.backend == UNSLOTH:
+        return unsloth_model(base, options, start=start)
     ranks = {"learner_shards": (group.rank, group.count)} if group else None
-    backend = peft.load(base, **shape.options, start=shape.start, packs=False, ranks=ranks)
+    backend = peft.load(base, **of_lora(options), start=start, packs=False, ranks=ranks)
     if group:
         group.join(backend)
-    if shape.start is not None:  # a stage's reference is its trainer's
+    if start is not None:  # a stage's reference is its trainer's
         backend.model.delete_adapter(REFERENCE)
     return backend.model
 
 
-def reward_model(base: Path, shape: Shape) -> Any:
+def reward_model(base: Path, options: OfflineOptions, start: Path | None) -> Any:
     """A model whose head gives a conversation a score, with a trainable LoRA under it."""
-    torch.manual_seed(shape.seed)  # the head's
-    if shape.backend == UNSLOTH:
-        model = unsloth_model(base, shape, scores=True, like=shape.start)
+    torch.manual_seed(options.seed)  # the head's
+    if options.backend == UNSLOTH:
+        model = unsloth_model(base, options, scores=True, like=start)
     else:
-        model = peft_classifier(base, shape)
+        model = peft_classifier(base, options, start)
     for parameter in model.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()
@@ -71,31 +64,32 @@ def reward_model(base: Path, shape: Shape) -> Any:
         if isinstance(module, torch.nn.Linear) and module.out_features == 1:
             # trained in float32, whatever its base computes in
             module.register_forward_pre_hook(lambda _, inputs: tuple(x.float() for x in inputs))
-    if shape.start is not None:
+    if start is not None:
         with torch.no_grad():
-            for name, tensor in safetensors.torch.load_file(shape.start / WEIGHTS_FILE).items():
+            for name, tensor in safetensors.torch.load_file(start / WEIGHTS_FILE).items():
                 own = model.get_parameter(name.removesuffix("weight") + f"{POLICY}.weight")
                 own.copy_(tensor.to(own.device))
-            if (shape.start / HEAD_FILE).exists():  # it was a reward model already
-                weight = safetensors.torch.load_file(shape.start / HEAD_FILE)[WEIGHT]
+            if (start / HEAD_FILE).exists():  # it was a reward model already
+                weight = safetensors.torch.load_file(start / HEAD_FILE)[WEIGHT]
                 model.get_base_model().score.modules_to_save[POLICY].weight.copy_(weight)
     model.train()
     return model
 
 
-def unsloth_model(base: Path, shape: Shape, **options: Any) -> Any:
-    """By Unsloth, which is imported already (`offline.resolve`); `options`: of `for_trainer`."""
+def unsloth_model(base: Path, options: OfflineOptions, **more: Any) -> Any:
+    """By Unsloth, which is imported already (`offline.resolve`); `more`: of `for_trainer`."""
     from unslothrl.backends import unsloth
 
-    return unsloth.for_trainer(base, **shape.options, context=shape.context, **options)
+    return unsloth.for_trainer(base, **of_lora(options), context=options.max_length, **more)
 
 
-def peft_classifier(base: Path, shape: Shape) -> Any:
-    plain = peft.load_base(AutoModelForSequenceClassification, base, shape.dtype, num_labels=1)
-    torch.manual_seed(shape.seed)
-    options = peft.lora_options(shape.rank, shape.alpha, shape.dropout, shape.start)
-    options = {"target_modules": decoder.targets(plain), **options, "lora_dropout": shape.dropout}
-    config = LoraConfig(**options, modules_to_save=[SCORE], task_type="SEQ_CLS")
+def peft_classifier(base: Path, options: OfflineOptions, start: Path | None) -> Any:
+    dtype, dropout = of_lora(options)["dtype"], options.lora_dropout
+    plain = peft.load_base(AutoModelForSequenceClassification, base, dtype, num_labels=1)
+    torch.manual_seed(options.seed)
+    given = peft.lora_options(options.max_lora_rank, options.lora_alpha, dropout, start)
+    given = {"target_modules": decoder.targets(plain), **given, "lora_dropout": dropout}
+    config = LoraConfig(**given, modules_to_save=[SCORE], task_type="SEQ_CLS")
     return peft.in_training(get_peft_model(plain, config))
 
 

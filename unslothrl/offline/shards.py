@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from unslothrl.config.offline_options import OfflineOptions, shards_of
+from unslothrl.config.offline_options import shards_of
 from unslothrl.errors import RunError
 from unslothrl.learners.exchange import SUM_S, Exchange, listen
 from unslothrl.system import variables
@@ -78,7 +78,8 @@ def begin(run: Any, cards: list[str]) -> Group | None:
     group = Group(0, count, address, store, log=run.folder.path / "followers.log")
     run.at_end.callback(group.close)
     context = multiprocessing.get_context("spawn")
-    of_run = (run.options, run.folder.path, run.base, run.checkpoint, run.step, run.evaluations())
+    known = {name: getattr(run, name) for name in ("options", "base", "checkpoint", "step")}
+    of_run = (known, run.folder.path, run.evaluations())
     with variables.kept(variables.VISIBLE):
         for rank in range(1, count):
             ours, theirs = context.Pipe(duplex=False)
@@ -93,15 +94,10 @@ def begin(run: Any, cards: list[str]) -> Group | None:
 
 
 def follow(
-    group: Group,
-    options: OfflineOptions,
-    folder: Path,
-    base: Path,
-    checkpoint: Path | None,
-    step: int,
-    evaluated: list[dict[str, Any]],
+    group: Group, known: dict[str, Any], folder: Path, evaluated: list[dict[str, Any]]
 ) -> None:
-    """A follower, from its start to its end. `folder`: the run's, which it reads."""
+    """A follower, from its start to its end. `known`: of its `StageRun`; `folder`: the run's, which
+    it reads."""
     for number in (signal.SIGINT, signal.SIGHUP):  # a terminal sends them to all
         signal.signal(number, signal.SIG_IGN)
     assert group.log is not None
@@ -111,15 +107,14 @@ def follow(
     from unslothrl.offline import tables, training
 
     with TemporaryDirectory() as scratch:
-        tokenizer = base_model.load_tokenizer(base, needs_template=False)
-        writer, form = tables.writer_and_form(options, tokenizer)
+        tokenizer = base_model.load_tokenizer(known["base"], needs_template=False)
+        writer, form = tables.writer_and_form(known["options"], tokenizer)
         keeps_nothing = SimpleNamespace(writing=Path(scratch), seal=ignored, mark_best=ignored)
         run = SimpleNamespace(
-            options=options, base=base, tokenizer=tokenizer, group=group,
-            tables=tables.load(options, form, writer),
+            **known, tokenizer=tokenizer, group=group,
+            tables=tables.load(known["options"], form, writer),
             folder=SimpleNamespace(path=folder, checkpoints=keeps_nothing),
             view=SimpleNamespace(note=ignored, progress=ignored),
-            checkpoint=checkpoint, step=step,
             evaluations=lambda: evaluated, rows=list, is_best=ignored, finished=ignored,
             is_asked=lambda: group.is_anywhere(False),
         )  # fmt: skip

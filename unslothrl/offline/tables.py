@@ -14,7 +14,6 @@ import itertools
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from unslothrl.embedded import task as arithmetic
 from unslothrl.errors import UserError
 from unslothrl.files import expanded
 from unslothrl.offline import examples
-from unslothrl.offline.examples import Example, ExampleColumns, Pair
+from unslothrl.offline.examples import Example, Pair, named_columns
 from unslothrl.offline.sequences import Writer
 from unslothrl.records import seed_of
 from unslothrl.weights import adapter_use, starting_adapter
@@ -44,10 +43,10 @@ TableRow = dict[str, Any]
 class Form(NamedTuple):
     """What a trainer makes of a row."""
 
-    read: Callable[[Mapping, ExampleColumns], Any]  # -> an Example, or a Pair
+    read: Callable[[Mapping, Mapping[str, str]], Any]  # -> an Example, or a Pair
     write: Callable[[Writer, Any], list[TableRow]]
 
-    def prompt(self, row: Mapping, columns: ExampleColumns) -> list[Any]:
+    def prompt(self, row: Mapping, columns: Mapping[str, str]) -> list[Any]:
         """What makes two rows the same problem: they are held out together."""
         read = self.read(row, columns)
         if isinstance(read, Pair):
@@ -99,9 +98,8 @@ def rows_of(options: OfflineOptions, form: Form) -> tuple[Rows, Rows, str]:
         train: Rows = embedded_pairs("train", seed_of(options.seed, "train"), EMBEDDED_ROWS)
         held_out: Rows = embedded_pairs("test", 0, EMBEDDED_EVAL_ROWS)  # the same in every run
     else:
-        columns = ExampleColumns.of(options)
-        reader = SimpleNamespace(prompt=lambda row: form.prompt(row, columns))
-        train, held_out = sources.split(options, reader)
+        columns = named_columns(options)
+        train, held_out = sources.split(options, lambda row: form.prompt(row, columns))
     if not options.eval_dataset:
         return train, held_out, sources.HELD_OUT
     ((name, text),) = sources.eval_sources(options.eval_dataset).items()
@@ -117,7 +115,7 @@ def table(
     """-> (what a trainer reads of `rows`, what is left out, the system prompt of all)."""
     found: list[TableRow] = []
     prompts: set[str] = set()
-    skipped, columns = Skipped(source=rows), ExampleColumns.of(options)
+    skipped, columns = Skipped(source=rows), named_columns(options)
     default = default_prompt(options)
 
     def written_of(row: Mapping) -> tuple[str, list[TableRow]]:

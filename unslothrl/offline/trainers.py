@@ -9,7 +9,7 @@ nothing, as in RL.
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,14 +43,14 @@ class StageTrainer(transformers.Trainer):
     """What all three add to TRL's: figures, skipped steps, schedules, checkpoints, stops."""
 
     args: Any
-    callback_handler: Any
-    current_gradient_accumulation_steps: int
     lr_scheduler: Any
     model: Any
     optimizer: Any
     _metrics: Any  # of TRL: mode -> name -> values
     _total_train_tokens: int
     forwards = 1  # passes of a micro-batch
+    weights_of: Callable[[Mapping[str, torch.Tensor]], Weights]
+    rows_in: Callable[[Mapping[str, torch.Tensor]], int]  # rows of a micro-batch, or pairs
 
     def __init__(self, *given: Any, run: Any, **named: Any):
         """`run`: an `offline.run.StageRun`."""
@@ -65,13 +65,6 @@ class StageTrainer(transformers.Trainer):
     def mode(self) -> str:
         return "train" if self.model.training else "eval"
 
-    def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
-        raise NotImplementedError
-
-    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        """Rows of a micro-batch, or pairs."""
-        raise NotImplementedError
-
     def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
         samples, items = super().get_batch_samples(*args, **kwargs)
         self.micro_batches, self.position = samples, 0
@@ -79,9 +72,7 @@ class StageTrainer(transformers.Trainer):
         self.rows_seen += self.step_rows
         return samples, items
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         found, (usual, own) = self._metrics[self.mode], self.weights_of(inputs)
         result: Any = super().compute_loss(
             model, inputs, return_outputs=return_outputs, num_items_in_batch=num_items_in_batch
@@ -252,32 +243,32 @@ class PairTrainer(StageTrainer):
     def weights_of(self, inputs: Mapping[str, torch.Tensor]) -> Weights:
         """Pairs, and of TRL's figures over tokens the number of these."""
         if "completion_mask" not in inputs:
-            return pairs_in(inputs), {}
+            return self.rows_in(inputs), {}
         better, worse = (half.sum().item() for half in inputs["completion_mask"][..., 1:].chunk(2))
-        return pairs_in(inputs), {
+        return self.rows_in(inputs), {
             "entropy": better + worse,
             "mean_token_accuracy": better,
             "logits/chosen": better,
             "logits/rejected": worse,
         }
 
-    def rows_in(self, inputs: Mapping[str, torch.Tensor]) -> int:
-        return pairs_in(inputs)
+    @staticmethod
+    def rows_in(inputs: Mapping[str, torch.Tensor]) -> int:
+        return len(inputs["input_ids"]) // 2
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         result = super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         if not self.model.training:
             return result
         # transformers divides it by the number of micro-batches
-        share = pairs_in(inputs) * self.current_gradient_accumulation_steps / self.step_rows
+        share = self.rows_in(inputs) * self.current_gradient_accumulation_steps / self.step_rows
         return (result[0] * share, result[1]) if return_outputs else result * share
 
     def count_ties(self, name: str, better: torch.Tensor, worse: torch.Tensor) -> None:
         """Has the newest share of pairs in the right order count a tie as half right."""
         values = self.figures[self.mode][name]
-        values[-1] = (share_right(better, worse), values[-1][1])
+        right = ((better > worse).float() + (better >= worse).float()) / 2
+        values[-1] = (right.mean().item(), values[-1][1])
 
 
 class DpoTrainer(PairTrainer, trl.DPOTrainer):
@@ -286,9 +277,7 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
     pairs_referred = 0
     forwards = 2  # the reference's too
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         rewards, gather = list[torch.Tensor](), self.accelerator.gather
 
         def keeping(tensor: torch.Tensor) -> torch.Tensor:
@@ -306,7 +295,7 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
 
     def compute_ref_log_probs(self, model: Any, inputs: Any) -> Any:
         found = super().compute_ref_log_probs(model, inputs)
-        self.pairs_referred += pairs_in(inputs)
+        self.pairs_referred += self.rows_in(inputs)
         tables = self.run.tables
         everything = len(tables.train) + len(tables.evaluation)
         self.run.view.progress("reference", self.pairs_referred, everything)
@@ -319,9 +308,7 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
 class RmTrainer(PairTrainer, trl.RewardTrainer):
     """Over rows with chosen_ids and rejected_ids."""
 
-    def compute_loss(
-        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         self.count_ties("accuracy", *outputs.logits.detach().squeeze(-1).chunk(2))
         return (loss, outputs) if return_outputs else loss
@@ -351,12 +338,3 @@ def mean(pairs: Sequence[tuple[float, float]]) -> float:
     """Of (value, weight); 0 where the weights are all 0."""
     total = sum(weight for _, weight in pairs)
     return sum(value * weight for value, weight in pairs) / total if total else 0.0
-
-
-def pairs_in(inputs: Mapping[str, torch.Tensor]) -> int:
-    return len(inputs["input_ids"]) // 2
-
-
-def share_right(better: torch.Tensor, worse: torch.Tensor) -> float:
-    """Of the pairs whose better answer has more; a tie is half right."""
-    return (((better > worse).float() + (better >= worse).float()) / 2).mean().item()

@@ -16,7 +16,6 @@ import trl
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from unslothrl.cluster.build import dtype_name
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, RmOptions, SftOptions
 from unslothrl.errors import RunError, UserError
 from unslothrl.offline import models
@@ -88,7 +87,6 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch
         "logging_steps": 1,
         "logging_nan_inf_filter": False,
         "save_strategy": "no",
-        "eval_strategy": "no",
         "report_to": "none",
         "disable_tqdm": True,
         "use_cpu": not has_card,
@@ -97,7 +95,6 @@ def config_of(options: OfflineOptions, writing: Path, dtype: torch.dtype = torch
         "gradient_checkpointing": has_card and options.backend != models.UNSLOTH,  # it has its own
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "optim": "adamw_8bit" if has_card else "adamw_torch",
-        "dataset_num_proc": None,
         "dataloader_pin_memory": has_card,
         "max_length": None,
     }
@@ -141,7 +138,6 @@ class Recorder(TrainerCallback):
     def __init__(self, run: Any):
         """`run`: an `offline.run.StageRun`."""
         self.run, self.row = run, dict[str, Any]()
-        self.step_began = time.perf_counter()
 
     def on_step_begin(self, args, state, control, **_):
         self.step_began = time.perf_counter()
@@ -203,12 +199,13 @@ def trainer_of(run: Any) -> Any:
         for kind in (trl.SFTTrainer, trl.DPOTrainer, trl.RewardTrainer):
             if not kind.__module__.startswith("trl.") or hasattr(kind.__init__, "__wrapped__"):
                 raise RunError(f"Unsloth has replaced TRL's {kind.__name__}: set --backend peft")
-    shape = shape_of(options, run.folder.path)
+    kept = starting_adapter.folder(options) and starting_adapter.kept(run.folder.path)
+    start = Path(kept) if kept else None
     if isinstance(options, RmOptions):
-        model = models.reward_model(run.base, shape)
+        model = models.reward_model(run.base, options, start)
     else:
-        model = models.policy(run.base, shape, run.group)
-    config = config_of(options, run.folder.checkpoints.writing, shape.dtype)
+        model = models.policy(run.base, options, start, run.group)
+    config = config_of(options, run.folder.checkpoints.writing, models.of_lora(options)["dtype"])
     more: dict[str, Any] = {}
     if isinstance(options, DpoOptions):
         config.precompute_ref_log_probs = is_reference_cached(options, model, run)
@@ -252,20 +249,6 @@ def silence() -> None:
     # PEFT looks for the base under the name that an adapter has for it
     warnings.filterwarnings("ignore", "Could not find a config file in", UserWarning)
     os.environ["TQDM_DISABLE"] = "1"
-
-
-def shape_of(options: OfflineOptions, run: Path) -> models.Shape:
-    start = starting_adapter.folder(options) and starting_adapter.kept(run)
-    return models.Shape(
-        dtype=getattr(torch, dtype_name(options)),
-        rank=options.max_lora_rank,
-        alpha=options.lora_alpha,
-        dropout=options.lora_dropout,
-        seed=options.seed,
-        start=Path(start) if start else None,
-        backend=options.backend,
-        context=options.max_length,
-    )
 
 
 def is_reference_cached(options: DpoOptions, model: Any, run: Any) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from unslothrl.data.columns import RowNeeds
+from unslothrl.data.formats import Columns, Reader
 from unslothrl.errors import UserError
 from unslothrl.files import expanded, is_file
 from unslothrl.rewards import builtin, model
@@ -71,13 +71,11 @@ def system_prompt(chosen: Sequence[Chosen]) -> str:
     return next((prompt for prompt in prompts if prompt), "")
 
 
-def needs_of(chosen: Sequence[Chosen]) -> RowNeeds:
-    """What the rewards need of a row. Every reward of the package may write a missing prompt."""
-    return RowNeeds(
-        answer=tuple(each.name for each in chosen if each.needs_answer),
-        rewards=tuple(each.reward for each in chosen if each.reward is not None),
-        problems=problems,
-    )
+def reader_of(chosen: Sequence[Chosen], columns: Columns) -> Reader:
+    """What reads rows for the rewards. Every one of the package may write a missing prompt."""
+    needing = tuple(each.name for each in chosen if each.needs_answer)
+    own = tuple(each.reward for each in chosen if each.reward is not None)
+    return Reader(columns, needing, own, problems)
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Processes for calls that may never end: each call has a deadline, and what misses it is killed.
 
-    with ProcessPool(2) as pool:
+    with closing(ProcessPool(2)) as pool:
         pool.call([RewardCall("answercheck:same", ("1/2", "0.5"))])   -> [Result(True)]
 
 A process keeps what it has imported. Its memory is limited unless `memory_mb` is None, so that a
@@ -127,7 +127,7 @@ class RewardProcess:
         self.child.wait()
 
 
-class ProcessPool(contextlib.AbstractContextManager):
+class ProcessPool:
     """`count` processes, or one a core, in which calls are made. They start with the first."""
 
     def __init__(
@@ -146,9 +146,6 @@ class ProcessPool(contextlib.AbstractContextManager):
         self.failed: set[int] = set()  # groups of the calls that are being made
         self.closed = False
         self.calling = threading.Lock()  # `close` may come from another thread
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def call(self, calls: Sequence[RewardCall]) -> list[Result]:
         """The results in order; every call has a deadline of its own. Raises Closed."""

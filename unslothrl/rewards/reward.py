@@ -72,8 +72,7 @@ def missing(what: str, columns: tuple[str, ...]) -> UnusableRow:
 OVERLONG = "overlong"
 
 
-@dataclass(frozen=True)
-class Overlong:
+def overlong(length: int, limit: int, cache: int) -> float:
     """Soft overlong punishment, DAPO, arXiv 2503.14476, equation 13. In tokens, 0 < cache <= limit.
 
         0                                     length <= limit - cache
@@ -82,11 +81,4 @@ class Overlong:
 
     Falls in equal steps and nowhere rises: a shorter completion is never punished more.
     """
-
-    limit: int  # the longest completion
-    cache: int  # how long before the limit the punishment begins
-
-    def __call__(self, length: int) -> float:
-        """Length of a completion in tokens -> its reward, -1 to 0."""
-        free = self.limit - self.cache
-        return max(-1.0, min(0.0, (free - length) / self.cache))
+    return max(-1.0, min(0.0, (limit - cache - length) / cache))

@@ -34,12 +34,10 @@ from unslothrl.rewards.reward import (
     IN_SANDBOX,
     OVERLONG,
     WALL_OF_CPU,
-    Overlong,
     Reward,
 )
 
 GRACE_S = 10.0  # that a process has to report on what it has itself given up
-NUMBERS = ("reward", "score")  # that a reward gives
 MOST_REPORTED = 20  # kinds of failures; further ones are only counted
 AT_ONCE = 64  # calls of an async function, or short ones, that a process is given
 EACH, TOGETHER = "unslothrl.rewards.functions:each", "unslothrl.rewards.functions:together"
@@ -59,14 +57,14 @@ class Scorer:
     def __init__(
         self,
         chosen: Sequence[Chosen],
-        punish: Overlong | None = None,
+        punish: Callable[[int], float] | None = None,
         deadline_s: float = DEADLINE_S,
         allow_unsandboxed: bool = False,
         shows_prints: bool = False,
         steps: int = 0,
     ):
-        """`shows_prints`: what custom functions print goes to this process's stderr. `steps`: the
-        optimiser steps of the run, for functions that ask."""
+        """`punish`: of a completion's length. `shows_prints`: what custom functions print goes to
+        this process's stderr. `steps`: the optimiser steps of the run, for functions that ask."""
         self.chosen, self.punish, self.deadline_s = list(chosen), punish, deadline_s
         self.allow_unsandboxed, self.steps = allow_unsandboxed, steps
         self.level: str | None = None  # of the sandbox that programs run in; None: not chosen yet
@@ -252,12 +250,13 @@ def graded(result: Result) -> Result:
     number nor such a dict is one."""
     value, error = result.value, result.error
     both = value if isinstance(value, dict) else {"reward": value}
-    both = {"reward": None, "score": both.get("reward"), **both}
-    if error is None and not (is_number(both["score"]) and is_number(both["reward"])):
+    reward: Any = both.get("reward")
+    score = both.get("score", reward)
+    if error is None and not (is_number(score) and is_number(reward)):
         error = f"returned no number: {value!r:.60}"
     if error is not None:
-        both = {"reward": 0.0, "score": 0.0}
-    return Result({name: float(both[name]) for name in NUMBERS}, error, result.seconds)
+        reward = score = 0.0
+    return Result({"reward": float(reward), "score": float(score)}, error, result.seconds)
 
 
 def is_number(value: Any) -> bool:

@@ -138,6 +138,6 @@ def same_answers(texts: Sequence[Read]) -> set[tuple[str, str]]:
     pairs = {pair: None for each in different for pair in itertools.combinations(each, 2)}
     if not pairs:
         return set()
-    with ProcessPool(PROCESSES, DEADLINE_S) as pool:
+    with contextlib.closing(ProcessPool(PROCESSES, DEADLINE_S)) as pool:
         results = pool.call([RewardCall(SAME, pair) for pair in pairs])
     return {pair for pair, result in zip(pairs, results, strict=True) if result.value is True}

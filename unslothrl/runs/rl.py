@@ -70,7 +70,7 @@ class RlRun(Job):
         if config.lora_save_path is not None:
             expanded(config.lora_save_path).mkdir(parents=True, exist_ok=True)
         self.prints = tasks.fingerprints_of(data)
-        use = adapter_use.of_run(config, options.added_system_prompt, tokenizer)
+        use = adapter_use.of_run(config, options.system_prompt, tokenizer)
         use = replace(use, base_parts=parts)
         changed = self.begin(
             use, self.prints, self.before.data, config.learner, facts(config, data)

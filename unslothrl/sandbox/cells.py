@@ -1,8 +1,8 @@
 """A Python in a sandbox that keeps its state from one cell to the next.
 
-    with Interpreter(level=choose()) as python:
-        python.run("x = 20")          Cell("")
-        python.run("print(x)\\nx + 1")  Cell("20\\n21\\n")
+    with closing(Interpreter(level=choose())) as python:
+        python.run("x = 20")          "", False
+        python.run("print(x)\\nx + 1")  "20\\n21\\n", False
 
 A cell that takes too long ends the interpreter; the next one begins a new one, without its state.
 """
@@ -12,7 +12,7 @@ import inspect
 import json
 import socket
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from unslothrl.sandbox import cell_server
 from unslothrl.sandbox.levels import Limits, Program
@@ -22,15 +22,7 @@ CPU_S = 600.0  # of all cells together
 MOST_ANSWER = 1 << 20  # bytes
 
 
-@dataclass(frozen=True)
-class Cell:
-    """What a cell printed, and the value of its last line if that is an expression."""
-
-    text: str
-    failed: bool = False  # it raised, which the text says; or the interpreter ended
-
-
-class Interpreter(contextlib.AbstractContextManager):
+class Interpreter:
     """Starts with its first cell. `limits` are those of a program, but for the time: `wall_s` is a
     cell's, and all cells together have `CPU_S`."""
 
@@ -42,27 +34,23 @@ class Interpreter(contextlib.AbstractContextManager):
         self.stack = contextlib.ExitStack()
         self.connection: socket.socket | None = None
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def run(self, code: str) -> Cell:
-        """OSError as from `runner.run`."""
-        if self.connection is None:
-            self._start()
-        assert self.connection is not None
+    def run(self, code: str) -> tuple[str, bool]:
+        """-> (what a cell printed, and the value of its last line if that is an expression; whether
+        it raised, which the text says, or ended the interpreter). OSError as from `runner.run`."""
+        connection = self.connection or self._start()
         try:
-            self.connection.settimeout(self.wall_s)
+            connection.settimeout(self.wall_s)
             end = time.monotonic() + self.wall_s
-            self.connection.sendall(json.dumps(code).encode() + b"\n")
-            text, failed = json.loads(self._line(end))
+            connection.sendall(json.dumps(code).encode() + b"\n")
+            text, failed = json.loads(line_of(connection, end))
         except (OSError, TypeError, ValueError, RecursionError) as error:
             self.close()
             if isinstance(error, TimeoutError):
-                return Cell(f"took longer than {self.wall_s:g} s: Python was started again", True)
-            return Cell("Python ended (too much memory, or it ended itself): started again", True)
-        return Cell(str(text), bool(failed))
+                return f"took longer than {self.wall_s:g} s: Python was started again", True
+            return "Python ended (too much memory, or it ended itself): started again", True
+        return str(text), bool(failed)
 
-    def _start(self) -> None:
+    def _start(self) -> socket.socket:
         with contextlib.ExitStack() as stack:
             ours, theirs = map(stack.enter_context, socket.socketpair())
             arguments = (theirs.fileno(), self.most)
@@ -70,21 +58,21 @@ class Interpreter(contextlib.AbstractContextManager):
             wait_for_begin(*start_connected(stack, program, self.limits, self.level, theirs))
             theirs.close()  # so that its end is seen here
             self.connection, self.stack = ours, stack.pop_all()
-
-    def _line(self, end: float) -> bytes:
-        """The answer; not a whole one where Python has ended, or writes without end."""
-        assert self.connection is not None
-        data = b""
-        while not data.endswith(b"\n") and len(data) < MOST_ANSWER:
-            if (left := end - time.monotonic()) <= 0:
-                raise TimeoutError
-            self.connection.settimeout(left)
-            if not (more := self.connection.recv(1 << 16)):
-                break
-            data += more
-        return data
+        return ours
 
     def close(self) -> None:
         self.connection = None
         self.stack.close()
-        self.stack = contextlib.ExitStack()
+
+
+def line_of(connection: socket.socket, end: float) -> bytes:
+    """The answer; not a whole one where Python has ended, or writes without end."""
+    data = b""
+    while not data.endswith(b"\n") and len(data) < MOST_ANSWER:
+        if (left := end - time.monotonic()) <= 0:
+            raise TimeoutError
+        connection.settimeout(left)
+        if not (more := connection.recv(1 << 16)):
+            break
+        data += more
+    return data

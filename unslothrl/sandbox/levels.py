@@ -5,7 +5,6 @@ import contextlib
 import functools
 import json
 import os
-import platform
 import secrets
 import shutil
 import sys
@@ -80,7 +79,7 @@ def start(stack: contextlib.ExitStack, level: str, limits: Limits) -> LevelStart
         raise OSError(f"no level works on {sys.platform}")
     namespaces.no_huge_pages()
     if level == "none":
-        return LevelStart([], [], limits_only(), str(view.harness()), None)
+        return LevelStart([], [], limits_only(), str(view.SOURCE), None)
     root = is_root()
     uid = LAST_UIDS + secrets.randbelow(UIDS) if root else None  # no other process has it
     threads = can_count_threads(uid)
@@ -107,16 +106,15 @@ def or_report(prepare: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def limits_only() -> Callable[[], None] | None:
+def limits_only() -> Callable[[], None]:
     """What level none has: the filter of system calls, and an end with this process."""
-    known = platform.machine() in seccomp.COLUMN
     threads = can_count_threads(None)
 
     def prepare() -> None:
         namespaces.die_with_parent()
         namespaces.filter_calls(threads, own_pid=os.getpid())
 
-    return functools.partial(or_report, prepare) if known else None
+    return functools.partial(or_report, prepare)
 
 
 @functools.cache

@@ -42,6 +42,12 @@ class Link:
     `classes` are those, by name, whose objects cross as data, by their attributes.
     """
 
+    # What each side does: the result of a question, `op` of the object with the number `on`; and
+    # what is no data, as JSON and back
+    perform: Callable[[str, Any, list, list[str]], Any]
+    pack_other: Callable[[Any], list]
+    unpack_other: Callable[[str, Any], Any]
+
     def __init__(self, descriptor: int, classes: dict[str, type]):
         self.input, self.output = os.fdopen(descriptor, "rb"), descriptor
         self.classes = classes
@@ -71,17 +77,6 @@ class Link:
         except BaseException as error:
             names = [each.__name__ for each in type(error).__mro__]
             return {"raised": names, "message": str(error)[:MOST_ERROR]}
-
-    def perform(self, op: str, on: Any, values: list, names: list[str]) -> Any:
-        """The result of a question: `op` of the object with the number `on`."""
-        raise NotImplementedError
-
-    def pack_other(self, value: Any) -> list:
-        """What is no data as JSON."""
-        raise NotImplementedError
-
-    def unpack_other(self, kind: str, number: Any) -> Any:
-        raise NotImplementedError
 
     def send(self, message: Message) -> None:
         data = json.dumps(message).encode() + b"\n"

@@ -87,12 +87,10 @@ def start(
 
 
 def request_of(program: Program, limits: Limits, uid: int | None) -> bytes:
-    seconds = math.ceil(limits.cpu_s)
-    memory, file = limits.memory_mb << 20, limits.file_mb << 20
     numbers = {
-        "RLIMIT_CPU": seconds,
-        "RLIMIT_AS": memory,
-        "RLIMIT_FSIZE": file,
+        "RLIMIT_CPU": math.ceil(limits.cpu_s),
+        "RLIMIT_AS": limits.memory_mb << 20,
+        "RLIMIT_FSIZE": limits.file_mb << 20,
         "RLIMIT_NPROC": limits.threads,
         "RLIMIT_NOFILE": 64,
         "RLIMIT_SIGPENDING": 256,  # timers too

@@ -14,6 +14,7 @@ from unslothrl import files
 
 FOLDER = "/tmp"  # the program's, writable
 HARNESS = "/harness.py"
+SOURCE = Path(__file__).with_name("harness.py")  # of the harness
 USER = 1000  # this process's user and group as the program sees them, where it runs as them
 DEVICES = ("/dev/null", "/dev/random", "/dev/urandom")  # /dev/zero can be mapped as shared memory
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
@@ -27,14 +28,10 @@ ENVIRONMENT = {
 }
 
 
-def harness() -> Path:
-    return Path(__file__).with_name("harness.py")
-
-
 @functools.cache
 def harness_text() -> bytes:
     """Each sandbox gets a copy: what a program's user may do to its files, it does to its own."""
-    return harness().read_bytes()
+    return SOURCE.read_bytes()
 
 
 def memory_fd(stack: contextlib.ExitStack, content: bytes) -> int:

@@ -20,7 +20,7 @@ def python(code: str) -> str:
     Args:
         code: The code to run.
     """
-    cell = INTERPRETER.run(code)
-    if cell.failed:
-        raise ToolError(cell.text)
-    return cell.text or "(no output)"
+    text, failed = INTERPRETER.run(code)
+    if failed:
+        raise ToolError(text)
+    return text or "(no output)"

@@ -108,10 +108,10 @@ def whole(value: Any) -> int | None:
 
 def problem(row: Mapping) -> str | None:
     """The game in words; None where the row has none in its columns."""
-    if "target" not in row or not any(name in row for name in NUMBERS):
+    numbers = [row[name] for name in NUMBERS if name in row]
+    if "target" not in row or not numbers:
         return None
-    numbers = next(row[name] for name in NUMBERS if name in row)
-    return PROBLEM.format(numbers=numbers, target=row["target"])
+    return PROBLEM.format(numbers=numbers[0], target=row["target"])
 
 
 REWARD = Reward(solves, columns=("numbers", "target"), read=read, problem=problem)
