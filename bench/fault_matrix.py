@@ -98,7 +98,7 @@ FAULTS = {
     "out of memory in generation": Fault(partial(do.short_of_memory, where="generation"), (0,)),
     "adapter damaged in Ray's object store": Fault(wire.damaged_object, (0,)),
     "adapter damaged in the file that vLLM reads": Fault(
-        partial(wire.damaged_file, damage=wire.flip), (0,), runs=1
+        partial(wire.damaged_file, damage=wire.flip_a_bit), (0,), runs=1
     ),
     "adapter's file removed before vLLM reads it": Fault(
         partial(wire.damaged_file, damage=wire.vanish), (0,), runs=2

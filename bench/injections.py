@@ -30,6 +30,7 @@ from small_runs import (
     data_lost,
     faults_of_a_stop,
     last_step,
+    problems,
     resumed,
     rows,
     whole_run,
@@ -264,12 +265,16 @@ def cut(place: Place, newest: Path) -> str:
 def flipped(place: Place, newest: Path) -> str:
     path = chosen(place, newest)
     where, bit = place.draw.randrange(path.stat().st_size), 1 << place.draw.randrange(8)
-    with path.open("r+b") as file:
+    flip(path, where, bit)
+    return f"bit {bit} of byte {where} of {path.name}"
+
+
+def flip(path: Path, where: int, bit: int) -> None:
+    with path.open("r+b", buffering=0) as file:
         file.seek(where)
         (value,) = file.read(1)
         file.seek(where)
         file.write(bytes([value ^ bit]))
-    return f"bit {bit} of byte {where} of {path.name}"
 
 
 def missing(place: Place, newest: Path) -> str:
@@ -302,14 +307,6 @@ def all_damaged(place: Place) -> Cost:
     shutil.rmtree(place.folder / "checkpoints")
     kept.rename(place.folder / "checkpoints")
     return resumed(place.folder, place.whole, cost, steps)
-
-
-def problems(path: Path, seed: int = 0) -> Path:
-    draw = random.Random(seed)
-    pairs = [(draw.randrange(100, 999), draw.randrange(100, 999)) for _ in range(60)]
-    lines = [json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) for a, b in pairs]
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 def of_a_file(place: Place) -> tuple[Path, list[str], Path]:

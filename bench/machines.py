@@ -12,7 +12,6 @@ the main job is ended when it would start the first process that computes on a G
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,8 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from unslothrl.embedded import BASE
+from on_card.model import add_tokenizer
+
 from unslothrl.planning.fit import MODELS
 from unslothrl.system.variables import COMPAT
 from unslothrl.weights import shapes
@@ -134,9 +134,7 @@ def make_cache(folder: Path) -> None:
             "quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True},
         }
         (snapshot / "config.json").write_text(json.dumps(config))
-        for path in BASE.glob("*"):
-            if path.name.startswith("tokenizer") or path.suffix == ".jinja":
-                shutil.copy(path, snapshot)
+        add_tokenizer(snapshot)
         size = int(shape.weight_bytes())
         whole = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
         header = json.dumps({"model.weights": whole}).encode()

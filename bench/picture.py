@@ -35,30 +35,25 @@ class Picture(NamedTuple):
     curves: tuple[Curves, ...]
 
 
+WITH_CONTROL = (
+    Curves("seed", PASS, "trained", "GRPO"),
+    Curves("shuffled", PASS, "control", "control: shuffled rewards"),
+)
 PICTURES = {
     "learning": Picture(
         "embedded-cpu.json",
         "share of 200 held-out problems solved (pass@1), three seeds",
-        (
-            Curves("seed", PASS, "trained", "GRPO"),
-            Curves("shuffled", PASS, "control", "control: shuffled rewards"),
-        ),
+        WITH_CONTROL,
     ),
     "json": Picture(
         "embedded-json-cpu.json",
         "share of 200 held-out requests written right (pass@1), three seeds",
-        (
-            Curves("seed", PASS, "trained", "GRPO"),
-            Curves("shuffled", PASS, "control", "control: shuffled rewards"),
-        ),
+        WITH_CONTROL,
     ),
     "words": Picture(
         "words-cpu.json",
         "share of 300 held-out word problems solved (pass@1), three seeds",
-        (
-            Curves("seed", PASS, "trained", "GRPO"),
-            Curves("shuffled", PASS, "control", "control: shuffled rewards"),
-        ),
+        WITH_CONTROL,
     ),
     "gamed": Picture(
         "embedded-json-cpu.json",

@@ -23,6 +23,7 @@ from pathlib import Path
 from facts import facts, result_file
 
 from unslothrl.cluster import build
+from unslothrl.config.options import Config
 from unslothrl.data import tasks
 from unslothrl.records import Assignment, Request, Sampling, seed_of
 from unslothrl.runs.resolve import resolve
@@ -42,17 +43,23 @@ def end_at_random(engine, base: Path) -> None:
     engine.stop = sorted({*engine.stop, *range(ONE_IN, vocabulary, ONE_IN)})
 
 
+def over_vllm(model: str, gpu_cache_mb: int) -> tuple[Machine, Config, Path]:
+    """-> this machine, the options of an actor with a vLLM of its own, its base."""
+    machine = Machine.detect()
+    variables.apply(machine.cpus, bool(machine.gpus))  # before torch, as in a run
+    flags = {"model": model, "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
+    kv_cache_mb = gpu_cache_mb if machine.gpus else 64
+    config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
+    return machine, config, base_model.prepare(model)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--model", default="embedded")
     given = parser.parse_args()
-    rounds, machine = given.rounds, Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))  # before torch, as in a run
-    flags = {"model": given.model, "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
-    kv_cache_mb = 4096 if machine.gpus else 64
-    config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
-    base = base_model.prepare(given.model)
+    rounds = given.rounds
+    machine, config, base = over_vllm(given.model, 4096)
     tokenizer = base_model.load_tokenizer(base)
     drawn, _ = tasks.load(build.data_options(config), tokenizer).train.draw(0, 32)
     actor = build.build_actor(config, base)

@@ -79,18 +79,9 @@ class Peak(threading.Thread):
         return self.most
 
 
-def add_tokenizer(folder: Path) -> Path:
-    from unslothrl import embedded
-
-    for path in embedded.BASE.iterdir():
-        if path.name.startswith("tokenizer"):
-            (folder / path.name).write_bytes(path.read_bytes())
-    return folder
-
-
 def make_base(folder: Path, layers: int, width: int, inner: int) -> Path:
     import torch
-    from on_card.model import quantised
+    from on_card.model import add_tokenizer, quantised
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -109,11 +100,11 @@ def make_large(folder: Path, name: str) -> Path:
     import safetensors.torch
     import torch
     from bitsandbytes.functional import quantize_4bit
-    from on_card.model import config_of
+    from on_card.model import SHAPES, add_tokenizer, config_of
 
     from unslothrl.weights.shapes import shape_of
 
-    config, shape = config_of(name, False), shape_of(f"someone/{name_of(name)}")
+    config, shape = config_of(name, False), shape_of(f"someone/{SHAPES[name]}")
     torch.manual_seed(0)
     layer: dict[str, torch.Tensor] = {}
     for path, (into, out) in shape.linears().items():
@@ -149,12 +140,6 @@ def make_large(folder: Path, name: str) -> Path:
     }  # fmt: skip
     config.save_pretrained(folder)
     return add_tokenizer(folder)
-
-
-def name_of(shape: str) -> str:
-    from on_card.model import SHAPES
-
-    return SHAPES[shape]
 
 
 def at_work(rank, world_size, address, stores, base, sequences: int = 4):

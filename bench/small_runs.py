@@ -237,6 +237,15 @@ def last_step(folder: Path) -> int:
     return max((row["step"] for row in rows(folder / "metrics.jsonl")), default=0)
 
 
+def problems(path: Path) -> Path:
+    """Writes sums of the embedded task. -> the file"""
+    draw = random.Random(0)
+    pairs = [(draw.randrange(100, 999), draw.randrange(100, 999)) for _ in range(60)]
+    lines = [json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) for a, b in pairs]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
 def whole_run(room: Path, name: str, *flags: str, is_new: bool = False) -> Path:
     """The folder of a run that nobody disturbs."""
     folder = room / name

@@ -19,9 +19,7 @@ import argparse
 import json
 import os
 import random
-import select
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -34,22 +32,19 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 from facts import facts, result_file  # noqa: E402
 from killed import PHASES  # noqa: E402
 from runs_compared import differences  # noqa: E402
-from small_runs import last_step, listening  # noqa: E402
+from small_runs import MOST_S, Training, last_step, problems  # noqa: E402
 
 STEPS = 12
-COMMON = (
-    f"--max_steps {STEPS} --batch_size 4 --num_candidates 4 --topk 4 --max_new_tokens 40 --lr 5e-4 "
-    "--eval_every 5 --eval_problems 4 --eval_candidates 2 --save_every 4 --checkpoint_every 1"
-)
+COMMON = f"--max_steps {STEPS} --eval_every 5 --eval_problems 4 --save_every 4"
 LOCAL = "--cluster local --engine transformers --number_of_actors 0"
-EIGHT_BIT = "8-bit Adam"
+EIGHT_BIT, PROBLEMS = "8-bit Adam", "PROBLEMS"
 DIVIDED = "--engine transformers --number_of_actors 1"
 CONFIGS = {
     "grpo": f"--learner grpo {LOCAL}",
     "dapo": f"--learner dapo {LOCAL} --objective.max_resample 2",
     "ppo": f"--learner ppo {LOCAL} --epochs_per_rollout 2 --updates_per_rollout 2",
     "dropout": f"--learner grpo {LOCAL} --lora_dropout 0.1",
-    "problems": f"--learner grpo {LOCAL} --dataset PROBLEMS",
+    "problems": f"--learner grpo {LOCAL} --dataset {PROBLEMS}",
     EIGHT_BIT: f"--learner grpo {LOCAL}",
     "two learners": "--learner grpo --engine transformers --number_of_actors 1 "
     "--number_of_learners 2 --learner_chunk_size 1",
@@ -70,7 +65,6 @@ TIMED = (
     "delete",
     "truncate",
 )
-MOST_S = 600.0  # that a run may take
 MOST_EXIT_S = 5.0
 DELAY_S = 0.3
 STOPS = (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -91,77 +85,37 @@ class Cycle:
     differs: list[str]  # of the run that was resumed, at its end
 
 
-class Run:
+def trained(folder: Path, config: str, phase: str = "none", number: int = 1) -> Training:
     """A process that trains into a folder."""
-
-    def __init__(self, folder: Path, config: str, phase: str = "none", number: int = 1):
-        self.folder = folder
-        flags = f"{COMMON} {CONFIGS[config]}".replace("PROBLEMS", str(problems(folder.parent)))
-        where = f"--output_dir {folder.parent} --run_name {folder.name}"
-        if (folder / "config.toml").exists():
-            flags, where = "", f"--resume {folder}"
-        arguments = [*where.split(), *flags.split()]
-        if "PROBLEMS" in CONFIGS[config] and not where.startswith("--resume"):
-            arguments += ["--system_prompt", ""]  # problems as the embedded base knows them
-        reading, writing = os.pipe()
-        program = [sys.executable, str(ROOT / "tests" / "killed.py"), phase, str(number)]
-        self.log = (folder.parent / f"{folder.name}.log").open("ab")
-        self.process = subprocess.Popen(
-            [*program, str(writing), "--", "train", *arguments],
-            stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, pass_fds=[writing],
-            start_new_session=True, cwd=ROOT, preexec_fn=listening,
-            env={**os.environ, **({"EIGHT_BIT": "1"} if config == EIGHT_BIT else {})},
-        )  # fmt: skip
-        os.close(writing)
-        self.told = reading
-
-    def until_told(self, seconds: float) -> bool:
-        """Whether it entered its phase within that time; False too where it has ended."""
-        ready, _, _ = select.select([self.told], [], [], seconds)
-        return bool(ready) and os.read(self.told, 1) == b"x"
-
-    def ends(self) -> int:
-        """-> its exit code."""
-        try:
-            return self.process.wait(MOST_S)
-        finally:
-            os.close(self.told)
-            self.log.close()
-            if self.process.poll() is None:
-                os.killpg(self.process.pid, signal.SIGKILL)
-
-
-def problems(folder: Path) -> Path:
-    path = folder / "problems.jsonl"
-    if not path.exists():
-        draw = random.Random(0)
-        rows = [(draw.randrange(100, 999), draw.randrange(100, 999)) for _ in range(40)]
-        lines = [
-            json.dumps({"problem": f"What is {a} + {b}?", "answer": str(a + b)}) for a, b in rows
-        ]
-        path.write_text("\n".join(lines) + "\n")
-    return path
+    flags = f"{COMMON} {CONFIGS[config]}".split()
+    if PROBLEMS in flags:  # as the embedded base knows them
+        flags[flags.index(PROBLEMS)] = str(problems(folder.parent / "problems.jsonl"))
+        flags += ["--system_prompt", ""]
+    variables = {"EIGHT_BIT": "1"} if config == EIGHT_BIT else {}
+    return Training(folder, *flags, phase=(phase, number), environment=variables, is_new=True)
 
 
 def whole_run(room: Path, config: str) -> Path:
     """The folder of a run that nobody stops."""
     folder = room / f"whole-{config.replace(' ', '-')}"
     if not (folder / "summary.json").exists():
-        assert Run(folder, config).ends() == 0, folder
+        assert trained(folder, config).ends() == 0, folder
     return folder
 
 
-def stop(run: Run, phase: str, number: signal.Signals, draw: random.Random, took_s: float) -> float:
+def stop(
+    run: Training, phase: str, number: signal.Signals, draw: random.Random, took_s: float
+) -> float:
     """Sends the signal at an instant. -> the seconds until the process has ended."""
     if phase == "time":
         time.sleep(draw.uniform(0.2, took_s))
-    elif run.until_told(MOST_S):
+    else:
+        run.at_phase()  # or it has ended
         time.sleep(draw.uniform(0, DELAY_S))
-    if run.process.poll() is None:
-        if number == signal.SIGKILL:
-            os.killpg(run.process.pid, number)
-        else:
-            os.kill(run.process.pid, number)
+    if number == signal.SIGKILL and run.process.poll() is None:
+        os.killpg(run.process.pid, number)
+    else:
+        run.send(number)
     sent = time.monotonic()
     run.process.wait(MOST_S)
     return time.monotonic() - sent
@@ -179,7 +133,7 @@ def killed_run(room: Path, kind: str, index: int, config: str | None) -> list[Cy
         number = signal.SIGKILL if kind == "kills" else draw.choice(STOPS)
         phases = list(TIMED) if kind == "kills" else list(PHASES)
         phase = "time" if draw.random() < 0.5 else draw.choice(phases)
-        run = Run(folder, config, "none" if phase == "time" else phase, draw.randrange(1, 5))
+        run = trained(folder, config, "none" if phase == "time" else phase, draw.randrange(1, 5))
         exit_s = stop(run, phase, number, draw, took_s)
         code, step = run.ends(), last_step(folder)
         if code == 0:  # it was done before
@@ -187,7 +141,7 @@ def killed_run(room: Path, kind: str, index: int, config: str | None) -> list[Cy
         saved = max((int(p.name[5:]) for p in folder.glob("checkpoints/step_??????")), default=0)
         lost = max(0, step - saved)
         cycles.append(Cycle(kind, config, phase, number.name, step, lost, exit_s, code, []))
-    code = Run(folder, config).ends()
+    code = trained(folder, config).ends()
     differ = [f"exit code {code}"] if code else differences(folder, whole)
     for cycle in cycles:
         cycle.differs = differ

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from injections import Place
+from injections import Place, flip
 from small_runs import STEPS, Cost, Training, compared, whole_run
 
 from unslothrl.system.variables import PROCESS
@@ -155,13 +155,9 @@ def versions() -> Iterator[Path]:
         yield from map(Path, found)  # Path's own glob raises where a folder vanishes meanwhile
 
 
-def flip(path: Path, draw: random.Random) -> None:
-    with path.open("r+b", buffering=0) as file:
-        where = draw.randrange(path.stat().st_size - 10_000, path.stat().st_size)
-        file.seek(where)
-        (value,) = file.read(1)
-        file.seek(where)
-        file.write(bytes([value ^ 1 << draw.randrange(8)]))
+def flip_a_bit(path: Path, draw: random.Random) -> None:
+    where = draw.randrange(path.stat().st_size - 10_000, path.stat().st_size)
+    flip(path, where, 1 << draw.randrange(8))
 
 
 def vanish(path: Path, draw: random.Random) -> None:

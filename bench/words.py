@@ -213,22 +213,15 @@ def make_base(folder: Path, minutes: float, gsm8k: Path | None, seed: int = 0) -
     import torch
 
     sys.path.insert(0, str(ROOT / "tools"))
-    from make_embedded_base import SPECIAL, TAGS, wrapped
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+    from make_embedded_base import TAGS, learnt_tokenizer, wrapped
+    from tokenizers import AddedToken, pre_tokenizers
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    core = Tokenizer(models.BPE())
-    core.pre_tokenizer = pre_tokenizers.Sequence(
+    split = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(False)]
     )
-    core.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 64, special_tokens=list(SPECIAL), show_progress=False,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
     texts = documents(-1, gsm8k, EASY)
-    core.train_from_iterator(["".join(next(texts)) for _ in range(8_000)], trainer)
-    core.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    core = learnt_tokenizer(split, VOCABULARY - 64, ["".join(next(texts)) for _ in range(8_000)])
     core.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     tokenizer = wrapped(core)
     torch.manual_seed(seed)

@@ -139,6 +139,19 @@ def make_base(kind: str, folder: Path, std: dict[str, float], **sizes: int) -> P
     return folder
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch) -> Path:
+    """The folder in which a test works."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch) -> None:
+    """A test's quantised bases are its own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     from unslothrl import embedded

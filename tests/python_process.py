@@ -1,4 +1,4 @@
-"""A process of Python that a test starts and waits for."""
+"""Processes of Python that a test starts and waits for."""
 
 import subprocess
 import sys
@@ -11,3 +11,9 @@ def python(*arguments: Any, **options: Any) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(command, capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done
+
+
+def unslothrl(*words: Any, **options: Any) -> subprocess.CompletedProcess[str]:
+    """The command, however it ends."""
+    command = [sys.executable, "-m", "unslothrl", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, **options)

@@ -103,8 +103,7 @@ def test_eval_claims_no_default_that_it_does_not_use(capsys):
     assert "default grpo" in shown_help("plan", capsys, whole=False)
 
 
-def test_rewards_trackers_and_tools_may_be_separated_by_commas(tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_rewards_trackers_and_tools_may_be_separated_by_commas(capsys, here):
     assert read_value("reward", ("accuracy,rm:runs/x=0.5", "mine.py:f")) == (
         "accuracy", "rm:runs/x=0.5", "mine.py:f",
     )  # fmt: skip
@@ -116,8 +115,7 @@ def test_rewards_trackers_and_tools_may_be_separated_by_commas(tmp_path, capsys,
 
 
 @pytest.mark.parametrize("command", ["eval", "chat", "ask", "export"])
-def test_a_run_is_named_as_in_report(command, tmp_path, capsys, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_run_is_named_as_in_report(command, tmp_path, capsys, here):
     more = {"ask": ["What is 1 + 1?"], "export": ["--output", "out"]}.get(command, [])
     line = last_line([command, "runs/x", *more], capsys)
     assert line == last_line([command, "--adapter", "runs/x", *more], capsys)

@@ -65,8 +65,7 @@ def test_of_two_processes_that_ask_one_quantises_and_neither_loads_for_it(
     assert [path.name for path in Path(made).parent.glob("[!.]*")] == [Path(made).name]
 
 
-def test_a_checkpoint_that_cannot_be_read_is_one_line(sixteen_bit_bases, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_checkpoint_that_cannot_be_read_is_one_line(sixteen_bit_bases, tmp_path, own_cache):
     source = tmp_path / "broken"
     source.mkdir()
     for path in sixteen_bit_bases["plain"].iterdir():
@@ -147,9 +146,8 @@ def test_a_base_is_quantised_tensor_by_tensor_as_transformers_does(sixteen_bit_b
     assert configs[0] == configs[1]
 
 
-def test_what_ends_a_completion_is_what_the_source_says(sixteen_bit_bases, tmp_path, monkeypatch):
+def test_what_ends_a_completion_is_what_the_source_says(sixteen_bit_bases, tmp_path, own_cache):
     """Not what config.json alone would: of an instruct model that often has fewer."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = tmp_path / "source"
     shutil.copytree(sixteen_bit_bases["plain"], source)
     (source / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))

@@ -104,13 +104,12 @@ OFTEN = ["a query", "a swapped shard", "an added token", "the template", "the ro
 
 @pytest.mark.parametrize("change", few(CHANGES, among=OFTEN))
 def test_a_changed_base_is_refused_by_every_command_in_one_line(
-    tmp_path, capsys, monkeypatch, change
+    tmp_path, capsys, change, own_cache
 ):
     """The base of that name, and another that is given."""
     base, adapter = copy_of(tmp_path / "base"), write(tmp_path / "adapter")
     use = adapter_use.Use(str(base), "", base_parts=base_parts.of(base))
     (adapter / adapter_use.USE_FILE).write_text(adapter_use.to_json(use))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     make, part = CHANGES[change]
     other = copy_of(tmp_path / "other")
     make(base)
@@ -196,8 +195,7 @@ def test_a_copy_of_older_code_is_not_used(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.real
-def test_a_four_bit_copy_that_has_changed_is_made_again(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_four_bit_copy_that_has_changed_is_made_again(tmp_path, capsys, own_cache):
     copy = base_model.prepare(str(copy_of(tmp_path / "base")))
     before = base_parts.of(copy)
     capsys.readouterr()
@@ -221,10 +219,9 @@ SFT = "sft --dataset rows.jsonl --batch_size 8 --eval_problems 12"
 @pytest.mark.real
 @pytest.mark.parametrize("command", [RL, SFT])
 def test_a_run_goes_on_with_an_untouched_copy_and_with_no_other_base(
-    tmp_path, monkeypatch, capsys, command
+    tmp_path, monkeypatch, capsys, command, own_cache
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     pairs = tables.embedded_pairs("train", 0, 80)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     base = copy_of(tmp_path / "base")

@@ -29,8 +29,7 @@ def test_the_embedded_base_passes_every_check(capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", families.TRAINED)
-def test_a_family_passes_every_check(tmp_path, monkeypatch, capsys, name):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_family_passes_every_check(tmp_path, capsys, name, own_cache):
     folder = families.saved(tmp_path / "base", families.built(families.TRAINED[name]()))
     found = list(check_model.examine(base_model.prepare(str(folder)), "transformers", folder))
     assert [each for each in found if each.passed is False] == []

@@ -79,8 +79,7 @@ BAD = [
 @pytest.mark.parametrize(
     ("line", "words"), BAD, ids=[line.replace(str(ROOT), "") for line, _ in BAD]
 )
-def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_bad_input_is_one_line_and_exit_code_2(line, words, runs, capfd, tmp_path, here):
     assert cli.main([word.replace(SPACE, " ") for word in line.split()]) == 2
     out, err = capfd.readouterr()
     assert out == "" and err.startswith("unslothrl: ") and err.count("\n") == 1

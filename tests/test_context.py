@@ -4,12 +4,21 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 from conftest import SMALL, STD, make_base
 from few_cases import few, uncovered
 from test_backend import LENGTHS, sample_of, samples
 from test_exchange import meet
-from test_shards import GRPO, LRS, OBJECTIVES, PPO, batch, joined, learner_on
+from test_learner import batch
+from test_shards import (
+    GRPO,
+    LRS,
+    OBJECTIVES,
+    PPO,
+    happens_in,
+    joined,
+    learner_on,
+    run_out_of_memory,
+)
 
 from unslothrl.errors import UserError
 from unslothrl.training import first_batch
@@ -194,16 +203,8 @@ def run_out(rank, world_size, address, stores, base, fails_at):
     """Rank 1 runs out of memory at an exchange. -> the checksum and note of an update."""
     learner = joined(rank, world_size, address, stores, base, {CONTEXT: 2}, GRPO)
     learner.passes.micro_batch = 4
-    context, plain = learner.backend.split.context, learner.backend.split.context.exchanged
-    left = [fails_at]
-
-    def exchanged(parts: torch.Tensor) -> torch.Tensor:
-        left[0] -= 1
-        if rank == 1 and left[0] == 0:
-            raise MemoryError("planted")
-        return plain(parts)
-
-    context.exchanged = exchanged
+    if rank == 1:
+        happens_in(learner.backend.split.context, "exchanged", fails_at, run_out_of_memory)
     done = learner.update(batch(samples()), LRS, deadline_s=60.0)
     return done.checksum, done.note
 

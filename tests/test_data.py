@@ -520,9 +520,8 @@ def test_the_embedded_problems_never_end_and_follow_the_position(tokenizer):
     assert other.train.draw(0, 32)[0] != first
 
 
-def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, monkeypatch):
+def test_task_ids_do_not_depend_on_how_the_path_is_written(tmp_path, tokenizer, here):
     path = write(tmp_path / "a.jsonl", ROWS)
-    monkeypatch.chdir(tmp_path)
     loaded = [tasks.load(options(name), tokenizer) for name in (path, "a.jsonl", "./a.jsonl")]
     assert len({tuple(task.id for task in data.train.tasks) for data in loaded}) == 1
 

@@ -25,10 +25,11 @@ def built(kind: str, **settings):
 
 
 @pytest.mark.parametrize("name", few(families.REFUSED))
-def test_a_model_that_a_lora_would_not_cover_ends_in_a_line(tmp_path, monkeypatch, capsys, name):
+def test_a_model_that_a_lora_would_not_cover_ends_in_a_line(
+    tmp_path, monkeypatch, capsys, name, own_cache
+):
     """Before anything is quantised or a run has begun."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     config, reason = families.REFUSED[name]
     folder = families.saved(tmp_path / "base", families.built(config()))
     rows = [{"problem": f"{i} + 1?", "answer": str(i + 1)} for i in range(30)]
@@ -74,9 +75,8 @@ def test_a_four_bit_checkpoint_is_refused_when_it_is_loaded(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["Gemma 3", "Ministral 3", "Qwen3.5"])
-def test_the_text_model_of_a_four_bit_checkpoint_is_taken_as_it_is(tmp_path, monkeypatch, name):
+def test_the_text_model_of_a_four_bit_checkpoint_is_taken_as_it_is(tmp_path, name, own_cache):
     """Which is what the 16-bit checkpoint gives when it is quantised."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole = families.saved(tmp_path / "whole", families.built(families.TRAINED[name]()))
     python("-c", FOUR_BIT, whole, tmp_path / "packed")
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):

@@ -1,11 +1,10 @@
 """The demo: what it prints of its evaluations, and the whole of it."""
 
 import io
-import subprocess
-import sys
 
 import pytest
 from fakes import completed
+from python_process import python
 from rich.console import Console
 
 from unslothrl.commands.demo import Answers
@@ -42,11 +41,7 @@ def test_each_evaluation_is_a_line_with_the_questions_that_were_wrong_at_first()
 @pytest.mark.real
 @pytest.mark.slow
 def test_the_demo_learns_to_subtract(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "unslothrl", "demo", "--output_dir", str(tmp_path)],
-        capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    done = python("-m", "unslothrl", "demo", "--output_dir", tmp_path, timeout=600)
     right = [line.split()[1] for line in done.stdout.splitlines() if "█" in line]
     assert len(right) == 5 and int(right[0][:-1]) < 60 < 85 < int(right[-1][:-1])
     assert "Solved" in done.stdout and len(list(tmp_path.glob("*/report.html"))) == 1

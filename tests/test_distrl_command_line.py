@@ -48,8 +48,7 @@ def test_its_defaults_are_a_recipe_and_but_for_the_problems_ours():
     assert {name: getattr(other, name) for name in DEFAULTS} == DEFAULTS and not other.eval_dataset
 
 
-def test_every_flag_with_a_value_reaches_its_option(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_every_flag_with_a_value_reaches_its_option(tmp_path, here):
     (tmp_path / "problems.jsonl").write_text('{"problem": "What is 100 + 200?", "answer": "300"}\n')
     assert SMALL.keys() == {*DEFAULTS, "run_name", "project_name", "lora_save_path"}
     flags = parsed(as_flags(SMALL))
@@ -67,8 +66,7 @@ def test_the_project_is_that_of_the_flag_then_of_the_trackers_variable(tmp_path,
 
 
 @pytest.mark.real
-def test_a_job_runs_with_all_of_them(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
+def test_a_job_runs_with_all_of_them(tmp_path, capfd, here):
     known = [{"problem": f"What is 1{i}0 + 2{i}5?", "answer": str(305 + 20 * i)} for i in range(4)]
     (tmp_path / "problems.jsonl").write_text("".join(json.dumps(row) + "\n" for row in known * 2))
     more = "--cluster local --engine transformers --eval_candidates 1"

@@ -11,10 +11,9 @@ import pytest
 from runs_compared import differences, rows
 from test_main_job import train
 
-from unslothrl.system.variables import PROCESS
-
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from small_runs import Training
+from wire import process_named
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 
@@ -52,14 +51,6 @@ def test_a_checkpoint_of_two_shards_goes_on_with_any_number(shards, begun, whole
         assert ours[name] == pytest.approx(theirs[name], rel=1e-2, abs=1e-5), name
 
 
-def learner_of(driver: int, name: str) -> psutil.Process:
-    for process in psutil.Process(driver).children(recursive=True):
-        is_worker = "".join(process.cmdline()).startswith("ray::")
-        if is_worker and process.environ().get(PROCESS) == name:
-            return process
-    raise AssertionError(f"no {name}")
-
-
 def cpu_s(process: psutil.Process) -> float:
     times = process.cpu_times()
     return times.user + times.system
@@ -72,7 +63,7 @@ def test_a_stop_while_a_learner_waits_in_a_gather_ends_within_seconds(tmp_path):
     run = Training(tmp_path / "run", *words, phase=("updates", 3), is_new=True)
     try:
         run.wait_for(1)
-        waiting, other = (learner_of(run.process.pid, f"learner-{i}") for i in range(2))
+        waiting, other = (process_named(f"learner-{i}", run.process.pid) for i in range(2))
         run.at_phase()
         used, now = cpu_s(waiting), 0.0
         other.suspend()

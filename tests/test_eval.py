@@ -108,10 +108,9 @@ def completions(rows: list[dict]) -> list[tuple]:
     return [(row["set"], row["task"], row["candidate"], row["completion"]) for row in rows]
 
 
-def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, monkeypatch):
+def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, here):
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
-    monkeypatch.chdir(tmp_path)
     found = Found(tmp_path / "run" / "adapters" / "v000001", tmp_path / "run", None)
     with pytest.raises(UserError, match="output folder exists already"):
         written_to(found, "folder", ())
@@ -124,8 +123,7 @@ def test_where_completions_cannot_go_is_said_before_they_are_drawn(tmp_path, mon
     assert written_to(Found(tmp_path / "adapter", None, None), None, ()) is None
 
 
-def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, capsys, here):
     run = tmp_path / "run"
     folder = write(run / "adapters" / "v000001")
     write(tmp_path / "alone")
@@ -157,9 +155,8 @@ def test_a_stage_is_not_evaluated_on_problems_of_others(tmp_path, monkeypatch, c
         ("environment_python", '"./{run}/mine.py"'),
     ],
 )
-def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, monkeypatch, capsys):
+def test_code_that_comes_with_an_adapter_is_not_run(option, value, tmp_path, capsys, here):
     """Nor by a folder with .py in its name, a link out of the run or into it, a relative path."""
-    monkeypatch.chdir(tmp_path)
     code = f"open({str(tmp_path / 'ran')!r}, 'w')\ndef mine(completion): return 1.0\n"
     (tmp_path / "beside.py").write_text(code)
     for name in ("got", "a.python"):

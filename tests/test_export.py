@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 
 import pytest
 import safetensors.torch
 import torch
 from adapters import write
 from fake_hub import hub
+from python_process import unslothrl
 
 from unslothrl.commands import cli
 from unslothrl.export import serving
@@ -158,7 +158,7 @@ def test_a_run_as_gguf_with_its_modelfile(run, tmp_path, capsys):
         ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
     ],
 )
-def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys, arguments, said):
+def test_what_is_wrong_with_an_export_is_one_line(tmp_path, capsys, arguments, said, here):
     write(tmp_path / "run" / "adapters" / "v000001")
     write(tmp_path / "cut" / "adapters" / "v000001")
     (tmp_path / "cut" / "adapters" / "v000001" / "adapter_model.safetensors").unlink()
@@ -167,7 +167,6 @@ def test_what_is_wrong_with_an_export_is_one_line(tmp_path, monkeypatch, capsys,
         (tmp_path / name / "config.toml").touch()
     (tmp_path / "link").symlink_to("nowhere")
     before = sorted(tmp_path.rglob("*"))
-    monkeypatch.chdir(tmp_path)
     assert cli.main(["export", *arguments.split()]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line and sorted(tmp_path.rglob("*")) == before
@@ -203,10 +202,8 @@ def test_an_adapter_is_pushed_with_its_card(run, tmp_path):
     def push(token: str) -> subprocess.CompletedProcess:
         hub_of_test = {"HF_ENDPOINT": server.address, "HF_TOKEN": token, "HF_HUB_OFFLINE": "0"}
         command = f"export --adapter {run} --to adapter --push me/mine --private"
-        return subprocess.run(
-            [sys.executable, "-m", "unslothrl", *command.split()],
-            env=os.environ | hub_of_test, capture_output=True, text=True, timeout=200, cwd=tmp_path,
-        )  # fmt: skip
+        environ = os.environ | hub_of_test
+        return unslothrl(*command.split(), env=environ, timeout=200, cwd=tmp_path)
 
     with hub() as server:
         refused = push("hf_wrong")

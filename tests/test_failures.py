@@ -79,11 +79,10 @@ def lose(*_):
 
 
 @pytest.mark.real
-def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd):
+def test_a_run_that_fails_says_why_in_one_line(tmp_path, monkeypatch, capfd, here):
     from unslothrl.commands import cli
     from unslothrl.training import trainer
 
-    monkeypatch.chdir(tmp_path)
     line = lose.__code__.co_firstlineno + 1
     monkeypatch.setattr(trainer.Trainer, "step", lose)
     assert cli.main(FAST.split()) == 1
@@ -140,7 +139,7 @@ def test_a_disk_that_cannot_be_written_says_how_to_go_on(number, fix, tmp_path):
     assert elsewhere == message.replace(str(tmp_path), "/elsewhere/x", 1)
 
 
-def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch):
+def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypatch, here):
     shell = tmp_path / "an environment" / "bin"
     shell.mkdir(parents=True)
     (shell / "unslothrl").touch(mode=0o755)
@@ -148,7 +147,6 @@ def test_the_command_for_an_adapter_works_in_the_users_shell(tmp_path, monkeypat
     monkeypatch.setenv("PATH", str(shell))
     assert origin.program() == "unslothrl"
     monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.chdir(tmp_path)
     assert origin.program() == "'an environment/bin/unslothrl'"
     (shell / "unslothrl").unlink()
     monkeypatch.chdir(tmp_path.parent)

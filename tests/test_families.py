@@ -45,8 +45,7 @@ print([each[id].logprob for each, id in zip(found.prompt_logprobs[1:], ids[1:])]
 
 
 @pytest.mark.parametrize("name", families.TRAINED)
-def test_a_family_is_trained_resumed_and_exported(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_family_is_trained_resumed_and_exported(tmp_path, monkeypatch, name, own_cache):
     base = families.saved(tmp_path / "base", families.built(families.TRAINED[name]()))
     rows = [{"problem": f"{i} + {i % 7}?", "answer": str(i + i % 7)} for i in range(40)]
     (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -75,9 +74,8 @@ def test_a_family_is_trained_resumed_and_exported(tmp_path, monkeypatch, name):
 
 
 @pytest.mark.parametrize("name", families.TRAINED)
-def test_packed_is_padded(tmp_path, monkeypatch, name):
+def test_packed_is_padded(tmp_path, name, own_cache):
     """To rounding, where a family's layers allow packs; where they do not, all is padded."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole = families.saved(tmp_path / "whole", families.built(families.TRAINED[name]()))
     base, random = base_model.prepare(str(whole)), np.random.default_rng(0)
     options = {"dtype": torch.float32, "rank": 4, "alpha": 4, "dropout": 0.0, "seed": 0}

@@ -145,6 +145,5 @@ def test_a_password_reaches_neither_config_nor_message(option):
         assert "cret" not in str(caught.value)
 
 
-def test_a_relative_mirror_is_kept_in_full(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_relative_mirror_is_kept_in_full(tmp_path, here):
     assert resolve(embedded(mirror="copies"), CPU).config.mirror == str(tmp_path / "copies")

@@ -63,8 +63,7 @@ def test_an_objective_has_one_gradient(objective):
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("family", families.TRAINED)
-def test_no_family_is_stopped(tmp_path, monkeypatch, family, dtype, seed):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_no_family_is_stopped(tmp_path, family, dtype, seed, own_cache):
     model = families.built(families.TRAINED[family](), seed)
     base = base_model.prepare(str(families.saved(tmp_path / "base", model)))
     found = proved(learner(base=base, dtype=dtype))
@@ -149,8 +148,7 @@ def test_a_tensor_without_a_gradient_stops_the_run():
 
 
 @pytest.mark.slow
-def test_a_state_that_leaks_stops_the_run(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_state_that_leaks_stops_the_run(tmp_path, monkeypatch, own_cache):
     model = families.built(families.TRAINED["Qwen3.5"]())
     base = base_model.prepare(str(families.saved(tmp_path / "base", model)))
     monkeypatch.setattr(packing, "can_pack", lambda model: True)

@@ -102,8 +102,7 @@ def test_files_that_gzip_has_compressed(kind, tmp_path):
         files.read(path)
 
 
-def test_sets_are_known_by_name_but_a_file_of_that_name_goes_first(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_sets_are_known_by_name_but_a_file_of_that_name_goes_first(tmp_path, here):
     for text, known in (("math500", "MATH-500"), ("human_eval", "HumanEval")):
         found = sources.parse(text)
         assert sources.name_of(text) == known == found.known == found.label

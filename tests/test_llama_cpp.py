@@ -112,14 +112,8 @@ def test_tokens_agree_where_there_are_merges(tmp_path, split):
         show_progress=False,
     )
     tokenizer.train_from_iterator([*TEXTS, *ODD * 5], trainer)
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-
-    model = small_model("qwen2")
-    model.resize_token_embeddings(2048)
-    read = gguf_tokenizer.read_tokenizer(tmp_path, 2048)
+    read = check_tokens(tokenizer, "qwen2", tmp_path)
     assert read.pre == name and len(read.merges) > 1000
-    gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
-    check_tokens(tokenizer, tmp_path / "x.gguf")
 
 
 def test_tokens_of_sentencepiece_agree(tmp_path):
@@ -141,17 +135,18 @@ def test_tokens_of_sentencepiece_agree(tmp_path):
     tokenizer.normalizer = normalizers.Replace(" ", gguf_tokenizer.SPACE)
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.add_tokens([AddedToken(t, normalized=False) for t in ("<start_of_turn>", "\t\t")])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-
-    model = small_model("gemma3")
-    model.resize_token_embeddings(2048)
-    read = gguf_tokenizer.read_tokenizer(tmp_path, 2048)
+    read = check_tokens(tokenizer, "gemma3", tmp_path)
     assert len(read.scores) == 2048 and read.types.count(gguf_tokenizer.BYTE) == 256
-    gguf.write(model, replace(read, special={"eos": 2}), tmp_path / "x.gguf", "f16", "x")
-    check_tokens(tokenizer, tmp_path / "x.gguf")
 
 
-def check_tokens(tokenizer: Tokenizer, file: Path) -> None:
+def check_tokens(tokenizer: Tokenizer, kind: str, folder: Path) -> gguf_tokenizer.GgufTokenizer:
+    """As a model of that kind has it. -> what is read of it"""
+    tokenizer.save(str(folder / "tokenizer.json"))
+    model, file = small_model(kind), folder / "x.gguf"
+    model.resize_token_embeddings(2048)
+    read = gguf_tokenizer.read_tokenizer(folder, 2048)
+    gguf.write(model, replace(read, special={"eos": 2}), file, "f16", "x")
     said = ask(file, texts=[*ODD, *TEXTS])["tokens"]
     for text, ids in zip([*ODD, *TEXTS], said, strict=True):
         assert tokenizer.encode(text, add_special_tokens=False).ids == ids, text[:80]
+    return read

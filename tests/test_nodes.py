@@ -3,13 +3,13 @@
 import os
 import shutil
 import subprocess
-import sys
 import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from python_process import unslothrl
 from ray_nodes import RayNodes, own_token
 from stopped_run import as_flags
 
@@ -42,11 +42,8 @@ def cluster():
 
 def trained(cluster: RayNodes, folder: Path) -> subprocess.CompletedProcess:
     flags = as_flags({**OPTIONS, "ray_address": cluster.address})
-    return subprocess.run(
-        [sys.executable, "-m", "unslothrl", *flags], cwd=folder,
-        env=cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT)),
-        capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
+    environ = cluster.environment(cluster.folder / "home0", PYTHONPATH=str(ROOT))
+    return unslothrl(*flags, cwd=folder, env=environ, timeout=280)
 
 
 @pytest.fixture

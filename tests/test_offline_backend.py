@@ -15,16 +15,10 @@ from unslothrl.offline import resolve as backend
 from unslothrl.offline.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("here")]
 
 CARD = Gpu("NVIDIA RTX 4090", 24 * GB, 24 * GB, (8, 9), "GPU-0")
 WITH = Machine(gpus=(CARD,), packages=frozenset({"unsloth"}))
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def chosen(machine, command="sft", **flags):

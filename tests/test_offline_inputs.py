@@ -13,17 +13,12 @@ from unslothrl import embedded
 from unslothrl.commands import cli
 from unslothrl.weights import base_model
 
-pytestmark = pytest.mark.real
+pytestmark = [pytest.mark.real, pytest.mark.usefixtures("here")]
 
 GOOD = {"prompt": "1?", "completion": "a", "chosen": "a", "rejected": "b"}
 TURNS = [user("1?"), user("2?"), assistant("a")]
 OUT_OF_ORDER = {"messages": TURNS, "chosen": TURNS, "rejected": [*TURNS[:2], assistant("b")]}
 SMALL = "--model embedded --batch_size 2 --max_steps 1 --max_length 120 --run_name x --output_dir"
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def file_of(rows, name="rows.jsonl"):

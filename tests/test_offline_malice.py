@@ -82,9 +82,8 @@ def test_no_file_of_a_checkpoint_runs_code(name, form, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
-def test_a_resume_loads_no_objects(name, tmp_path, monkeypatch, capsys):
+def test_a_resume_loads_no_objects(name, tmp_path, capsys, here):
     """Though its checksum fits: the Trainer reads tensors and numbers alone."""
-    monkeypatch.chdir(tmp_path)
     words = "sft --run_name x --eval_problems 4 --batch_size 2 --checkpoint_every 1 --max_steps 2"
     assert cli.main(words.split()) == 0
     folder = StageCheckpoints(tmp_path / "runs/x", 2).of_step(2)
@@ -98,8 +97,7 @@ def test_a_resume_loads_no_objects(name, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     "name", [HEAD_FILE, "adapter_model.safetensors", "adapter_config.json", "unslothrl.json"]
 )
-def test_no_file_of_an_adapter_runs_code(name, form, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
+def test_no_file_of_an_adapter_runs_code(name, form, tmp_path, capsys, here):
     adapter = head(write(tmp_path / "judge"), weight=((1.0,) * 128,))
     form(tmp_path / "mark", adapter / name)
     for command in ("rm", "dpo", "sft"):

@@ -65,8 +65,7 @@ def test_every_message_that_is_quoted_is_one_of_ours():
 
 
 @pytest.mark.parametrize("flags", sorted({*re.findall(r"`(--[^`]+ [^`]+)`", TROUBLES)}))
-def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_what_the_page_says_to_set_can_be_set(flags, tmp_path, here):
     (tmp_path / "mine.py").write_text("def function(completion, answer):\n    return 1.0\n")
     given = {}
     words = shlex.split(flags)

@@ -5,13 +5,13 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 
 import pytest
 from fake_hub import hub
 from few_cases import few
+from python_process import unslothrl
 from test_fit import cpu, local_model
 
 from unslothrl.commands.cli import main
@@ -251,10 +251,8 @@ def test_a_model_of_the_hub_is_planned_by_its_config_alone(tmp_path):
 
     def plan(model: str) -> subprocess.CompletedProcess:
         variables = {"HF_ENDPOINT": server.address, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path)}
-        return subprocess.run(
-            [sys.executable, "-m", "unslothrl", "plan", "--model", model, "--gpu", "12"],
-            env=os.environ | variables, capture_output=True, text=True, timeout=100,
-        )  # fmt: skip
+        words = ("plan", "--model", model, "--gpu", "12")
+        return unslothrl(*words, env=os.environ | variables, timeout=100)
 
     weights = re.compile(r"^ +weights +.*$", re.M)
     config = {

@@ -26,8 +26,7 @@ def failed(base, whole) -> list[str]:
 
 
 @pytest.mark.parametrize("fault", few(planted_faults.FAULTS))
-def test_a_fault_is_named(tmp_path, monkeypatch, fault):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_a_fault_is_named(tmp_path, monkeypatch, fault, own_cache):
     name, when = planted_faults.FAULTS[fault]
     whole = families.saved(tmp_path / "base", families.built(families.TRAINED[name]()))
     if when == "before":

@@ -76,7 +76,7 @@ def test_what_is_planted_in_a_library_is_seen(monkeypatch):
     monkeypatch.setattr(private_interfaces, "found_uses", lambda: uses)
     asked = {path: listed[path] for path, *_ in IN_A_LIBRARY}
     monkeypatch.setattr(private_interfaces, "listed", lambda: asked)
-    with forgotten(library_source.definitions, library_source.lazy, library_source.resolve):
+    with forgotten(library_source.definitions, library_source.resolve):
         said = private_interfaces.problems()
     for path, _, _, _, reason in IN_A_LIBRARY:
         (line,) = (line for line in said if line.startswith(f"{path}: "))

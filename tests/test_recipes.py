@@ -145,8 +145,7 @@ def replaced(recipe: dict, is_stage: bool, folder: Path) -> dict[str, object]:
 @pytest.mark.real
 @pytest.mark.slow  # `make recipe-test`
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_trains_for_two_steps(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_trains_for_two_steps(name, tmp_path, here):
     command = command_of(name)
     table = TABLES.get(command, RUN)
     recipe = read_recipe(name, table)

@@ -601,8 +601,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
         (["run", "other", "--output", "run/metrics.jsonl"], "exists and is no page"),
     ],
 )
-def test_what_cannot_be_reported_is_one_line(tmp_path, monkeypatch, capsys, arguments, message):
-    monkeypatch.chdir(tmp_path)
+def test_what_cannot_be_reported_is_one_line(tmp_path, capsys, arguments, message, here):
     for name in ("run", "other", "rows"):
         make_run(tmp_path / name, 1)
     (tmp_path / "rows" / "rollouts" / "step_000001.jsonl").write_text('{"task": 1}\n')

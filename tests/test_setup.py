@@ -17,7 +17,7 @@ from unslothrl.system import variables
 ROOT = setup_env.ROOT
 CARD = machine.Card("NVIDIA GeForce RTX 4090", "580.95.05", 8.9, 24564)
 PLANS = {plan.name: plan for plan in lock.plans()}
-PINS = {name: lock.pins(plan.file.read_text()) for name, plan in PLANS.items()}
+PINS = {name: setup_env.read_pins(plan.file.read_text()) for name, plan in PLANS.items()}
 
 
 # What the machine is
@@ -114,7 +114,8 @@ def test_state_of_an_environment(tmp_path):
     folder = tmp_path / ".venv"
 
     def now(kind="cpu", lock_digest="L", project="P"):
-        return setup_env.state(folder, kind, lock_digest, project)
+        inputs = {"set": kind, "lock": lock_digest, "project": project}
+        return setup_env.state(folder, inputs)
 
     assert now() == "absent"
     folder.mkdir()

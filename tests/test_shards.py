@@ -2,9 +2,12 @@
 it, what a rank keeps, and what happens where one of them fails."""
 
 import dataclasses
+import functools
+import itertools
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +15,9 @@ import pytest
 import safetensors.torch
 import torch
 from few_cases import few, uncovered
-from test_backend import LENGTHS, learner_of, make_trained, samples
+from test_backend import learner_of, make_trained, samples
 from test_exchange import meet
+from test_learner import batch
 
 from unslothrl.algorithms import objectives
 from unslothrl.backends import peft
@@ -63,10 +67,6 @@ def joined(rank, world_size, address, stores, base, split, settings) -> Learner:
     learner.join(rank, world_size, address, deadline_s=60.0)
     learner.exchange.deadline_s = 60.0
     return learner
-
-
-def batch(samples_of_it) -> Batch:
-    return Batch(tuple(samples_of_it), len(LENGTHS), sum(each for _, each in LENGTHS))
 
 
 def parts_of(world_size: int, known) -> list[list[Batch]]:
@@ -221,20 +221,28 @@ def test_each_rank_keeps_its_part_and_the_hash_is_that_of_the_whole_base(bases):
         assert part * 3 == whole and largest < whole and shared == alone != ""
 
 
+def happens_in(owner, name: str, call: int, what: Callable[[], None]) -> None:
+    """Has `what` done at the beginning of the `call`th call of a function."""
+    real, calls = getattr(owner, name), itertools.count(1)
+
+    def called(*arguments):
+        if next(calls) == call:
+            what()
+        return real(*arguments)
+
+    setattr(owner, name, called)
+
+
+def run_out_of_memory() -> None:
+    raise MemoryError("planted")
+
+
 def run_out(rank, world_size, address, stores, base, fails_at):
     """Rank 1 runs out of memory at a gather. -> the checksum and the note of an update."""
     learner = joined(rank, world_size, address, stores, base, {"learner_shards": 2}, GRPO)
     learner.passes.micro_batch = 4
-    shards, plain = learner.backend.split.shards, learner.backend.split.shards._fetch
-    left = [fails_at]
-
-    def fetch(unit):
-        left[0] -= 1
-        if rank == 1 and left[0] == 0:
-            raise MemoryError("planted")
-        plain(unit)
-
-    shards._fetch = fetch
+    if rank == 1:
+        happens_in(learner.backend.split.shards, "_fetch", fails_at, run_out_of_memory)
     done = learner.update(batch(samples()[rank::world_size]), LRS, deadline_s=60.0)
     return done.checksum, done.note, learner.passes.micro_batch
 
@@ -250,16 +258,9 @@ def test_memory_that_runs_out_in_one_is_agreed_on_by_all(fails_at, bases):
 def die(rank, world_size, address, stores, base, at):
     """Rank 1 is killed at a gather. -> who is named to the others, and after how many seconds."""
     learner = joined(rank, world_size, address, stores, base, {"learner_shards": 2}, PPO)
-    shards, plain = learner.backend.split.shards, learner.backend.split.shards._fetch
-    left = [at]
-
-    def fetch(unit):
-        left[0] -= 1
-        if rank == 1 and left[0] == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        plain(unit)
-
-    shards._fetch = fetch
+    if rank == 1:
+        die_now = functools.partial(os.kill, os.getpid(), signal.SIGKILL)
+        happens_in(learner.backend.split.shards, "_fetch", at, die_now)
     began = time.monotonic()
     try:
         learner.update(batch(samples()[rank::world_size]), LRS, deadline_s=60.0)

@@ -57,9 +57,8 @@ def test_the_copy_is_read_where_the_run_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, monkeypatch):
+def test_rl_goes_on_from_a_mirror_without_the_adapter_that_was_given(tmp_path, here):
     """Its reference is the adapter that it began with, and so is the system prompt."""
-    monkeypatch.chdir(tmp_path)
     given = start(tmp_path / "sft")
     more = {"objective.kl": "loss", "objective.kl_coefficient": 0.1, "adapter": given}
     more |= {"run_name": "one", "eval_every": 0}
@@ -88,9 +87,8 @@ def tree(folder: Path) -> set[Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["dpo --reference adapter", "dpo --reference cached", "rm"])
 def test_a_stage_goes_on_from_a_mirror_without_the_adapter_that_was_given(
-    command, tmp_path, monkeypatch, capsys
+    command, tmp_path, capsys, here
 ):
-    monkeypatch.chdir(tmp_path)
     pairs = tables.embedded_pairs("train", 0, 60)
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in pairs))
     given = start(tmp_path / "sft", "Be brief.")

@@ -120,7 +120,9 @@ def test_samples_are_few(folder):
     assert rows[0].keys() >= {"set", "prompt", "answer", "completion", "score", "finish_reason"}
 
 
-def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch, tmp_path, capsys):
+def test_a_package_that_is_missing_is_one_line_before_anything_loads(
+    monkeypatch, tmp_path, capsys, here
+):
     find = importlib.util.find_spec
 
     def missing(name, *more):
@@ -129,7 +131,6 @@ def test_a_package_that_is_missing_is_one_line_before_anything_loads(monkeypatch
     monkeypatch.setattr(importlib.util, "find_spec", missing)
     with pytest.raises(UserError, match=r"track wandb: the package wandb is not installed: run "):
         trackers.check(["wandb"])
-    monkeypatch.chdir(tmp_path)
     assert cli.main(["--learner", "grpo", "--track", "tensorboard", "--max_steps", "1"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and "-m pip install tensorboard" in err

@@ -6,9 +6,9 @@
 import json
 import os
 import subprocess
-import sys
 
 import pytest
+from python_process import unslothrl
 
 from unslothrl.commands import cli
 from unslothrl.tracking.metrics import is_number
@@ -131,10 +131,7 @@ def run(folder, *flags: str, **variables: str) -> subprocess.CompletedProcess:
     """A run in a process of its own, which knows no W&B but by `variables`."""
     kept = {name: v for name, v in os.environ.items() if not name.startswith("WANDB_")}
     variables = {**kept, "HOME": str(folder), "NETRC": str(folder / "none"), **variables}
-    command = [sys.executable, "-m", "unslothrl", *ONE_STEP, *flags]
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=200
-    )
+    return unslothrl(*ONE_STEP, *flags, cwd=folder, env=variables, timeout=200)
 
 
 def test_wandb_without_a_key_is_one_line_before_anything_loads(tmp_path):

@@ -41,9 +41,8 @@ def test_unsloth_trains_on_the_tensors_of_its_vllm(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "linears"), [("Phi-4", 8), ("Gemma 3", 14)])
-def test_it_does_so_for_other_families(name, linears, tmp_path, monkeypatch):
+def test_it_does_so_for_other_families(name, linears, tmp_path, own_cache):
     """Of two layers. The attention that Unsloth chooses for Gemma 3 has no gradients on a CPU."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     whole = families.saved(tmp_path / "whole", families.built(families.TRAINED[name]()))
     base = base_model.prepare(str(whole))
     assert json.loads((base / "config.json").read_text())["model_type"] in SHARED

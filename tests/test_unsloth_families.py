@@ -20,8 +20,7 @@ OPTIONS = {"Gemma 3": ("--attention", "eager")}  # Unsloth's choice for it has n
 
 
 @pytest.mark.parametrize("name", [name for name in families.TRAINED if name != "Llama"])
-def test_unsloth_gives_pefts_loss_and_gradients(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_unsloth_gives_pefts_loss_and_gradients(name, tmp_path, own_cache):
     config = decoder.text_of(families.TRAINED[name]().to_dict())
     base = families.saved(tmp_path / "base", families.built(config))
     (expected_facts, expected), (facts, tensors) = (

@@ -38,8 +38,7 @@ OBJECTIVE = Objective(advantage=centred)
         ("adapter", "set --adapter adapter"),
     ],
 )
-def test_a_base_that_is_none(model, fix, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_base_that_is_none(model, fix, tmp_path, here):
     (tmp_path / "model.gguf").touch()
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("{}")

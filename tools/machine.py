@@ -81,7 +81,7 @@ def card_faults(cards):
     if not cards:
         return []
     card, found = max(cards, key=lambda card: card.capability or 0), []
-    if is_old(card.driver) and not (may_use_compat(card) and has_compat()):
+    if branch_of(card) < MIN_DRIVER and not uses_compat(card):
         needed = f"{MIN_DRIVER} or newer for CUDA 13 wheels"
         what = f"NVIDIA {card.driver} ({card.name})"
         found.append(Fault("driver", what, needed, driver_mend(card)))
@@ -92,22 +92,18 @@ def card_faults(cards):
     return found
 
 
-def branch_of(driver):
-    """580 of 580.95.05, 0 of what is no version."""
-    major = driver.split(".")[0]
-    return int(major) if major.isdigit() else 0
-
-
-def is_old(driver):
-    return 0 < branch_of(driver) < MIN_DRIVER
+def branch_of(card):
+    """580 of driver 580.95.05."""
+    return int(card.driver.split(".")[0])
 
 
 def may_use_compat(card):
-    return branch_of(card.driver) in COMPAT_DRIVERS and bool(DATA_CENTRE.match(card.name))
+    return branch_of(card) in COMPAT_DRIVERS and bool(DATA_CENTRE.match(card.name))
 
 
-def has_compat():
-    return os.path.exists(os.path.join(COMPAT, "libcuda.so.1"))
+def uses_compat(card):
+    there = os.path.exists(os.path.join(COMPAT, "libcuda.so.1"))
+    return there and may_use_compat(card)
 
 
 def driver_mend(card):
@@ -120,7 +116,7 @@ def driver_mend(card):
 
 def library_path(cards, environ):
     """What must be in the environment of processes that compute on these GPUs."""
-    if not (has_compat() and any(is_old(c.driver) and may_use_compat(c) for c in cards)):
+    if not any(map(uses_compat, cards)):
         return {}
     path = [COMPAT, *environ.get("LD_LIBRARY_PATH", "").split(":")]
     return {"LD_LIBRARY_PATH": ":".join(filter(None, path))}
@@ -238,17 +234,17 @@ def disk_needs(header, venv, environ):
     return [(existing(path), count) for path, count in needs]
 
 
-def disk_faults(
-    needs, free=lambda path: shutil.disk_usage(path).free, device=lambda path: os.stat(path).st_dev
-):
+def disk_faults(needs):
     """Needs on one file system add up."""
     totals = {}  # type: dict
     for path, count in needs:
-        first, total = totals.get(device(path), (path, 0))
-        totals[device(path)] = (first, total + count)
+        device = path.stat().st_dev
+        first, total = totals.get(device, (path, 0))
+        totals[device] = (first, total + count)
     mend = "free some space, or point TMPDIR and PIP_CACHE_DIR at a larger disk"
+    found = [(path, shutil.disk_usage(path).free, total) for path, total in totals.values()]
     return [
-        Fault("disk", f"{gigabytes(free(path))} free at {path}", gigabytes(total), mend)
-        for path, total in totals.values()
-        if free(path) < total
+        Fault("disk", f"{gigabytes(free)} free at {path}", gigabytes(total), mend)
+        for path, free, total in found
+        if free < total
     ]

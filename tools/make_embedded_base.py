@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch.nn.utils import parametrize
 from torch.nn.utils.rnn import pad_sequence
 from transformers import (
@@ -67,6 +67,24 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     tokenizer.add_tokens([AddedToken(tag, special=False, normalized=False) for tag in TAGS])
     return wrapped(tokenizer)
+
+
+def learnt_tokenizer(
+    split: pre_tokenizers.PreTokenizer, size: int, texts: Iterable[str]
+) -> Tokenizer:
+    """Bytes, and what texts repeat within the parts that they are split into."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = split
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
+    return tokenizer
 
 
 def wrapped(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:

@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 from make_embedded_base import (
     BATCH,
-    SPECIAL,
     batch_of,
     cosine,
+    learnt_tokenizer,
     make_model,
     train,
     wrapped,
     write_base,
 )
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from unslothrl.data.rendering import render
@@ -132,19 +132,10 @@ def bookings(split: str, seed: str) -> Iterator[Booking]:
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
     """Bytes, and what bookings repeat."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - 64,
-        special_tokens=list(SPECIAL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     some = [next(bookings("train", f"tokenizer {i}")) for i in range(4_000)]
-    tokenizer.train_from_iterator([f"{each.sentence}\n{each.answer}" for each in some], trainer)
-    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
-    return wrapped(tokenizer)
+    texts = [f"{each.sentence}\n{each.answer}" for each in some]
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    return wrapped(learnt_tokenizer(words, VOCABULARY - 64, texts))
 
 
 def training_batch(

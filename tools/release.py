@@ -20,17 +20,16 @@ import pathlib
 import re
 import subprocess
 import sys
-import tarfile
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLACES = {  # where the version is written
-    "pyproject.toml": r'^version = "(.+)"$',
-    "unslothrl/__init__.py": r'^__version__ = "(.+)"$',
-    "CITATION.cff": r"^version: (.+)$",
+    "pyproject.toml": r'(?<=^version = ").+(?="$)',
+    "unslothrl/__init__.py": r'(?<=^__version__ = ").+(?="$)',
+    "CITATION.cff": r"(?<=^version: ).+$",
 }
 UNRELEASED = "## Unreleased\n"
-BUILD = "from setuptools import build_meta; build_meta.build_{}({!r})"
+SDIST = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
 TRAIN = "train --model embedded --dataset embedded --learner grpo --run_name ray"
 TRIED = (
     "--version", "--help", "recipes", "plan --model embedded", "setup --check", "demo",
@@ -60,31 +59,20 @@ def dated(changelog: str, version: str, day: datetime.date) -> str:
 
 
 def edit(root: pathlib.Path, version: str, day: datetime.date) -> None:
-    old = versions(root)
+    versions(root)  # each is written once
     for name, pattern in PLACES.items():
         text = (root / name).read_text()
-        line = re.search(pattern, text, re.MULTILINE)
-        assert line is not None
-        new = line[0].replace(old[name], version)
-        (root / name).write_text(text.replace(line[0], new, 1))
+        (root / name).write_text(re.sub(pattern, version, text, flags=re.MULTILINE))
     changelog = root / "CHANGELOG.md"
     changelog.write_text(dated(changelog.read_text(), version, day))
 
 
 def build(root: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """sdist into a folder, and the wheel from that sdist. -> the wheel"""
-
-    def call(what: str, source: pathlib.Path) -> None:
-        command = [sys.executable, "-c", BUILD.format(what, str(folder))]
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True)
-        if done.returncode:
-            sys.exit(done.stdout + done.stderr)
-
-    call("sdist", root)
-    (sdist,) = folder.glob("*.tar.gz")
-    with tempfile.TemporaryDirectory() as source, tarfile.open(sdist) as archive:
-        archive.extractall(source, filter="data")
-        call("wheel", pathlib.Path(source, sdist.name.removesuffix(".tar.gz")))
+    sdist = [sys.executable, "-c", SDIST, str(folder)]
+    subprocess.run(sdist, cwd=root, stdout=subprocess.DEVNULL, check=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", str(folder), *map(str, folder.glob("*.tar.gz"))], check=True)
     (wheel,) = folder.glob("*.whl")
     return wheel
 

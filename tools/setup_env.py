@@ -34,10 +34,7 @@ LOCKS = {"gpu": ROOT / "requirements.txt", "cpu": ROOT / "requirements-cpu.txt"}
 PROJECT_FILES = (ROOT / "pyproject.toml", ROOT / "setup.py")
 STAMP = "unslothrl-setup.json"
 TORCH_CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # PyTorch's own, tried last
-NOT_FOUND = (
-    "No matching distribution",
-    "ResolutionImpossible",
-)  # pip's, the second with constraints
+NOT_FOUND = ("No matching distribution", "ResolutionImpossible")  # the second with constraints
 FROM_LOCK = ("--no-deps", "--no-compile", "--only-binary", ":all:")
 
 
@@ -59,7 +56,9 @@ def read_header(text):
 
 
 def read_pins(text):
-    return [line for line in text.splitlines() if line and not line.startswith("#")]
+    """Name -> version of every line of a lock."""
+    lines = (line for line in text.splitlines() if line and not line.startswith("#"))
+    return dict(line.split("==") for line in lines)
 
 
 def digest(*paths):
@@ -69,7 +68,13 @@ def digest(*paths):
     return hashlib.sha256(said).hexdigest()[:16]
 
 
-def state(folder, kind, lock_digest, project_digest):
+def inputs_of(kind):
+    """What an environment of that set is made from."""
+    lock, project = digest(LOCKS.get(kind, PROJECT_FILES[0])), digest(*PROJECT_FILES)
+    return {"set": kind, "lock": lock, "project": project}
+
+
+def state(folder, inputs):
     """absent, foreign, interrupted, stale (other set or lock), moved (only the project), current"""
     if not folder.exists():
         return "absent"
@@ -81,11 +86,11 @@ def state(folder, kind, lock_digest, project_digest):
         return "interrupted"
     if not stamp.get("complete"):
         return "interrupted"
-    if (stamp.get("set"), stamp.get("lock")) != (kind, lock_digest):
+    if any(stamp.get(name) != inputs[name] for name in ("set", "lock")):
         return "stale"
     if stamp.get("program") and not os.path.exists(stamp["program"]):
         return "stale"  # the Python below it was removed
-    return "current" if stamp.get("project") == project_digest else "moved"
+    return "current" if stamp.get("project") == inputs["project"] else "moved"
 
 
 def write_stamp(folder, **content):
@@ -126,7 +131,10 @@ def pip(program, *arguments, total=0):
 def install_builds(program, lock):
     """torch +cpu as pip is configured, else from PyTorch's own index; where that is out of reach,
     as behind a mirror of PyPI alone, the release itself with what it needs of CUDA."""
-    for pin in (pin for pin in read_pins(lock.read_text()) if "+" in pin):
+    for name, version in read_pins(lock.read_text()).items():
+        if "+" not in version:
+            continue
+        pin = f"{name}=={version}"
         for place in ((), ("--index-url", TORCH_CPU_WHEELS)):
             try:
                 pip(program, *FROM_LOCK, pin, *place)
@@ -143,7 +151,8 @@ def install_builds(program, lock):
 
 def install_pins(program, lock):
     """All but the builds."""
-    pins = [pin for pin in read_pins(lock.read_text()) if "+" not in pin]
+    found = read_pins(lock.read_text())
+    pins = [f"{name}=={version}" for name, version in found.items() if "+" not in version]
     pip(program, *FROM_LOCK, *pins, total=len(pins))
 
 
@@ -176,16 +185,17 @@ def imports_of(kind, cards):
     return processes
 
 
-def import_fault(program, names):
-    """Import `names` in one process, which also compiles them -> what is wrong, "": nothing."""
+def first_import(program, kind, cards):
+    """Each process's imports, which also compiles them; a warning where that fails."""
+    say("  first import")
     environ = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
-    command = [program, "-W", "ignore", "-c", "import " + ", ".join(names)]
-    answer = subprocess.run(command, env=environ, capture_output=True)
-    if not answer.returncode:
-        return ""
-    said = answer.stderr.decode(errors="replace").strip().splitlines()
-    last = said[-1] if said else f"exit {answer.returncode}"
-    return f"{', '.join(names)}: does not import here: {last:.300}"
+    for names in map(", ".join, imports_of(kind, cards)):
+        command = [program, "-W", "ignore", "-c", f"import {names}"]
+        answer = subprocess.run(command, env=environ, capture_output=True)
+        if answer.returncode:
+            said = answer.stderr.decode(errors="replace").strip().splitlines()
+            last = said[-1] if said else f"exit {answer.returncode}"
+            say(f"warning: {names}: does not import here: {last:.300}")
 
 
 def run_quietly(*command):
@@ -210,14 +220,8 @@ def program_of(folder):
     return str(folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python"))
 
 
-def state_of(folder, kind):
-    return state(folder, kind, digest(LOCKS.get(kind, PROJECT_FILES[0])), digest(*PROJECT_FILES))
-
-
 def finish(folder, kind):
-    lock, project = digest(LOCKS.get(kind, PROJECT_FILES[0])), digest(*PROJECT_FILES)
-    done = {"set": kind, "lock": lock, "project": project}
-    write_stamp(folder, complete=True, program=program_of(folder), **done)
+    write_stamp(folder, complete=True, program=program_of(folder), **inputs_of(kind))
 
 
 def pythons(path):
@@ -254,7 +258,8 @@ def check(kind, cards, now):
     python, fault = machine.find_python(folders, first, kind == "gpu")
     faults = ([fault] if fault else []) + machine_faults(kind, cards, VENV, python)
     if not os.access(str(ROOT), os.W_OK | os.X_OK):
-        faults.append(Fault("folder", f"{ROOT}, which cannot be written", "room for .venv", MOVE))
+        mend = "clone the repository into a folder of yours"
+        faults.append(Fault("folder", f"{ROOT}, which cannot be written", "room for .venv", mend))
     if now == "foreign":
         found = f"a {VENV.name} that this program did not create"
         faults.append(Fault("folder", found, "none", "move it away, or remove it"))
@@ -281,7 +286,6 @@ def describe(kind, cards, trouble):
     )
 
 
-MOVE = "clone the repository into a folder of yours"
 WHY_ANEW = {
     "interrupted": "the last install did not finish",
     "stale": "the lock or the set changed",
@@ -297,29 +301,18 @@ def refuse(faults):
     return 2 if faults else 0
 
 
-def first_import(program, kind, cards):
-    say("  first import")
-    for names in imports_of(kind, cards):
-        fault = import_fault(program, names)
-        if fault:
-            say(f"warning: {fault}")
-
-
-def run(options):
-    cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
-    os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
-    kind = choose_set(options.set, cards, platform.system(), platform.machine())
-    now = state_of(VENV, kind)
-    if now == "current" and not options.check:
+def run(kind, cards, trouble, only_check):
+    now = state(VENV, inputs_of(kind))
+    if now == "current" and not only_check:
         say(f"{VENV.name} is up to date ({kind} set)")
-    elif now == "moved" and not options.check:
+    elif now == "moved" and not only_check:
         say("pyproject.toml changed: installing the project again")
         install_project(program_of(VENV))
         finish(VENV, kind)
     else:
         describe(kind, cards, trouble)
         python, faults = check(kind, cards, now)
-        if faults or options.check:
+        if faults or only_check:
             return refuse(faults)
         if now in WHY_ANEW:
             say(f"{WHY_ANEW[now]}: creating {VENV.name} again")
@@ -340,8 +333,11 @@ def main(run, about):
     parser.add_argument("--set", choices=sorted(LOCKS), help="instead of what suits the machine")
     parser.add_argument("--check", action="store_true", help="download and write nothing")
     options = parser.parse_args()
+    cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
+    os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
+    kind = choose_set(options.set, cards, platform.system(), platform.machine())
     try:
-        return run(options)
+        return run(kind, cards, trouble, options.check)
     except Failed as failure:
         print(f"{failure}[setup] failed with the lines above: run again to redo", file=sys.stderr)
         return 1

@@ -9,13 +9,10 @@ this file, setup_env.py, machine.py and the locks.
 
 import importlib.metadata
 import importlib.util
-import os
-import platform
 import re
 import sys
 import time
 
-import machine
 import setup_env as setup
 
 OF_CUDA = ("cuda-", "nvidia-", "triton")  # what torch's release on PyPI needs
@@ -25,8 +22,8 @@ def difference(kind, here):
     """(packages of a set that `here`, name -> version, lacks, those of the other set alone that it
     has). vLLM's builds overwrite each other's files, and libraries take Triton for a GPU."""
     pins = {name: setup.read_pins(lock.read_text()) for name, lock in setup.LOCKS.items()}
-    ours = dict(pin.split("==") for pin in pins.pop(kind))
-    others = {pin.partition("==")[0] for lines in pins.values() for pin in lines}
+    ours = pins.pop(kind)
+    others = {name for other in pins.values() for name in other}
     releases = {name: version.partition("+")[0] for name, version in ours.items()}
     missing = [name for name in ours if here.get(name) not in (ours[name], releases[name])]
     if here.get("torch") == releases["torch"] != ours["torch"]:  # see `setup_env.install_builds`
@@ -54,10 +51,7 @@ def install(kind, cards):
         setup.finish(setup.VENV, kind)
 
 
-def run(options):
-    cards, trouble = ([], None) if options.set == "cpu" else machine.find_cards()
-    os.environ.update(machine.library_path(cards, os.environ))  # of every process started below
-    kind = setup.choose_set(options.set, cards, platform.system(), platform.machine())
+def run(kind, cards, trouble, only_check):
     setup.describe(kind, cards, trouble)
     missing, others = difference(kind, installed()) if kind in setup.LOCKS else ([], [])
     if not missing and not others:
@@ -67,7 +61,7 @@ def run(options):
     if others:
         setup.say(f"to be removed, as they are of another set: {' '.join(others)}")
     faults = setup.machine_faults(kind, cards, sys.prefix, sys.executable)
-    if faults or options.check:
+    if faults or only_check:
         return setup.refuse(faults)
     started = time.time()
     install(kind, cards)

@@ -20,12 +20,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from facts import facts, result_file
+from rollout import over_vllm
 
 from unslothrl.cluster import build
-from unslothrl.runs.resolve import resolve
-from unslothrl.system import variables
-from unslothrl.system.machine import Machine
-from unslothrl.weights import base_model
 
 SEQUENCES = (1, 2, 4, 8, 16, 64)
 PROMPT, NEW_TOKENS, LEAST_COMPLETIONS = 32, 32, 16
@@ -77,12 +74,7 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--times", type=int, default=20)
     given = parser.parse_args()
-    machine = Machine.detect()
-    variables.apply(machine.cpus, bool(machine.gpus))  # before torch, as in a run
-    flags = {"model": given.model, "dataset": "embedded", "engine": "vllm", "number_of_actors": 1}
-    kv_cache_mb = 1024 if machine.gpus else 64
-    config = resolve({**flags, "fit": "off", "kv_cache_mb": kv_cache_mb}).config
-    base = base_model.prepare(given.model)
+    _, config, base = over_vllm(given.model, 1024)
     engine = build.build_actor(config, base).engine
     backend = build.peft_backend(config, base)
 

@@ -56,8 +56,6 @@ def write(name: str, folder: Path, tiny: bool, four_bit: bool) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    from unslothrl import embedded
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     config = config_of(name, tiny)
     torch.manual_seed(0)
@@ -67,11 +65,19 @@ def write(name: str, folder: Path, tiny: bool, four_bit: bool) -> None:
     partial = folder.with_name(folder.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
     (quantised(plain) if four_bit else plain).save_pretrained(partial)
-    for path in embedded.BASE.iterdir():
-        if path.name.startswith("tokenizer") or path.suffix == ".jinja":
-            shutil.copyfile(path, partial / path.name)
+    add_tokenizer(partial)
     partial.rename(folder)
     print(json.dumps({"parameters": sum(p.numel() for p in plain.parameters())}))
+
+
+def add_tokenizer(folder: Path) -> Path:
+    """The embedded base's."""
+    from unslothrl import embedded
+
+    for path in embedded.BASE.iterdir():
+        if path.name.startswith("tokenizer") or path.suffix == ".jinja":
+            shutil.copyfile(path, folder / path.name)
+    return folder
 
 
 def quantised(plain):
