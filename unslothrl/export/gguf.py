@@ -12,7 +12,6 @@ from typing import Any
 import gguf
 import numpy as np
 import torch
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from unslothrl.errors import UserError
 from unslothrl.export.gguf_tokenizer import INSTEAD, GgufTokenizer, add_tokenizer
@@ -156,8 +155,7 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
         writer.add_rope_scaling_factor(rope["factor"])
     if rope["rope_type"] == "longrope":
-        _, attention = ROPE_INIT_FUNCTIONS["longrope"](config)
-        writer.add_rope_scaling_attn_factors(attention)
+        writer.add_rope_scaling_attn_factors(turning(config)[1])
     if rope["rope_type"] in ("longrope", "yarn"):
         original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
         writer.add_rope_scaling_orig_ctx_len(original)
@@ -254,10 +252,16 @@ def rope_factors(config: Any) -> dict[str, Any]:
         return {f"rope_factors_{each}.weight": rope[f"{each}_factor"] for each in ("long", "short")}
     if rope["rope_type"] != "llama3":
         return {}
-    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config)
     head = head_size(config)
     plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
-    return {ROPE_FACTORS: plain / scaled}
+    return {ROPE_FACTORS: plain / turning(config)[0]}
+
+
+def turning(config: Any) -> tuple[torch.Tensor, float]:
+    """-> (frequencies of a head, [turned part / 2]; a factor of attention), of transformers."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    return ROPE_INIT_FUNCTIONS[rope_settings(config)["rope_type"]](config)
 
 
 def head_size(config: Any) -> int:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from unslothrl.sharding.context import Context
-from unslothrl.sharding.shards import Peers, Shards, agree
-from unslothrl.sharding.stages import Stage
-from unslothrl.sharding.tensors import SplitTensors
+if TYPE_CHECKING:  # a learner by itself imports none of them
+    from unslothrl.sharding.context import Context
+    from unslothrl.sharding.shards import Peers, Shards
+    from unslothrl.sharding.stages import Stage
+    from unslothrl.sharding.tensors import SplitTensors
 
 Rank = tuple[int, int]  # (which of, how many)
 
@@ -18,13 +19,13 @@ Rank = tuple[int, int]  # (which of, how many)
 class Split:
     """Of a learner that does all of it by itself, nothing is set."""
 
-    shards: Shards | None = None
-    context: Context | None = None
-    tensors: SplitTensors | None = None
-    stage: Stage | None = None
+    shards: "Shards | None" = None
+    context: "Context | None" = None
+    tensors: "SplitTensors | None" = None
+    stage: "Stage | None" = None
     fingerprint: str | None = None  # of a base that is whole nowhere
     rank: int = 0  # among those that compute one part of a batch together
-    peers: Peers = None
+    peers: "Peers" = None
 
     @classmethod
     def of(
@@ -38,6 +39,11 @@ class Split:
     ) -> "Split":
         """By an option's name in `ranks`. `model`: a causal model of transformers on the host,
         which moves to `device`; `attend`: its attention in a pack; `leaves`: see `Shards`."""
+        from unslothrl.sharding.context import Context
+        from unslothrl.sharding.shards import Shards
+        from unslothrl.sharding.stages import Stage
+        from unslothrl.sharding.tensors import SplitTensors
+
         ofs = [rank for name, (rank, _) in ranks.items() if name != "learner_shards"]
         split = cls(fingerprint=fingerprint, rank=next(iter(ofs), 0))
         if (rank := ranks.get("context_parallel")) is not None:
@@ -56,7 +62,7 @@ class Split:
         """Whether the log-probabilities are a later stage's."""
         return self.stage is not None and not self.stage.is_last
 
-    def meet(self, peers: Peers) -> None:
+    def meet(self, peers: "Peers") -> None:
         """The learners that it is divided among have met; None: this one has left them."""
         for each in (self.shards, self.context, self.tensors, self.stage):
             if each is not None:
@@ -88,4 +94,6 @@ class Split:
         if self.stage is not None:
             self.peers.sent()
         elif self.peers is not None:
+            from unslothrl.sharding.shards import agree
+
             agree(self.peers, has_failed)
