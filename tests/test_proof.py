@@ -48,11 +48,7 @@ def test_a_sound_run(run, capsys):
     assert checks["sampler and learner agree"] == (
         True, "actor-0 0.0020 (at most 0.0020), actor-1 0.0040 (at most 0.0040) nats per token"
     )  # fmt: skip
-    assert (
-        checks["everything is trained"][0]
-        and checks["one base"][0]
-        and checks["rewards and code"][0]
-    )
+    assert checks["everything is trained"][0] and checks["one base"][0]
     failures = checks["failures"][1]
     assert failures == "1 processes started again, 3 rewards failed, 0 updates skipped"
     assert checks["exports"] == (None, "none yet") and checks["notes"] == (None, "none")

@@ -26,10 +26,10 @@ COMPLETION = "completion"
 
 
 def score(source: str, given: Mapping[str, Any]) -> None:
-    """One JSON object a row to stdout: rewards, score, seconds, and the answer that the first
-    reward read, if it is a built-in one; a summary to stderr, and what a custom function prints.
-    Raises UserError for a row that lacks its problem, what the reward needs, or its completion.
-    `given`: options of a run.
+    """One JSON object a row to stdout: rewards, score, seconds, the answer that the first reward
+    read, if it is a built-in one, and why a reward failed; a summary to stderr, and what a custom
+    function prints. Raises UserError for a row that lacks its problem, what the reward needs, or its
+    completion. `given`: options of a run.
     """
     options = replace(Config(), **given)
     chosen = rewards.choose(options.reward)
@@ -56,12 +56,14 @@ def score(source: str, given: Mapping[str, Any]) -> None:
             started = time.perf_counter()
             scored = scorer.score(made)
             seconds += time.perf_counter() - started
+            reasons = {each.candidate: each.reason for each in scored.failures}
             for i, (_, completion) in enumerate(made):
                 row = {
                     "rewards": {name: values[i] for name, values in scored.rewards.items()},
                     "score": scored.scores[i],
                     **({} if first is None else {"answer": first.answer(completion.text)}),
                     "seconds": round(scored.seconds[i], 6),
+                    **({"failed": reasons[i]} if i in reasons else {}),
                 }
                 print(json.dumps(row))
             scores += scored.scores

@@ -19,6 +19,7 @@ from unslothrl.weights.starting_adapter import START
 LEAST_CHANGED = 4  # of a canary's 8 completions
 GAP, NOISE = "train/sampler_gap", 0.1  # nats per token; above it two policies are compared
 MOST_NOTES = 3  # of notes.jsonl
+NOTHING = "nothing to learn from"  # in those of skipped steps, of which there may be many
 HASH = 12  # letters of one that is shown
 
 
@@ -124,7 +125,8 @@ def failures(run: RunHistory) -> Found:
 
 def notes(run: RunHistory) -> Found:
     """The newest of what the terminal said, which may be why something was started again."""
-    said = [f"after step {row.get('step')}: {row.get('note')}" for row in run.notes[-MOST_NOTES:]]
+    told = [row for row in run.notes if NOTHING not in str(row.get("note"))][-MOST_NOTES:]
+    said = [f"after step {row.get('step')}: {row.get('note')}" for row in told]
     return None, "; ".join(said) or "none"
 
 
@@ -137,7 +139,7 @@ def grader(run: RunHistory) -> Found:
     changed = [Path(file).name for file in now if now[file] != run.begun.code[file]]
     said += [f"{Path(file).name} {value[:HASH]}" for file, value in run.begun.code.items()]
     said += [f"{name} has changed since" for name in changed]
-    return None if changed else True, "; ".join(filter(None, said))
+    return None, "; ".join(filter(None, said))
 
 
 def data(run: RunHistory) -> Found:

@@ -8,6 +8,7 @@ text to become markup (trusted types; browsers that do not know them ignore that
 
 import base64
 import hashlib
+import shlex
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,6 +65,7 @@ def write_page(runs: Sequence[RunHistory], path: Path) -> Path:
         data=data,
         runs=runs,
         run=only,
+        folder=f"{shlex.quote(str(only.folder.path))}/" if only else "RUN/",
         kinds={run.kind for run in runs},
         verdicts=[*between, *((f"{run.name}: " * (only is None), verdict(run)) for run in runs)],
         chart_of=chart_of,
