@@ -28,7 +28,7 @@ COMPLETION = "completion"
 def score(source: str, given: Mapping[str, Any]) -> None:
     """One JSON object a row to stdout: rewards, score, seconds, the answer that the first reward
     read, if it is a built-in one, and why a reward failed; a summary to stderr, and what a custom
-    function prints. Raises UserError for a row that lacks its problem, what the reward needs, or its
+    function prints. UserError for a row that lacks its problem, what the reward needs, or its
     completion. `given`: options of a run.
     """
     options = replace(Config(), **given)
