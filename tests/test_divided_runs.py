@@ -64,6 +64,7 @@ def test_a_stop_while_a_learner_waits_in_a_gather_ends_within_seconds(tmp_path):
     try:
         run.wait_for(1)
         waiting, other = (process_named(f"learner-{i}", run.process.pid) for i in range(2))
+        assert waiting is not None and other is not None
         run.at_phase()
         used, now = cpu_s(waiting), 0.0
         other.suspend()

@@ -155,6 +155,7 @@ def test_a_run_as_gguf_with_its_modelfile(run, tmp_path, capsys):
         ("--adapter half --output new", "adapter half: this run has saved none yet"),
         ("--adapter cut --output new/er", "adapter cut/adapters/v000001: no adapter_model"),
         ("--adapter run --output link", "output link: it exists already"),
+        ("--adapter run --output new.gguf", "output new.gguf is to be a folder: set --output new"),
         ("--adapter run --push a/b/c", "push 'a/b/c': give user/name"),
     ],
 )

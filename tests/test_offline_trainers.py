@@ -121,6 +121,8 @@ def test_weights_are_what_a_figure_is_a_mean_of():
     better, worse = torch.tensor([1.0, 2, 3, 4]), torch.tensor([0.0, 2, 3, 5])
     trainers.PairTrainer.count_ties(newest, "accuracy", better, worse)
     assert newest.figures["eval"]["accuracy"] == [(0.5, 4)]
+    trainers.PairTrainer.count_ties(newest, "accuracy", torch.ones(1), torch.zeros(1))
+    assert newest.figures["eval"]["accuracy"] == [(1.0, 4)]
     assert trainers.mean([(1.0, 4), (0.0, 1)]) == 0.8
 
 

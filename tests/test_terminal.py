@@ -219,7 +219,7 @@ def test_what_was_cut_off_comes_first_where_nothing_was_right():
     row = {"timing/step_s": 1.0, "rollout/score": 0.0}
     for step, cut in enumerate((0.5, 0.5, 0.84), 1):
         terminal.step({**row, "rollout/truncated": cut}, step, 9)
-    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some completions" in written()
+    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

@@ -70,7 +70,9 @@ def edit(root: pathlib.Path, version: str, day: datetime.date) -> None:
 def build(root: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     """sdist into a folder, and the wheel from that sdist. -> the wheel"""
     sdist = [sys.executable, "-c", SDIST, str(folder)]
-    subprocess.run(sdist, cwd=root, stdout=subprocess.DEVNULL, check=True)
+    done = subprocess.run(sdist, cwd=root, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(done.stdout + done.stderr)
     pip = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "-w", str(folder), *map(str, folder.glob("*.tar.gz"))], check=True)
     (wheel,) = folder.glob("*.whl")

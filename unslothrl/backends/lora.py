@@ -76,6 +76,10 @@ class LoraBackend:
         through the log-probabilities into the LoRA if autograd is on, through the entropies only
         with `entropy_gradient`.
         """
+        if not samples:
+            self.split.idle(head=True)
+            none = torch.zeros(0, device=self.device)
+            return none, none
         states, targets, places = self.states_before(samples)
         if self.split.is_early:  # a gradient goes back through zeros
             sampler = np.concatenate([sample.sampler_logprobs for sample in samples])

@@ -121,8 +121,8 @@ class Conversation:
 
 def typed() -> Iterator[str]:
     """Lines from the terminal, with the arrow keys; ends at Ctrl-D and at Ctrl-C."""
-    import readline  # noqa: F401  # input() uses it once it is imported
-
+    with contextlib.suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  # input() uses it once it is imported
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             yield input(PROMPT)

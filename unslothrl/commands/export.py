@@ -50,6 +50,8 @@ def export(
         raise UserError("output is not set: set --output FOLDER, or --push user/name")
     with tempfile.TemporaryDirectory(prefix="unslothrl-") as temporary:
         target = expanded(output) if output else Path(temporary) / Path(str(push)).name
+        if target.suffix.lower() in (".gguf", ".safetensors"):
+            raise UserError(f"output {output} is to be a folder: set --output {target.stem}")
         is_empty = target.is_dir() and not any(target.iterdir())
         if target.is_symlink() or (target.exists() and not is_empty):
             raise UserError(f"output {target}: it exists already: name a new folder")

@@ -131,7 +131,7 @@ def read_prompt(
 
 
 def filled(value: Any) -> bool:
-    return value is not None and value != [] and str(value).strip() != ""
+    return value is not None and str(value).strip() != ""
 
 
 def has_answer(row: Mapping, name: str) -> bool:

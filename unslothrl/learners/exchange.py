@@ -87,14 +87,16 @@ class Exchange:
         deadline_s: float = JOIN_S,
         shards: int = 1,
         partners: int = 1,
+        stages: int = 1,
     ):
         """`store`: what `listen` returned. So many `partners`, one after the other by rank, do a
-        pass together, and so many `shards` of a base. Raises PeerLost after `deadline_s`."""
+        pass together, as so many `stages` if more than one, and so many `shards` of a base. Raises
+        PeerLost after `deadline_s`."""
         self.rank, self.world_size = rank, world_size
         self.store, self.group = store, None
-        self.partners, self.sharers = None, None
+        self.partners, self.back, self.sharers = None, None, None
         self.under_way: list[Any] = []  # what is being sent
-        self.deadline_s = SUM_S  # of what partners ask of one another
+        self.deadline_s = deadline_s  # of what partners ask of one another
         host, _, port = address.rpartition(":")
         host, timeout = host.strip("[]"), timedelta(seconds=deadline_s)
         with self._waiting(deadline_s):
@@ -109,7 +111,7 @@ class Exchange:
             self.group = build(
                 dist.PrefixStore("group", self.store), rank, world_size, timeout, here
             )
-            for name, count in (("partners", partners), ("sharers", shards)):
+            for name, count in (("partners", partners), ("back", stages), ("sharers", shards)):
                 if count > 1:
                     own = dist.PrefixStore(f"{name}/{rank // count}", self.store)
                     # what NCCL sends ahead may wait for long, and has this timeout
@@ -118,6 +120,20 @@ class Exchange:
         # NCCL connects in its first sum, and waits for the others no longer than to join: that sum
         # is one of this moment, at which all are here, rather than that of an update.
         self.sum(torch.zeros(1, device=self.device), deadline_s)
+        if stages > 1:
+            self._connect(rank % stages, stages)
+        self.deadline_s = SUM_S
+
+    def _connect(self, stage: int, stages: int) -> None:
+        """Sends something through all stages and back: NCCL connects two processes in their first
+        message, which must not be while another one is on its way."""
+        nothing = torch.zeros(1, device=self.device)
+        for step, first, last in ((1, 0, stages - 1), (-1, stages - 1, 0)):
+            if stage != first:
+                self.receive(nothing, -step)
+            if stage != last:
+                self.send(nothing, step)
+        self.sent()
 
     def sum(self, part: torch.Tensor, deadline_s: float) -> torch.Tensor:
         """[n], the same n in every learner -> the sum over all of them, on the same device.
@@ -170,7 +186,8 @@ class Exchange:
     def gather(self, whole: torch.Tensor, part: torch.Tensor) -> Callable[[], None]:
         """Begins to fill `whole`, [n x bytes], with the `part`, [bytes], of each learner that
         shares a base. -> what waits for the end of it: PeerLost as in `sum`."""
-        filled = whole.to(self.device)
+        is_here = whole.device.type == self.device
+        filled = whole if is_here else torch.empty_like(whole, device=self.device)
         with self._waiting(self.deadline_s):
             sharers = self.joined(self.sharers)
             if self.is_nccl:
@@ -194,10 +211,13 @@ class Exchange:
         return finish
 
     def send(self, values: torch.Tensor, step: int) -> None:
-        """To the partner `step` further; returns before they have arrived. PeerLost as in `sum`."""
+        """To the partner `step` further; returns before they have arrived. PeerLost as in `sum`.
+
+        What goes back has a group of its own: NCCL does what two processes send one another in the
+        order of the calls, and each would wait for the other's message."""
         given = values.detach().contiguous().to(self.device)
         with self._waiting(self.deadline_s):
-            partners = self.joined(self.partners)
+            partners = self.joined(self.partners if step > 0 else self.back)
             work = partners.send([given], partners.rank() + step, 0)
         self.under_way.append((work, given))
 
@@ -205,7 +225,7 @@ class Exchange:
         """`values` filled with what the partner `step` further has sent. PeerLost as in `sum`."""
         found = values.to(self.device)
         with self._waiting(self.deadline_s):
-            partners = self.joined(self.partners)
+            partners = self.joined(self.partners if step < 0 else self.back)
             work = partners.recv([found], partners.rank() + step, 0)
             work.wait(timedelta(seconds=self.deadline_s))  # gloo's is completed by waiting alone
         return found.to(values.device)
@@ -225,11 +245,11 @@ class Exchange:
 
     def close(self) -> None:
         """Leaves the groups: learners that still wait for this one fail at once."""
-        for group in (self.group, self.partners, self.sharers):
+        for group in (self.group, self.partners, self.back, self.sharers):
             if group is not None:
                 with contextlib.suppress(RuntimeError):
                     group.abort()
-        self.group = self.partners = self.sharers = self.store = None
+        self.group = self.partners = self.back = self.sharers = self.store = None
 
     @contextlib.contextmanager
     def _waiting(self, deadline_s: float) -> Iterator[None]:

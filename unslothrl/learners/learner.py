@@ -223,6 +223,7 @@ class Learner:
             deadline_s=deadline_s,
             shards=self.config.learner_shards,
             partners=self.config.learners_together,
+            stages=self.config.pipeline_stages,
         )
         self.backend.split.meet(self.exchange)
 

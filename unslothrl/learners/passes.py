@@ -42,6 +42,7 @@ class Passes:
         self.asks_reference = False  # whether a pass computes the reference for the KL in the loss
         # losses whose backward pass is yet to come, and the adapters that made them
         self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]] = []
+        self.losses = 1  # of a micro-batch in a pass, that go back
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -124,6 +125,7 @@ class Passes:
         passed = [sample for samples in micro_batches for sample in samples]
         update, old, done = Update(), list[np.ndarray](), 0
         self.waiting.clear()
+        self.losses = train_policy + self.objective.has_critic
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
@@ -195,7 +197,7 @@ class Passes:
         """At once or, in a stage before the last, of the oldest loss."""
         self.waiting.append((loss, adapter))
         stage = self.backend.split.stage
-        self._go_back(0 if stage is None else stage.ahead * (1 + self.objective.has_critic))
+        self._go_back(0 if stage is None else stage.ahead * self.losses)
 
     def _go_back(self, ahead: int) -> None:
         """From the oldest losses, but for the last `ahead`."""

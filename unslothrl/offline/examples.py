@@ -12,7 +12,7 @@ from typing import Any, Self
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
 from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
-from unslothrl.data.formats import filled, is_turns
+from unslothrl.data.formats import is_turns
 from unslothrl.text import plain
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls
@@ -141,6 +141,10 @@ def named(row: Mapping, columns: Mapping[str, str]) -> Mapping:
         if value_of(both, name) is None:
             raise formats.missing(both, (name,), flag)
     return both
+
+
+def filled(value: Any) -> bool:
+    return formats.filled(value) and value != []
 
 
 def is_text(value: Any) -> bool:

@@ -43,6 +43,8 @@ class StageTrainer(transformers.Trainer):
     """What all three add to TRL's: figures, skipped steps, schedules, checkpoints, stops."""
 
     args: Any
+    callback_handler: Any
+    current_gradient_accumulation_steps: int
     lr_scheduler: Any
     model: Any
     optimizer: Any

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import os
+import platform
 import secrets
 import shutil
 import sys
@@ -106,7 +107,7 @@ def or_report(prepare: Callable[[], None]) -> None:
         os._exit(1)
 
 
-def limits_only() -> Callable[[], None]:
+def limits_only() -> Callable[[], None] | None:
     """What level none has: the filter of system calls, and an end with this process."""
     threads = can_count_threads(None)
 
@@ -114,7 +115,7 @@ def limits_only() -> Callable[[], None]:
         namespaces.die_with_parent()
         namespaces.filter_calls(threads, own_pid=os.getpid())
 
-    return functools.partial(or_report, prepare)
+    return functools.partial(or_report, prepare) if platform.machine() in seccomp.COLUMN else None
 
 
 @functools.cache

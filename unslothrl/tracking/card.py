@@ -95,7 +95,7 @@ def front_matter(base: str, library: str, run: RunHistory) -> str:
     """What the hub reads. It knows bases and data sets by their ids alone."""
     from huggingface_hub import ModelCardData
 
-    data = str(run.options.get("dataset", "")).partition("@")[0].partition("[")[0]
+    data = re.split(r"[@[:]", str(run.options.get("dataset", "")))[0]
     is_on_hub = is_hub_id(data) and not data.endswith((".jsonl", ".json", ".csv", ".parquet"))
     learner = str(run.options.get("learner", ""))
     tags = [*METHODS[run.kind].tags, "lora", "unslothrl"]
