@@ -12,7 +12,7 @@ from few_cases import few
 from unslothrl import rewards, sandbox
 from unslothrl.commands import cli
 from unslothrl.data import formats
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.formats import UnusableRow
 from unslothrl.rewards.builtin import code
 from unslothrl.rewards.scorer import Scorer
 from unslothrl.sandbox.levels import LEVELS

@@ -19,9 +19,8 @@ from unslothrl.commands import cli
 from unslothrl.commands import data as describe
 from unslothrl.config.options import Config
 from unslothrl.data import files, formats, rendering, sources, tasks
-from unslothrl.data.columns import UnusableRow
 from unslothrl.data.files import LazyRows
-from unslothrl.data.formats import Columns
+from unslothrl.data.formats import Columns, UnusableRow
 from unslothrl.data.rendering import Skipped
 from unslothrl.data.sources import Source
 from unslothrl.errors import UserError

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.formats import UnusableRow
 from unslothrl.offline.examples import Example, Pair, example, pair
 
 

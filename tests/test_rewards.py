@@ -6,7 +6,7 @@ import pytest
 from fakes import completed
 
 from unslothrl import rewards
-from unslothrl.data.columns import UnusableRow
+from unslothrl.data.formats import UnusableRow
 from unslothrl.errors import UserError
 from unslothrl.rewards import builtin
 from unslothrl.rewards.builtin import countdown, search, text

@@ -13,7 +13,7 @@ from fakes import completed
 from few_cases import few
 
 from unslothrl import rewards
-from unslothrl.data import columns, formats
+from unslothrl.data import formats
 from unslothrl.errors import UserError
 from unslothrl.rewards.builtin import maths
 from unslothrl.rewards.processes import ProcessPool, RewardCall
@@ -34,7 +34,7 @@ from unslothrl.rewards.scorer import Scorer
     ],
 )
 def test_boxed_answers(text, expected):
-    assert columns.boxed(text) == expected
+    assert formats.boxed(text) == expected
 
 
 @pytest.mark.parametrize(

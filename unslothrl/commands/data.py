@@ -6,16 +6,18 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from unslothrl import rewards
 from unslothrl.cluster.build import data_options
 from unslothrl.config.offline_options import TABLES, OfflineOptions
 from unslothrl.config.options import Config
 from unslothrl.data import rendering, sources, tasks
-from unslothrl.data.columns import attempt
 from unslothrl.data.files import PickedRows, Rows
+from unslothrl.data.formats import attempt
 from unslothrl.embedded import BASES, EMBEDDED, KNOWS
 from unslothrl.embedded import task as arithmetic
 from unslothrl.offline import tables
@@ -23,6 +25,7 @@ from unslothrl.offline.examples import named_columns
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.runs.resolve import Resolved, resolve
 from unslothrl.text import for_terminal
+from unslothrl.training.trial import sentences
 from unslothrl.weights import base_model
 
 SHOWN = 5  # rows
@@ -39,7 +42,10 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
     if command in TABLES:
         report = look_for_stage(resolve_stage(command, flags))
     else:
-        report = look(resolve(flags).config)
+        config = resolve(flags).config
+        if config.model in BASES and "max_prompt_tokens" not in flags:  # not its own, which is low
+            config = replace(config, max_prompt_tokens=Config.max_prompt_tokens)
+        report = look(config)
     print(json.dumps(report) if as_json else for_terminal("\n".join(lines(report)), kept="\n\t"))
 
 
@@ -122,6 +128,7 @@ def look(config: Config) -> Report:
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
         notes.append(f"{said}: write decimals with a point")
+    notes += sentences(rewards.choose(config.reward), found)
     keys = sources.problem_keys(looked_at, renderer.reader.prompt)
 
     def names(row: Mapping[str, Any]) -> str:

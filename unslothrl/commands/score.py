@@ -12,8 +12,7 @@ from typing import Any
 from unslothrl import rewards
 from unslothrl.config.options import Config
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow, attempt, names_of
-from unslothrl.data.formats import Columns, Reader
+from unslothrl.data.formats import Columns, Reader, UnusableRow, attempt, names_of
 from unslothrl.data.rendering import batches, numbered
 from unslothrl.errors import UserError
 from unslothrl.records import Completion, Task

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from unslothrl.data.columns import parsed
+from unslothrl.data.formats import parsed
 from unslothrl.errors import UserError
 from unslothrl.files import Unreadable, is_file
 from unslothrl.text import MOST_NESTED, one_line, shown

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.files import PickedRows, Rows
-from unslothrl.data.formats import Reader, Record
+from unslothrl.data.formats import Reader, Record, UnusableRow, attempt
 from unslothrl.errors import UserError
 from unslothrl.records import Task
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from unslothrl.data import files
-from unslothrl.data.columns import UnusableRow, attempt, parsed
 from unslothrl.data.files import PickedRows, Rows
+from unslothrl.data.formats import UnusableRow, attempt, parsed
 from unslothrl.embedded import EMBEDDED, EMBEDDED_JSON, ROWS
 from unslothrl.errors import UserError
 from unslothrl.files import exists, expanded, is_folder, leads_out

@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow, attempt, value_of
 from unslothrl.data.files import PickedRows, Rows
-from unslothrl.data.formats import Columns, Reader
+from unslothrl.data.formats import Columns, Reader, UnusableRow, attempt, value_of
 from unslothrl.data.rendering import Renderer, Skipped, check_usable, numbered, plain
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic

@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from unslothrl.config.offline_options import OfflineOptions
 from unslothrl.data import formats
-from unslothrl.data.columns import UnusableRow, names_of, parsed, plain_value, value_of
-from unslothrl.data.formats import is_turns
+from unslothrl.data.formats import UnusableRow, is_turns, names_of, parsed, plain_value, value_of
 from unslothrl.text import plain
 
 Message = dict[str, Any]  # role, content and, of a turn that calls tools, tool_calls

@@ -20,8 +20,8 @@ import numpy as np
 
 from unslothrl.config.offline_options import DpoOptions, OfflineOptions, SftOptions
 from unslothrl.data import sources
-from unslothrl.data.columns import UnusableRow, attempt
 from unslothrl.data.files import Rows
+from unslothrl.data.formats import UnusableRow, attempt
 from unslothrl.data.rendering import Skipped, check_usable, numbered
 from unslothrl.embedded import EMBEDDED
 from unslothrl.embedded import task as arithmetic

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, parsed, value_of
+from unslothrl.data.formats import UnusableRow, parsed, value_of
 
 TEXTS = ("test", "tests", "test_cases", "testcase")  # that may be Python
 LISTS = ("test_list", "tests", "test_cases", "testcase")  # of assertions

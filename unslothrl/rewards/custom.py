@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unslothrl.data.columns import parsed
-from unslothrl.data.formats import is_turns
+from unslothrl.data.formats import is_turns, parsed
 from unslothrl.errors import UserError
 from unslothrl.files import read_text
 from unslothrl.records import Completion, Scorable, Task

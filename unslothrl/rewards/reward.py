@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, names_of, plain_value, tagged, value_of
+from unslothrl.data.formats import UnusableRow, names_of, plain_value, tagged, value_of
 
 # Where a reward is computed
 IN_PLACE = "in place"  # in the process that asks: plain text work that cannot stall

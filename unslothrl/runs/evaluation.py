@@ -17,7 +17,7 @@ from unslothrl import cluster
 from unslothrl.algorithms.estimates import best_of, estimate, paired
 from unslothrl.cluster.handles import Checks
 from unslothrl.config.options import Config
-from unslothrl.data import columns
+from unslothrl.data import formats
 from unslothrl.records import Group, Task
 from unslothrl.rewards.processes import ProcessPool, RewardCall
 from unslothrl.rewards.reward import IN_PROCESS, IN_SANDBOX, Reward
@@ -117,7 +117,7 @@ def compared(values: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 def winners(read: Sequence[Read], is_maths: bool) -> list[int | None]:
     """Of each problem the first completion with the answer that most give; None: none has one."""
-    texts = [[None if text is None else columns.normalise(text) for text in each] for each in read]
+    texts = [[None if text is None else formats.normalise(text) for text in each] for each in read]
     same = same_answers(texts) if is_maths else set()
     return [winner(each, same) for each in texts]
 

@@ -226,7 +226,10 @@ def check_rewards(
         scorer.check()
         if data is not None:
             tried = trial.try_rewards(scorer, trial.shortest(data))
-            for line in [*tried, *trial.sentences(scorer, data)]:
+            for line in [
+                *tried,
+                *trial.sentences(scorer.chosen, data.train.draw(0, trial.LOOKED_AT)[0]),
+            ]:
                 note(line)
         return scorer.level
 

@@ -39,7 +39,8 @@ MADE_UP = (
     '{"answer": "%s"}',
 )
 TURNS = 2  # of a made-up episode
-LOOKED_AT, SENTENCE = 50, 5  # answers; words of one
+SENTENCE = 5  # words of an answer
+WHOLE = ("accuracy", "boxed")  # rewards that compare whole answers
 WORDS = re.compile(r"[^\W\d_]{2,}")
 
 
@@ -88,15 +89,14 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
     return notes
 
 
-def sentences(scorer: Scorer, data: Data) -> list[str]:
+def sentences(chosen: Sequence[rewards.Chosen], tasks: Sequence[Task]) -> list[str]:
     """A line where most answers are sentences, and a reward compares whole answers."""
-    names = [each.name for each in scorer.chosen if each.name in ("accuracy", "boxed")]
-    first = data.train.draw(0, LOOKED_AT)[0] if names else []
-    told = [task.answer for task in first if len(WORDS.findall(task.answer)) >= SENTENCE]
-    if not told or 2 * len(told) <= len(first):
+    names = [each.name for each in chosen if each.name in WHOLE]
+    told = [task.answer for task in tasks if len(WORDS.findall(task.answer)) >= SENTENCE]
+    if not names or not told or 2 * len(told) <= len(tasks):
         return []
     return [
-        f"warning: {len(told)} of the first {len(first)} answers are sentences, such as "
+        f"warning: {len(told)} of {len(tasks)} answers are sentences, such as "
         f"{plain(told[0])[:80]}: reward {' and '.join(names)} gives 0 to all but the same words: "
         "shorten the answers to what is to be compared, or take a reward of your own"
     ]

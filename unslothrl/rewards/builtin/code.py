@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, parsed, value_of
+from unslothrl.data.formats import UnusableRow, parsed, value_of
 from unslothrl.rewards import assertions
 from unslothrl.rewards.reward import IN_SANDBOX, WALL_OF_CPU, Reward, missing
 from unslothrl.text import json_or_text

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from unslothrl.data.columns import UnusableRow, parsed, tagged, value_of
+from unslothrl.data.formats import UnusableRow, parsed, tagged, value_of
 from unslothrl.rewards.reward import Reward, missing
 
 NUMBERS = ("numbers", "nums")

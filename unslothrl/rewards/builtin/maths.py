@@ -1,8 +1,8 @@
 """Rewards for an answer that is right by mathematics. Any of several gold answers is right."""
 
 from answercheck import same, same_list
-from unslothrl.data import columns
-from unslothrl.data.columns import TAGS, tagged
+from unslothrl.data import formats
+from unslothrl.data.formats import TAGS, tagged
 from unslothrl.rewards.reward import IN_PROCESS, Reward
 
 PROMPT = "Reason step by step, and put your final answer within \\boxed{}."
@@ -12,7 +12,7 @@ def boxed(completion: str, *golds: str) -> float:
     """1 if the answer in the last `\\boxed{}` is right. Where the gold answer is a list, several
     boxes may be one answer: then all boxes of the completion count, so that further guesses make it
     wrong."""
-    boxes = columns.boxes(completion)
+    boxes = formats.boxes(completion)
     if not boxes:
         return 0.0
     if any(same(boxes[-1], gold) for gold in golds):
@@ -32,6 +32,6 @@ def think_answer_tags(completion: str, *golds: str) -> float:
 
 
 REWARDS = {
-    "boxed": Reward(boxed, needs_answer=True, prompt=PROMPT, answer=columns.boxed, runs=IN_PROCESS),
+    "boxed": Reward(boxed, needs_answer=True, prompt=PROMPT, answer=formats.boxed, runs=IN_PROCESS),
     "think_answer_tags": Reward(think_answer_tags, needs_answer=True, runs=IN_PROCESS),
 }

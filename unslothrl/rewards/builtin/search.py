@@ -9,7 +9,7 @@ is left ("A", "?") is compared with its articles, or as it is, and never equal t
 import re
 import string
 
-from unslothrl.data.columns import tagged
+from unslothrl.data.formats import tagged
 from unslothrl.rewards.reward import Reward
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")

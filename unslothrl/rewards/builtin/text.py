@@ -1,12 +1,12 @@
 """Rewards for the think-and-answer form and the answer in it, as text."""
 
-from unslothrl.data.columns import TAGS, normalise, tagged
+from unslothrl.data.formats import TAGS, normalise, tagged
 from unslothrl.rewards.reward import Reward
 
 
 def accuracy(completion: str, *golds: str) -> float:
     """1 if the answer between the last `<answer>` and the `</answer>` after it is right, as
-    `data.columns` compares texts. Any of several gold answers is right."""
+    `data.formats` compares texts. Any of several gold answers is right."""
     answer = tagged(completion)
     return float(answer is not None and normalise(answer) in map(normalise, golds))
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from unslothrl.data.columns import boxed, tagged
+from unslothrl.data.formats import boxed, tagged
 from unslothrl.tracking.metrics import MOST_COMPLETIONS, chosen_groups, is_number
 from unslothrl.tracking.rows import json_text, read_jsonl
 from unslothrl.tracking.run_folder import EVALS, ROLLOUTS, TOKENS, RunFolder
