@@ -225,11 +225,11 @@ def check_rewards(
     with contextlib.closing(scorer_of(config)) as scorer:
         scorer.check()
         if data is not None:
-            tried = trial.try_rewards(scorer, trial.shortest(data))
-            for line in [
-                *tried,
-                *trial.sentences(scorer.chosen, data.train.draw(0, trial.LOOKED_AT)[0]),
-            ]:
+            tried, first = (
+                trial.try_rewards(scorer, trial.shortest(data)),
+                data.train.draw(0, 50)[0],
+            )
+            for line in [*tried, *trial.sentences(scorer.chosen, first)]:
                 note(line)
         return scorer.level
 
