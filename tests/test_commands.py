@@ -63,7 +63,7 @@ STAGES = ("sft", "dpo", "rm")  # which tests/test_offline_*.py run
 def documented() -> list[str]:
     """Every command once, without its comment."""
     found: list[str] = []
-    for text in (path.read_text() for path in TEXTS):
+    for text in (re.sub(r"\\\n +", "", path.read_text()) for path in TEXTS):
         inline = [line for line in INLINE.findall(text) if len(line.split()) > 2]  # not just a name
         found += [*(each.removesuffix(" &") for each in COMMAND.findall(text)), *inline]
     found += [f"unslothrl {example}" for example in EXAMPLES.splitlines()]
