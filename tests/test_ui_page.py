@@ -144,8 +144,9 @@ def process_of(folder: Path) -> int:
 
 def chats(server: Server) -> list[int]:
     """The processes that answer its questions."""
-    children = psutil.Process(server.process.pid).children()
-    return [each.pid for each in children if "chat" in each.cmdline()]
+    found = psutil.process_iter(["ppid", "cmdline"])  # which leaves out what ends meanwhile
+    own = (each for each in found if each.info["ppid"] == server.process.pid)
+    return [each.pid for each in own if "chat" in (each.info["cmdline"] or ())]
 
 
 def question(browser, asked: str) -> dict[str, str]:
