@@ -6,7 +6,8 @@ TREE is a checkout of another commit; both run with this environment. What is on
 the same time in both, a CPU each, which they change from pair to pair: so a machine whose speed
 wanders does so for both. Runs under Ray take turns. Prints for each figure the geometric mean of
 the pairs' ratios, this tree's to the other's, with its 95% interval by Student's t on their
-logarithms, and adds them to bench/results/beside-cpu.json.
+logarithms, of which two neighbours count as one: in them the trees have changed places, so that one
+CPU may be slower than the other. Adds them to bench/results/beside-cpu.json.
 """
 
 import argparse
@@ -98,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tree", type=Path)
     parser.add_argument("names", nargs="*", choices=[*WORDS, []])
-    parser.add_argument("--pairs", type=int, default=20)
+    parser.add_argument("--pairs", type=int, default=20, help="an even number, of 4 or more")
     given = parser.parse_args()
     tree = given.tree.resolve()
     file = result_file("beside")
@@ -114,15 +115,16 @@ def main() -> None:
                 if name != UNDER_RAY:
                     of_each, run = cpus[:2], pool.map
                 figures = run(partial(measured, name, Path(folder)), order, of_each)
-                both = dict(zip(order, figures, strict=True))
-                for figure, value in both[ROOT].items() if pair else ():
-                    ratio = math.log(value / both[tree][figure])
+                of_both = dict(zip(order, figures, strict=True))
+                for figure, value in of_both[ROOT].items() if pair else ():
+                    ratio = math.log(value / of_both[tree][figure])
                     logs.setdefault(figure, []).append(ratio)
-            for figure, of in logs.items():
+            for figure, all_of in logs.items():
+                of = [sum(both) / 2 for both in zip(all_of[::2], all_of[1::2], strict=True)]
                 half = T95[len(of) - 2] * statistics.stdev(of) / math.sqrt(len(of))
                 ends = [math.exp(statistics.fmean(of) + sign * half) for sign in (-1, 0, 1)]
                 low, ratio, high = (round(end, 3) for end in ends)
-                found = {"low": low, "ratio": ratio, "high": high, "pairs": len(of)}
+                found = {"low": low, "ratio": ratio, "high": high, "pairs": len(all_of)}
                 result[f"{name}: {figure}"] = {**found, **facts(())}
                 print(f"{name}: {figure} {ratio} ({low} to {high})", flush=True)
             file.write_text(json.dumps(result, indent=1) + "\n")
