@@ -440,8 +440,8 @@ def short_of_memory(place: Place, where: str) -> Cost:
     if where == "generation":  # the line is little_memory.py's
         cost.said = "nothing: it continues with fewer rows"
     cost = compared(place.folder, whole, cost)
-    # Where oneDNN lacks memory, PyTorch itself goes on with another kernel, which rounds otherwise
-    if switched := training.said("mkldnn_matmul failed"):
+    # Where oneDNN lacks memory, PyTorch or the engine goes on without it, which rounds otherwise
+    if switched := training.said("mkldnn_matmul failed") or training.said("without oneDNN"):
         cost.wrong = []
     if where == "update" or switched:  # gradients are added up in another order
         cost.differs = []

@@ -12,6 +12,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
+import torch  # noqa: E402
 from limited_memory import limit  # noqa: E402
 
 from unslothrl.engines.transformers import TransformersEngine  # noqa: E402
@@ -58,6 +59,7 @@ def limit_generation(number: int) -> None:
             is_done = engine.max_num_seqs < rows
             if is_done:
                 print(f"generation goes on with {engine.max_num_seqs} rows of {rows}", flush=True)
+                print("without oneDNN" * (not torch.backends.mkldnn.enabled), flush=True)
 
     TransformersEngine.step = limited
 
