@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import sys
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -121,7 +122,7 @@ class Conversation:
 
 def typed() -> Iterator[str]:
     """Lines from the terminal, with the arrow keys; ends at Ctrl-D and at Ctrl-C."""
-    with contextlib.suppress(ImportError):  # Windows has none
+    if importlib.util.find_spec("readline") is not None:
         import readline  # noqa: F401  # input() uses it once it is imported
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
