@@ -217,9 +217,9 @@ def test_a_run_that_learnt_nothing_ends_with_warnings_instead_of_commands():
 def test_what_was_cut_off_comes_first_where_nothing_was_right():
     terminal, _, written = view(live=False)
     row = {"timing/step_s": 1.0, "rollout/score": 0.0}
-    for step, cut in enumerate((0.5, 0.5, 0.84), 1):
+    for step, cut in enumerate((0.19, 0.16, 0.0), 1):  # what is rewarded becomes short
         terminal.step({**row, "rollout/truncated": cut}, step, 9)
-    assert "in 3 steps. 84% are cut off: raise --max_new_tokens. Read some" in written()
+    assert "in 3 steps. Up to 19% of a step's are cut off: raise --max_new_tokens. Re" in written()
 
 
 def test_failure_before_the_first_step_is_shown():

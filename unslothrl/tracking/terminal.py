@@ -48,7 +48,7 @@ OF_A_STEP = ("generation", "measuring", "update")  # kinds of progress
 LABEL, BAR = 10, 30  # columns
 MOST_WARNINGS = 3  # at the end
 OF_ADAPTER = ("command", "evaluate", "export")  # in a summary
-CUT_OFF = 0.2  # of the completions, from which it is said with that
+CUT_OFF = 0.1  # of the completions of a step, from which on length decides what is graded
 PATIENCE = (3, 30)  # steps without a right completion after which that is said
 GONE = (errno.EPIPE, errno.EIO)  # a pipe that nobody reads, a terminal that has been closed
 NOTEBOOKS = ("JPY_PARENT_PID", "COLAB_RELEASE_TAG")  # set inside a notebook's kernel
@@ -101,6 +101,7 @@ class Terminal:
         self.values: list[float] = []  # of its curve, a step each
         self.phase: Phase | None = None
         self.wrong: int | None = 0  # steps without a right completion; None: there was one
+        self.cut = 0.0  # the largest share of a step's completions that were cut off
         self.sampled_at = float("-inf")
         self.drawn: dict[str, Sequence[records.Group]] = {}  # of the first evaluation
         self.live: Live | None = None
@@ -211,9 +212,10 @@ class Terminal:
         self.line(line, is_cut=True)
         if self.wrong is not None and is_number(score := metrics.get("rollout/score")):
             self.wrong = None if score > 0 else self.wrong + 1
+            self.cut = max(self.cut, metrics.get("rollout/truncated") or 0)
             if self.wrong in PATIENCE:
-                cut = metrics.get("rollout/truncated") or 0
-                first = f"{cut:.0%} are cut off: raise --max_new_tokens. " if cut >= CUT_OFF else ""
+                most = f"Up to {self.cut:.0%} of a step's are cut off: raise --max_new_tokens. "
+                first = most if self.cut >= CUT_OFF else ""
                 said = f"no completion was graded as right, in {self.wrong} steps. {first}"
                 self.note(self.named(said + UNGRADED))
 

@@ -22,11 +22,12 @@ FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
 NEVER = "Almost no completion was graded as right"
 UNGRADED = (
-    "Read some completions, in the report or in RUN/rollouts, beside their answers: sentences are "
-    "never matched, so shorten them. Score them with other rewards, `unslothrl score "
-    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`: if one finds right ones, "
-    "yours does not read what the model writes. If they are wrong, take problems that the model "
-    "solves sometimes, a larger --model or more --num_candidates."
+    "Read some completions beside their answers, in the report or in RUN/rollouts. Is one right? A "
+    "reward of your own may not read what the model writes: try `unslothrl score "
+    "RUN/rollouts/step_000001.jsonl --reward accuracy --reward boxed`; and answers of your data "
+    "that are sentences have to be shortened. Does one end early? Raise --max_new_tokens. Only if "
+    "you find them wrong, take problems that the model solves sometimes, a larger --model or more "
+    "--num_candidates."
 )
 
 

@@ -64,10 +64,12 @@ def ending(folder: RunFolder, note: Callable[[str], None]) -> tuple[Verdict, Seq
 
 def verdict(run: RunHistory) -> Verdict:
     steps = len(run.values("timing/step_s")) or len(run.values("train/loss"))
+    warnings = [sign.rule.title for sign in signs.found(run) if sign.rule.level == signs.WARNING]
     if not steps:
         found = Verdict(UNKNOWN, "No step was done")
     elif reason := broken(run, steps):
-        return Verdict(BROKEN, f"Broken: {reason}", "0", "down")
+        is_warned = signs.NEVER in warnings
+        return Verdict(BROKEN, f"Broken: {reason}", "0", "down", is_warned)
     else:
         judge = of_problems if run.is_rl else of_loss
         found = judge(run, f"{steps} step{'s' * (steps > 1)}")
@@ -79,8 +81,7 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
-    warnings = [sign.rule.title for sign in signs.found(run) if sign.rule.level == signs.WARNING]
-    if found.kind in (FLAT, BROKEN) or signs.NEVER in warnings:
+    if found.kind == FLAT or signs.NEVER in warnings:
         found = found._replace(is_warned=bool(warnings))
     return found
 
