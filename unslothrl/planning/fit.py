@@ -15,7 +15,7 @@ from unslothrl.config.options import SPLITS, Config
 from unslothrl.config.parts import FIRST_WITH_BFLOAT16, vllm_rank
 from unslothrl.embedded import EMBEDDED
 from unslothrl.errors import UserError
-from unslothrl.planning import dividing, footprint, forecast
+from unslothrl.planning import footprint
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.footprint import KEPT_FREE, MB, EngineLimits, gb, usable_mb, usable_share
 from unslothrl.planning.place import cards_of, place, takes_turns
@@ -87,6 +87,8 @@ def fit(config: Config, given: Set[str], machine: Machine) -> tuple[Config, list
     cards = cards_of_run(fitted[0])
     if all(card.fits for card in cards):
         return fitted
+    from unslothrl.planning import dividing, forecast
+
     found, why = [], f"a GPU of {gb(cards[0].gpu.memory_mb)} does not hold it alone"
     reasons = list[str]()
     for way in dividing.ways(len(machine.gpus)):
@@ -114,7 +116,7 @@ def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[C
     changes = Fitting(config, given)
     _say_why_this_task(changes, machine)
     _fit_stack(changes, machine)
-    dividing.check_model(changes.config)
+    check_division(changes.config)
     shape = shape_of(config.model)
     kind = shape.kind if shape is not None else ""
     is_unsloths = (changes.config.engine, changes.config.backend) == ("vllm", "unsloth")
@@ -140,6 +142,14 @@ def _fit_undivided(config: Config, given: Set[str], machine: Machine) -> tuple[C
         room = max(64, min(2048, machine.ram_mb // 8) // workers)
         changes.set("kv_cache_mb", room, f"from {gb(machine.ram_mb)} of memory")
     return changes.config, changes.notes
+
+
+def check_division(config: Config) -> None:
+    """UserError where the model cannot be divided as the options say, as far as is known."""
+    if max(config.gpus_per_actor, config.learners_together) > 1:
+        from unslothrl.planning.dividing import check_model
+
+        check_model(config)
 
 
 def _say_why_this_task(changes: Fitting, machine: Machine) -> None:

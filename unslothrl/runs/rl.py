@@ -18,7 +18,7 @@ from unslothrl.data import tasks
 from unslothrl.data.tasks import Data, FiniteTasks
 from unslothrl.errors import RunError, UserError
 from unslothrl.files import expanded
-from unslothrl.planning.dividing import check_model
+from unslothrl.planning.fit import check_division
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs import resume
@@ -202,7 +202,7 @@ def check_without_data(config: Config, view: Any) -> None:
         joining.check(config.ray_address)
     view.stage(f"{'downloading or finding' if on_hub else 'reading'} base {config.model}")
     base_model.find(config.model)
-    check_model(config)
+    check_division(config)
 
 
 def total_steps(config: Config, data: Data) -> int:

@@ -59,8 +59,8 @@ def assign(
     advantages = _group_advantages(groups, rewards, chosen, objective, config.select)
     picked = _samples(episodes, chosen, advantages, objective)
     trained = [sample for sample in picked if sample.has_gradient]
-    is_needed = objective.has_critic or config.updates_per_step > 1
-    if objective.kl != "reward" and is_needed and trained:
+    has_several_updates = max(config.updates_per_rollout, config.epochs_per_rollout) > 1
+    if objective.kl != "reward" and (has_several_updates or objective.has_critic) and trained:
         measured = iter(measure(trained))
         picked = [next(measured) if sample.has_gradient else sample for sample in picked]
     if objective.has_critic and picked:

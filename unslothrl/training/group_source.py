@@ -73,6 +73,9 @@ class GroupSource:
     total_steps: int
     model: RewardModel | None = None
 
+    def __post_init__(self) -> None:
+        self.sampling = training_sampling(self.config)
+
     def draw(self, state: RunState, timer: Timer) -> tuple[list[Group], list[Group], Metrics]:
         """-> (the groups to train on in the step after `state`, which then says where the data
         stands; those that are left out; the metrics of both)."""
@@ -118,9 +121,7 @@ class GroupSource:
         total = len(tasks) * config.num_candidates
         with timer("generation"):
             seed = config.seed, step, draw
-            indices = self.stream.send(
-                tasks, config.num_candidates, training_sampling(config), seed
-            )
+            indices = self.stream.send(tasks, config.num_candidates, self.sampling, seed)
             groups = self.stream.wait(
                 indices, lambda done, tokens: self.view.progress("generation", done, total, tokens)
             )

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from unslothrl.checkpoints.store import Ahead, RunState
-from unslothrl.config.parts import training_sampling
 from unslothrl.records import Assignment, Group, Task
 from unslothrl.tracking.metrics import Timer
 from unslothrl.training.group_source import GroupSource
@@ -79,7 +78,7 @@ class OverlappedSource(GroupSource):
                 first + i,
                 each.task,
                 config.num_candidates,
-                training_sampling(config),
+                self.sampling,
                 (config.seed, "position", each.position, each.attempt),
             )
             for i, each in enumerate(drawn)
