@@ -166,9 +166,8 @@ class Trainer:
             self.mark()
         if self.is_due(self.config.save_every):
             self.saving.adapter(self.newest_adapter())
-        if is_saved or (
-            evaluates and self.boundary.is_best
-        ):  # last, as a run that goes on from it writes nothing of this step again
+        # last, as a run that goes on from it writes nothing of this step again
+        if is_saved or (evaluates and self.boundary.is_best):
             self.saving.checkpoint(self.boundary)
         self.saving.report(is_due=evaluates)
 
