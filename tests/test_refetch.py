@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 from fake_cluster import FakeCluster, FakeProcess, Published
 from fakes import FakeLearner
-from test_pool import names_of, send
+from test_actor_pool import names_of, send
 from test_trainer import Run
 
 from unslothrl.cluster import LocalCall
 from unslothrl.cluster.handles import Checks, LearnerHandle
 from unslothrl.errors import AdapterDamaged
-from unslothrl.training.pool import MOST_DAMAGED
+from unslothrl.training.actor_pool import MOST_DAMAGED
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter
 

@@ -7,7 +7,7 @@ import pytest
 from fakes import group, samples_of
 
 from unslothrl.records import Update
-from unslothrl.training.members import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
+from unslothrl.training.actor_health import GROSS_MARGIN, MARGIN, SamplerGapWatch, gaps_of
 
 
 def stats(*sources: tuple[str, int, np.ndarray]) -> Update:

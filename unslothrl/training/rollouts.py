@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 
 from unslothrl.cluster.handles import Checks, Cluster, Collected, Progress
 from unslothrl.records import Assignment, Group, Sampling, Task
-from unslothrl.training.members import Member, Pending, Version
-from unslothrl.training.pool import Pool
+from unslothrl.training.actor_health import Member, Pending, Version
+from unslothrl.training.actor_pool import Pool
 
 POLL_S = 0.05
 SLICE_S, OVERLAPPED_SLICE_S = 1.0, 0.25  # of a `collect`, after which a process listens again

@@ -25,7 +25,7 @@ from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.training import first_batch
-from unslothrl.training.members import SamplerGapWatch
+from unslothrl.training.actor_health import SamplerGapWatch
 from unslothrl.training.metrics import Metrics, Trace, update_metrics
 from unslothrl.weights.shapes import shape_of
 

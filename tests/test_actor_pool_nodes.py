@@ -4,11 +4,11 @@ from unittest.mock import Mock
 
 import pytest
 from fake_cluster import holder
-from test_pool import begun, clock, generators_of, names_of, publish, pump_until, send  # noqa: F401
+from test_actor_pool import begun, clock, generators_of, names_of, publish, pump_until, send  # noqa: F401
 
 from unslothrl.cluster.handles import Changes
 from unslothrl.errors import ResultLost, RunError, UserError
-from unslothrl.training import pool as pool_module
+from unslothrl.training import actor_pool as pool_module
 
 
 @pytest.mark.parametrize("overlaps", [False, True])

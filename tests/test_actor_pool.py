@@ -13,9 +13,9 @@ from unslothrl.cluster.handles import Checks, LearnerHandle
 from unslothrl.cluster.handles import Clock as RealClock
 from unslothrl.errors import AdapterMismatch, ProcessLost, ResultLost, RunError
 from unslothrl.records import Assignment, Sampling
-from unslothrl.training import members
-from unslothrl.training import pool as pool_module
-from unslothrl.training.members import LATE_SILENT_S, SILENT_S, Pending, Speed, limits_s
+from unslothrl.training import actor_health
+from unslothrl.training import actor_pool as pool_module
+from unslothrl.training.actor_health import LATE_SILENT_S, SILENT_S, Pending, Speed, limits_s
 from unslothrl.training.rollouts import RolloutStream
 from unslothrl.weights.adapter import Adapter, AdapterShape
 
@@ -193,7 +193,7 @@ def test_a_first_call_may_take_long_unless_the_process_is_silent():
     cluster.silent["actor-0"] = SILENT_S + 1
     stream.pump()
     assert cluster.started == []  # what compiles may hold the interpreter's lock
-    cluster.silent["actor-0"] = members.FIRST_SILENT_S + 1
+    cluster.silent["actor-0"] = actor_health.FIRST_SILENT_S + 1
     stream.pump()
     assert cluster.started == ["actor-0"]
 
@@ -210,7 +210,7 @@ def test_a_process_that_has_done_such_calls_may_be_silent_for_less_long(silent_s
 
 
 @pytest.mark.parametrize(
-    ("answers_take_s", "more_s"), [(0.0, 0.0), (0.5, 1.0), (60.0, members.MOST_USUAL_S)]
+    ("answers_take_s", "more_s"), [(0.0, 0.0), (0.5, 1.0), (60.0, actor_health.MOST_USUAL_S)]
 )
 def test_others_draw_what_a_silent_process_has_after_more_time_on_a_busy_machine(
     answers_take_s, more_s
@@ -376,9 +376,9 @@ def test_what_is_urgent_goes_first():
 
 
 def test_what_a_call_may_take_grows_with_what_was_seen():
-    assert limits_s(None) == (members.FIRST_S, math.inf)
-    assert limits_s(0.5) == (members.FLOOR_S, members.LATE_S) == (20.0, 10.0)
-    assert limits_s(4.0) == (4.0 * members.FACTOR, 4.0 * members.LATE_FACTOR)
+    assert limits_s(None) == (actor_health.FIRST_S, math.inf)
+    assert limits_s(0.5) == (actor_health.FLOOR_S, actor_health.LATE_S) == (20.0, 10.0)
+    assert limits_s(4.0) == (4.0 * actor_health.FACTOR, 4.0 * actor_health.LATE_FACTOR)
 
 
 def test_the_longest_call_of_a_kind_counts():
@@ -417,16 +417,16 @@ def test_a_slow_actor_is_helped_where_all_wait_for_it_and_then_started_again():
     for member, steps in ((slow, 10), (fast, 100)) * 2:
         pool.saw_work(member, steps, 10 * steps, 3.0)
     pool._look_at_speeds(100.0)
-    pool._look_at_speeds(101.0 + members.HELD_UP_S)
+    pool._look_at_speeds(101.0 + actor_health.HELD_UP_S)
     assert not slow.is_late  # the other has work of its own
     for index in fast.drop():
         del stream.in_flight[index]
-    pool._look_at_speeds(102.0 + members.HELD_UP_S)
+    pool._look_at_speeds(102.0 + actor_health.HELD_UP_S)
     assert slow.is_late and not fast.is_late
     assert {holder(stream, index) for index in stream.in_flight} == {""}
     for _ in range(2):
         pool.saw_work(slow, 30, 300, 3.0)  # three times as slow is not yet as fast as the others
-    pool._look_at_speeds(101.0 + members.SLOW_S)
+    pool._look_at_speeds(101.0 + actor_health.SLOW_S)
     assert cluster.started == ["actor-0"] and notes[0].startswith("actor-0 is 3 times as slow")
     pool.saw_work(fast, 500, 5000, 15.0)
     assert len(stream.wait(list(stream.in_flight))) == 2

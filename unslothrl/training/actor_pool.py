@@ -21,8 +21,8 @@ from unslothrl.errors import (
     UserError,
 )
 from unslothrl.text import counted
-from unslothrl.training import members as limits
-from unslothrl.training.members import Member, Pending, Version
+from unslothrl.training import actor_health as limits
+from unslothrl.training.actor_health import Member, Pending, Version
 
 MOST_RESTARTS = 3  # in a row, of an actor that hands nothing over in between
 LOOK_S = 0.5  # between two looks at the processes
