@@ -43,6 +43,15 @@ def test_flags_lie_over_the_recipe_and_the_recipe_over_the_defaults(tmp_path):
     assert resolved.given == {"lr", "batch_size"}
 
 
+def test_the_evaluation_set_of_a_recipe_is_of_its_data_set(tmp_path):
+    (tmp_path / "mine.toml").write_text('dataset = "GSM8K"\neval_dataset = ["MATH-500"]\n')
+    (tmp_path / "a.jsonl").write_text("{}")
+    flags = {"recipe": str(tmp_path / "mine.toml")}
+    assert resolve(flags, CPU).config.eval_dataset == ("MATH-500",)
+    other = resolve({**flags, "dataset": str(tmp_path / "a.jsonl")}, CPU)
+    assert other.config.eval_dataset == () and any("eval_dataset" in note for note in other.notes)
+
+
 def test_the_tiny_bases_recipe_is_not_for_other_models_nor_its_last_step_for_episodes(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     resolved = resolve({"model": str(tmp_path)}, CPU).config

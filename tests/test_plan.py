@@ -233,7 +233,8 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     text = said([*flags, "--learner", "grpo"], capsys)
     first, time, *_ = text.splitlines()
     assert first.startswith("fits: a GPU of 16 GB needs at least 10.56 GB of 15.20 GB, 4.64 GB to ")
-    assert re.match(r"a step of 30 x 16 completions takes .* min, 250 steps .* h ", time)
+    steps = "250 steps on 7,473 of openai/gsm8k"
+    assert re.match(rf"a step of 30 x 16 completions takes .* min, {steps}\S* .* h ", time)
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert said(flags, capsys) == text  # the learner of the recommendation is grpo
     assert " train --learner ppo " in said([*flags, "--learner", "ppo"], capsys)
@@ -243,6 +244,17 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     parts = found["cards"][0]["processes"][0]["updating"]
     assert set(parts) == {"weights", "adapter and optimiser", "CUDA context", "CUDA graphs",
                           "engine's adapter", "activations", "logits chunk"}  # fmt: skip
+
+
+def test_the_rows_of_a_local_file_are_counted(tmp_path, capsys):
+    rows = [{"problem": f"{i} + 1", "answer": str(i + 1)} for i in range(50)]
+    (tmp_path / "own.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    flags = ["--model", "unsloth/Qwen2.5-3B-bnb-4bit", "--card", "12", "--batch_size", "6"]
+    flags += ["--dataset", str(tmp_path / "own.jsonl"), "--episodes", "2"]
+    found = as_json(flags, capsys)
+    assert (found["problems"], found["steps"]) == (45, 16)  # 5 of 50 held out; twice 8 steps
+    found = as_json([*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys)
+    assert (found["problems"], found["steps"]) == (50, 3)
 
 
 @pytest.mark.real

@@ -311,6 +311,7 @@ def test_score_prints_a_row_each_and_a_summary(tmp_path, capfd):
     found = [json.loads(line) for line in out.splitlines()]
     assert [row["score"] for row in found] == [1.0, 0.0, 0.0]
     assert [row["answer"] for row in found] == [r"\frac{1}{2}", "1,2", None]
+    assert [row["expected"] for row in found] == ["0.5", "12", "1"]
     assert found[0]["rewards"] == {"boxed": 1.0, "format": 0.0} and found[0]["seconds"] > 0
     assert "3 completions, mean score 0.3333, 0 failed" in err
     assert err.rstrip().endswith("; boxed 0.3333, format 0.0000")

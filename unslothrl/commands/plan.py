@@ -83,7 +83,10 @@ def lines(report: Report) -> list[str]:
             found = "nothing fits with the options that are set" if has_gpu else "needs a GPU"
             text += ["", f"{name}: {found}"]
         else:
-            text += ["", f"{name} ({gb(best['needed_mb'])}):", f"    {best['command']}"]
+            takes = gb(best["needed_mb"])
+            if best.get("step_seconds"):
+                takes += f", a step takes {span(best['step_seconds'])}"
+            text += ["", f"{name} ({takes}):", f"    {best['command']}"]
     return text
 
 
@@ -118,7 +121,8 @@ def verdict(report: Report) -> list[str]:
         by_size = "" if is_known else ", by GPUs of its size"
         whole = "; how many a run has depends on the data, or --max_steps"
         if steps:
-            whole = f", {steps} steps {span(report['step_seconds'], steps)}"
+            on = f" on {report['problems']:,} of {report['dataset']}" if report["problems"] else ""
+            whole = f", {steps:,} steps{on} {span(report['step_seconds'], steps)}"
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
             f"(roughly{by_size}; evaluations come on top)"

@@ -80,7 +80,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         **needs.to_json(),
         "changed_to_fit": list(resolved.notes),
         **seconds,
-        "steps": forecast.steps_of(config),
+        "dataset": config.dataset,
+        **forecast.steps_of(config),
         "would_fit_with": None if fits else remedy(*tried),
         "settings": {} if "recipe" in given else settings_of(*tried),
         "exchange": forecast.exchange(config, shape),
@@ -103,6 +104,7 @@ def settings_of(
             if best.learners_together > 1 or best.gpus_per_actor > 1:  # what no GPU holds alone
                 names |= {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
             found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
+            found[which] |= forecast.seconds_of(best, shape, cards)
     return found
 
 
@@ -162,7 +164,8 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
         **stages.forecast_of(options, shape, machine).to_json(),
         "changed_to_fit": list(fitted.notes),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
-        "steps": options.max_steps,
+        "dataset": options.dataset,
+        **forecast.steps_of(options),
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": {} if "recipe" in given else stage_settings(stage, options, shape, gpu),
     }

@@ -25,10 +25,10 @@ COMPLETION = "completion"
 
 
 def score(source: str, given: Mapping[str, Any]) -> None:
-    """One JSON object a row to stdout: rewards, score, seconds, the answer that the first reward
-    read, if it is a built-in one, and why a reward failed; a summary to stderr, and what a custom
-    function prints. UserError for a row that lacks its problem, what the reward needs, or its
-    completion. `given`: options of a run.
+    """One JSON object a row to stdout: rewards, score, the answer of the row, the one that the
+    first reward read, if it is a built-in one, seconds, and why a reward failed; a summary to
+    stderr, and what a custom function prints. UserError for a row that lacks its problem, what the
+    reward needs, or its completion. `given`: options of a run.
     """
     options = replace(Config(), **given)
     chosen = rewards.choose(options.reward)
@@ -60,6 +60,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
                 row = {
                     "rewards": {name: values[i] for name, values in scored.rewards.items()},
                     "score": scored.scores[i],
+                    "expected": made[i][0].answer,
                     **({} if first is None else {"answer": first.answer(completion.text)}),
                     "seconds": round(scored.seconds[i], 6),
                     **({"failed": reasons[i]} if i in reasons else {}),

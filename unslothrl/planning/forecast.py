@@ -26,6 +26,8 @@ from unslothrl.config.offline_options import (
     shards_of,
 )
 from unslothrl.config.options import SPLITS, Config
+from unslothrl.data import sources
+from unslothrl.embedded import BASES
 from unslothrl.environments.base import DEFAULT_TURNS
 from unslothrl.planning import footprint
 from unslothrl.planning.footprint import MB, TRAINED
@@ -145,13 +147,25 @@ def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[
     return {"step_seconds": (low + link_s, high + link_s)}
 
 
-def steps_of(config: Config) -> int | None:
-    """How many a run has; None where its training set would have to be read first."""
-    problems = PROBLEMS.get(config.dataset.removesuffix(":main"))
+def problems_of(options: Config | OfflineOptions) -> int | None:
+    """About how many a run trains on, repeated ones counted; None where its data would have to be
+    downloaded first. UserError for a file that cannot be read."""
+    source = sources.parse(options.dataset)
+    if options.dataset in BASES or not source.is_local:
+        return PROBLEMS.get(options.dataset.removesuffix(":main"))
+    splits = sources.load_splits(source)
+    rows = len(splits[sources.train_of(splits)])
+    is_divided = not options.eval_dataset and sources.test_of(splits) is None
+    return rows - max(1, round(options.holdout * rows)) if is_divided else rows
+
+
+def steps_of(options: Config | OfflineOptions) -> dict[str, int | None]:
+    """The problems and the steps of a run, for its plan; None for what is not known."""
+    problems = problems_of(options)
     if problems is None:
-        return config.max_steps
-    whole = config.episodes * -(-problems // config.batch_size)
-    return min(whole, config.max_steps or whole)
+        return {"problems": None, "steps": options.max_steps}
+    whole = options.episodes * -(-problems // options.batch_size)
+    return {"problems": problems, "steps": min(whole, options.max_steps or whole)}
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:

@@ -126,6 +126,13 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetches: bool) -> Layers:
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
+    of_other_data = flags.get("dataset", recipe.get("dataset")) != recipe.get("dataset")
+    if of_other_data and recipe.get("eval_dataset") and "eval_dataset" not in flags:
+        recipe = {name: value for name, value in recipe.items() if name != "eval_dataset"}
+        notes.append(
+            "the recipe's eval_dataset is left out, as --dataset is another: set --eval_dataset to "
+            "evaluate on more than its own rows"
+        )
     asked = in_full({**recipe, **flags})
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
     user = {**asked, **resume.found(table, asked, output_dir, notes, fetches)}

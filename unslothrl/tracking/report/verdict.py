@@ -137,7 +137,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         is_slight = after > 0.8 * before and not (has_frozen or has_collapsed)
         fall = "Worse" if is_slight else "Collapsed"
         return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
-    return Verdict(FLAT, f"No clear change: {said}", number)
+    none = "Nothing solved" if before == after == 0 else "No clear change"
+    return Verdict(FLAT, f"{none}: {said}", number)
 
 
 def of_loss(run: RunHistory, steps: str) -> Verdict:
