@@ -9,7 +9,6 @@ import json
 import random
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import adapters
@@ -34,17 +33,11 @@ ROWS = [
 ]
 
 
-@dataclass(frozen=True)
-class Case:
-    kind: str
-    words: tuple[str, ...]  # of the command
-
-
-def make(kind: str, number: int, folder: Path) -> Case:
-    """Writes what the case needs into `folder`, which is its own."""
+def make(kind: str, number: int, folder: Path) -> list[str]:
+    """Writes what the case needs into `folder`, which is its own. -> the words of its command"""
     draw = random.Random(f"{kind} {number}")
     folder.mkdir(parents=True)
-    return Case(kind, tuple(map(str, KINDS[kind](draw, folder))))
+    return list(map(str, KINDS[kind](draw, folder)))
 
 
 def train(folder: Path, **options: object) -> list[str]:

@@ -18,6 +18,10 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
+def metrics(folder: Path) -> list[dict]:
+    return rows(folder / "metrics.jsonl")
+
+
 def exact(row: dict) -> dict:
     return {name: value for name, value in row.items() if not TIMED.match(name)}
 
@@ -25,7 +29,7 @@ def exact(row: dict) -> dict:
 def differences(found: Path, whole: Path) -> list[str]:
     """Steps that are missing or there twice, metrics, completions, adapters, the last checkpoint.
     Adapters that only `found` has are those of its stops."""
-    ours, theirs = ([exact(row) for row in rows(each / "metrics.jsonl")] for each in (found, whole))
+    ours, theirs = ([exact(row) for row in metrics(each)] for each in (found, whole))
     differ = []
     if [row["step"] for row in ours] != [row["step"] for row in theirs]:
         differ.append(f"steps {[row['step'] for row in ours]}")

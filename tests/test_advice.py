@@ -130,6 +130,12 @@ def test_a_run_is_named_as_in_report(command, tmp_path, capsys, here):
         (tmp_path / "runs" / name / "adapters" / "v000001").mkdir()
     assert "runs/saved" in last_line([command, *more], capsys)
     assert newest(Path("runs"), has_adapter=False).name == "newest"
+    control = tmp_path / "runs" / "saved" / "config.toml"
+    control.write_text(
+        "seed = 1\nshuffle_rewards = true\n"
+    )  # still newer: nobody wants its adapter
+    os.utime(control, (0, 1_000_000 - 1))
+    assert newest(Path("runs"), has_adapter=True).name == "older"
     if command != "ask":
         assert "are two" in last_line([command, "runs/x", "--adapter", "runs/y"], capsys)
 

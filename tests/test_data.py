@@ -575,7 +575,7 @@ def test_a_large_file_is_streamed(tmp_path):
     path = tmp_path / "large.jsonl"
     rows = (f'{{"problem": "{i}{filler}", "answer": "{i}"}}\n' for i in range(count))
     path.write_text("".join(rows))
-    said = python("-c", GIGABYTE, path, cwd=Path(__file__).parents[1]).stdout
+    said = python("-c", GIGABYTE, path, cwd=ROOT).stdout
     rows, memory_mb = map(int, said.split())
     assert rows == count - 15_000 and memory_mb < 150
 

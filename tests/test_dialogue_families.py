@@ -94,14 +94,6 @@ def test_qwen3_drops_reasoning_when_the_user_speaks_and_keeps_it_when_a_tool_doe
     )
 
 
-def test_qwen3_without_reasoning_goes_on_when_the_user_speaks():
-    conversation = talk(for_template("trl/qwen3"))
-    replied(conversation, "It is 5.<|im_end|>")
-    assert went_on(conversation, "user", "Thanks") == (
-        "\n<|im_start|>user\nThanks<|im_end|>\n<|im_start|>assistant\n"
-    )
-
-
 CALL, ARGUMENTS = '{"name": "add", "arguments": {"a": "1"}}', {"a": "1"}
 BEGIN, END, ADD = "<tool_call>", "</tool_call>", ("add", ARGUMENTS, "")
 TEXT = '{"name": "add", "arguments": "{\\"a\\": \\"1\\"}"}'
@@ -254,11 +246,17 @@ def test_a_tokenizer_that_adds_a_space_does_not_add_it_between_turns():
         assert conversation.add(ASKED)[1] is goes_on
 
 
-def test_a_turn_that_the_next_turn_s_marker_ends():
-    """GLM samples `<|user|>`, which the template writes before the user's words."""
-    conversation = talk(for_template("trl/glm4moe"))
-    replied(conversation, "\n<think></think>\nIt is 5.<|user|>")
-    assert went_on(conversation, "user", "Thanks") == "\nThanks<|assistant|>"
+@pytest.mark.parametrize(
+    ("template", "said", "written"),
+    [  # Qwen3 without reasoning; GLM samples `<|user|>`, which stands before the user's words
+        ("qwen3", "5<|im_end|>", "\n<|im_start|>user\nOh<|im_end|>\n<|im_start|>assistant\n"),
+        ("glm4moe", "\n<think></think>\nIt is 5.<|user|>", "\nOh<|assistant|>"),
+    ],
+)
+def test_a_reply_goes_on_when_the_user_speaks(template, said, written):
+    conversation = talk(for_template(f"trl/{template}"))
+    replied(conversation, said)
+    assert went_on(conversation, "user", "Oh") == written
 
 
 def test_a_template_that_leaves_texts_out_or_refuses_is_named():

@@ -6,7 +6,6 @@ import inspect
 import json
 import random
 import runpy
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 from environment_files import Script, asked, call, ids_of, play_with, tokenizer, written
 from few_cases import few
+from test_trl_rewards import event_loop_thread  # noqa: F401
 
 from unslothrl.data.formats import Columns, Reader
 from unslothrl.data.rendering import Renderer, Skipped
@@ -123,7 +123,7 @@ def test_rl2s_documented_step(replies, reward, score, turns, tmp_path):
     assert only[0] == of.prompt_ids
 
 
-def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> list[dict]:
+def by_trls_loop(environment, messages: list[dict], replies: Sequence[str], loop) -> list[dict]:
     """The conversation that TRL's own tool loop has with an environment; the model is replaced by
     its replies. `reset` has been called."""
     trainer = pytest.importorskip("trl.trainer.grpo_trainer")
@@ -140,7 +140,6 @@ def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> l
         calls = [{"type": "function", "function": each} for each in said]
         return {"role": "assistant", "content": text} | ({"tool_calls": calls} if calls else {})
 
-    loop = asyncio.new_event_loop()
     stub = SimpleNamespace(
         max_tool_calling_iterations=10, max_completion_length=10_000, use_vllm=False, _is_vlm=False,
         model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=100_000)),
@@ -150,22 +149,18 @@ def by_trls_loop(environment, messages: list[dict], replies: Sequence[str]) -> l
         _get_tool_suffix_ids=lambda messages: [0],
         _generate_single_turn=lambda *a, **k: ([list(ids_of(left[0]))], [[0.0]]),
     )  # fmt: skip
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
     completions = [[parsed(left.pop(0))]]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "parse_response", lambda *a, **k: parsed(left.pop(0)))
         trainer.GRPOTrainer._tool_call_loop(
             stub, [list(messages)], [[1]], [[2]], completions, None, None, {}
         )
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
     return completions[0]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 4])
-def test_trls_documented_environment(seed, tmp_path):
+def test_trls_documented_environment(seed, tmp_path, event_loop_thread):  # noqa: F811
     """The same class in TRL's tool loop and here, from one seed."""
     file = written(tmp_path, OWNS_DATA)
     target = random.Random(seed).randint(1, 6)
@@ -175,7 +170,7 @@ def test_trls_documented_environment(seed, tmp_path):
     random.seed(seed)
     more = theirs.reset(prompt=messages, level=2)
     messages[-1] = {**messages[-1], "content": messages[-1]["content"] + more}  # as TRL appends it
-    conversation = by_trls_loop(theirs, messages, replies)
+    conversation = by_trls_loop(theirs, messages, replies, event_loop_thread)
     script = Script(*(reply + "$" for reply in replies))
     played = play_with(
         Setup(file, "Increment"), script, of=asked("Count."), seed=seed, most=4000, turn=400

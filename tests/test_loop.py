@@ -9,6 +9,7 @@ import pytest
 import safetensors.torch
 from environments_page import files
 from few_cases import few
+from runs_compared import metrics
 from runs_compared import rows as rows_of
 
 from unslothrl.actors.actor import Actor
@@ -44,10 +45,6 @@ def train(tmp_path, capfd):
         return code, tmp_path / "runs" / "x", out, err
 
     return run
-
-
-def metrics(folder: Path) -> list[dict]:
-    return rows_of(folder / "metrics.jsonl")
 
 
 def rollouts(folder: Path, step: int) -> list[dict]:

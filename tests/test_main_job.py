@@ -17,6 +17,7 @@ import safetensors.torch
 from conftest import targets_by_layer
 from few_cases import few
 from python_process import python
+from runs_compared import metrics
 from runs_compared import rows as rows_of
 
 from unslothrl import cluster
@@ -63,10 +64,6 @@ def train_here(output: Path, name: str, *more: str, **options) -> Path:
     """The same by the program's main function, which saves the start of a process."""
     assert cli.main([*flags(output, name, **{**ALONE, **options}), *more]) == 0
     return output / name
-
-
-def metrics(folder: Path) -> list[dict]:
-    return rows_of(folder / "metrics.jsonl")
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from killed import killed_in
-from test_main_job import ALONE, SMALL, metrics
+from runs_compared import metrics
+from test_main_job import ALONE, SMALL
 
 from unslothrl.commands import cli
 

@@ -222,9 +222,7 @@ def test_a_learner_goes_where_most_memory_is_left():
 @pytest.mark.parametrize("gpus", [0, 2])
 def test_a_node_that_goes_while_it_is_looked_at_is_forgotten(installed, gpus):
     nodes = FakeNodes(a=(16, 2))
-    watch = watch_of(nodes, zero="a")
-    if gpus:
-        on_cards(nodes, watch)
+    watch = (watch_on_cards if gpus else watch_of)(nodes, zero="a")
     nodes.alive["b"], nodes.free["b"], installed.open = (16, gpus), gpus, False
     watch.changes()
     installed.finish()
@@ -233,8 +231,9 @@ def test_a_node_that_goes_while_it_is_looked_at_is_forgotten(installed, gpus):
     assert nodes.given_back == ["b"] * gpus
 
 
-def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
-    """A card for each process."""
+def watch_on_cards(nodes: FakeNodes, **actors: str) -> NodeWatch:
+    """The same with a card for each process."""
+    watch = watch_of(nodes, **actors)
     watch.has_cards = True
     for name, plan in list(watch.plans.items()):
         assert plan.node is not None
@@ -242,12 +241,12 @@ def on_cards(nodes: FakeNodes, watch: NodeWatch) -> None:
         nodes.cards.append(nodes.card(plan.node.id))
         watch.plans[name] = replace(plan, cards=(card,))
         watch.cards[card] = plan.node.id
+    return watch
 
 
 def test_each_card_of_a_node_that_comes_gets_an_actor():
     nodes = FakeNodes(a=(16, 2))
-    watch = watch_of(nodes, zero="a")
-    on_cards(nodes, watch)
+    watch = watch_on_cards(nodes, zero="a")
     nodes.alive["b"], nodes.free["b"] = (16, 2), 2
     assert watch.changes().joined == ("actor-1", "actor-2")
     assert [watch.plans[f"actor-{i}"].card for i in (1, 2)] == [2, 3]
@@ -256,8 +255,7 @@ def test_each_card_of_a_node_that_comes_gets_an_actor():
 
 def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_more():
     nodes = FakeNodes(a=(16, 1), b=(16, 1), c=(16, 3))
-    watch = watch_of(nodes, zero="b")
-    on_cards(nodes, watch)
+    watch = watch_on_cards(nodes, zero="b")
     del nodes.alive["b"]
     with pytest.raises(RunError, match="no other has a free GPU yet"):
         watch.place("actor-0")
@@ -269,8 +267,7 @@ def test_an_actor_whose_card_has_gone_takes_a_free_one_of_another_node_and_no_mo
 
 def test_a_card_that_is_too_small_gets_no_actor(monkeypatch):
     nodes = FakeNodes(a=(16, 2))
-    watch = watch_of(nodes, zero="a")
-    on_cards(nodes, watch)
+    watch = watch_on_cards(nodes, zero="a")
     small, whole = Gpu("small", 100, 100, (8, 0)), nodes.card
     monkeypatch.setattr(nodes, "card", lambda node: replace(whole(node), gpu=small))
     nodes.alive["b"], nodes.free["b"] = (16, 1), 1

@@ -1,10 +1,10 @@
 """Bad input of every kind to `unslothrl sft`, `dpo` and `rm`, through the command line."""
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
+from environment_files import rows_in
 from few_cases import few
 from test_offline_examples import assistant, user
 from test_reward_model import head
@@ -21,13 +21,8 @@ OUT_OF_ORDER = {"messages": TURNS, "chosen": TURNS, "rejected": [*TURNS[:2], ass
 SMALL = "--model embedded --batch_size 2 --max_steps 1 --max_length 120 --run_name x --output_dir"
 
 
-def file_of(rows, name="rows.jsonl"):
-    Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return name
-
-
 def eight_rows(end="?"):
-    return file_of([{**GOOD, "prompt": f"{n}{end}"} for n in range(8)])
+    return rows_in(Path(), [{**GOOD, "prompt": f"{n}{end}"} for n in range(8)])
 
 
 def refused(words, capfd):
@@ -45,7 +40,7 @@ def refused(words, capfd):
 def test_a_file_of_bad_rows_is_refused_in_one_line(command, capfd):
     long, ordered = {**GOOD, "prompt": "long " * 200}, "a turn of the user after user"
     for row, said in ((OUT_OF_ORDER, ordered), (long, "set --max_length")):
-        data = file_of([row, row, row])
+        data = rows_in(Path(), [row, row, row])
         words = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
         assert said in refused(words, capfd)
 
@@ -58,7 +53,7 @@ def test_texts_for_a_base_without_a_chat_template(command, row, capfd):
     shutil.copytree(base_model.prepare("embedded"), "plain")
     Path("plain", "chat_template.jinja").unlink()
     first = next(iter(row))
-    data = file_of([{**row, first: f"{n}{row[first]}"} for n in range(8)])
+    data = rows_in(Path(), [{**row, first: f"{n}{row[first]}"} for n in range(8)])
     given = [command, "--dataset", data, "--eval_dataset", data, *SMALL.split(), "runs"]
     assert cli.main([*given, "--model", "./plain"]) == 0
     out, err = capfd.readouterr()
@@ -81,7 +76,7 @@ def test_an_adapter_of_another_base(command, bases, capfd):
 
 
 def test_a_field_of_trls_is_checked_before_base_and_data_are_read(capfd):
-    words = ["sft", "--model", "./none", "--dataset", file_of([GOOD]), "--trl", "no_such=1"]
+    words = ["sft", "--model", "./none", "--dataset", rows_in(Path(), [GOOD]), "--trl", "no_such=1"]
     Path("none").mkdir()
     shutil.copy(embedded.BASE / "config.json", "none")  # and no weights
     assert "trl no_such" in refused(words, capfd)

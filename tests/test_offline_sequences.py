@@ -139,19 +139,14 @@ def test_texts_without_a_template():
     pair = writer.pair(pair_of(TWO[1:2], OTHER, is_plain=True))
     assert texts(tokenizer, pair) == ("1?", "a" + END, "c" + END)
     assert "has no chat template" in "".join(writer.notes)
+    for text in ("Once.", "Once." + END):  # it gets one end
+        assert writer.sequences(Example(text=text)) == [written(tokenizer, ["Once." + END])]
 
 
 def test_all_of_a_conversation_can_be_learnt():
     tokenizer = tokenizer_of(CHATML)
     (found,) = Writer(tokenizer, only_replies=False).sequences(Example(TWO[:2]))
     assert found == written(tokenizer, [ASKED + f"a{END}\n"])
-
-
-def test_a_text_gets_one_end():
-    tokenizer = tokenizer_of(None)
-    for text in ("Once.", "Once." + END):
-        (found,) = Writer(tokenizer).sequences(Example(text=text))
-        assert found == written(tokenizer, ["Once." + END])
 
 
 def test_calls_are_learnt_and_their_results_are_not():

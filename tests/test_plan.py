@@ -253,8 +253,13 @@ def test_the_rows_of_a_local_file_are_counted(tmp_path, capsys):
     flags += ["--dataset", str(tmp_path / "own.jsonl"), "--episodes", "2"]
     found = as_json(flags, capsys)
     assert (found["problems"], found["steps"]) == (45, 16)  # 5 of 50 held out; twice 8 steps
+    assert (found["evaluations"], found["evaluated"]) == (3, 5 * 8)  # at 0, 10 and 16
     found = as_json([*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys)
     assert (found["problems"], found["steps"]) == (50, 3)
+    assert (found["evaluations"], found["evaluated"]) == (2, 200 * 8)
+    assert "2 evaluations come on top: 1,600 completions each" in said(
+        [*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys
+    )
 
 
 @pytest.mark.real

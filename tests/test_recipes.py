@@ -35,7 +35,7 @@ def test_the_command_lists_those_that_fit_a_line_each_the_best_first(capsys):
     assert sizes[0] == 12 and sizes == sorted(sizes, key=lambda gb: (gb > 12, -gb))
     assert "tiny-cpu" not in names and "two-cards-24" in others
     assert cli.main(["recipes", "--card", "x"]) == 2
-    assert "card x is not a known GPU" in capsys.readouterr().err
+    assert "gpu x is not known" in capsys.readouterr().err
 
 
 def card_of(name: str) -> str | None:

@@ -315,6 +315,8 @@ JUDGED = {
         verdict.BETTER, "up", judged(52, 97, {"reward/mean": RISING})),
     "No clear change: solved 54% of held-out problems after 30 steps, 52% before: +2 points, "
     "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
+    "Nothing solved: solved 0% of held-out problems after 30 steps, 0% before: +0 points, "
+    "p = 1.000, 5 min": (verdict.BROKEN, "warn", judged(0, 0, {"rollout/score": RISING})),
     "No clear change: solved 55% of held-out problems after 30 steps, 52% before: +3 points, "
     "p = 0.250, 5 min": (
         verdict.FLAT, "same", judged(52, 55, {"train/entropy": [1.0] * 15 + [0.01] * 15})),

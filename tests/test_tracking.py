@@ -295,11 +295,13 @@ sys.stdin.read()
 """
 
 
+def started(code: str, folder) -> subprocess.Popen:
+    command, pipe = [sys.executable, "-c", code, str(folder)], subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+
 def test_another_process_is_named_until_it_is_killed_though_its_child_lives(tmp_path):
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(tmp_path)],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    holder = started(HOLDS, tmp_path)
     assert holder.stdout.readline() == "held\n"
     assert not is_free(tmp_path) and is_held(tmp_path)
     with pytest.raises(UserError, match=rf"process {holder.pid} on host {platform.node()}:"):
@@ -313,13 +315,7 @@ def test_another_process_is_named_until_it_is_killed_though_its_child_lives(tmp_
 def test_only_the_process_that_holds_a_folder_is_stopped(tmp_path):
     """Whatever its file says, which may be somebody else's."""
     assert not is_held(tmp_path)
-    holder, other = (
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        )
-        for code in (HOLDS, "input()")
-    )  # fmt: skip
+    holder, other = (started(code, tmp_path) for code in (HOLDS, "input()"))
     assert holder.stdout.readline() == "held\n"
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / LOCK).symlink_to(tmp_path / LOCK)

@@ -24,7 +24,7 @@ from unslothrl.offline import tables
 from unslothrl.offline.examples import named_columns
 from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.runs.resolve import Resolved, resolve
-from unslothrl.text import for_terminal
+from unslothrl.text import counted, for_terminal
 from unslothrl.training.trial import sentences
 from unslothrl.weights import base_model
 
@@ -44,8 +44,15 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
     else:
         config = resolve(flags).config
         if config.model in BASES and "max_prompt_tokens" not in flags:  # not its own, which is low
-            config = replace(config, max_prompt_tokens=Config.max_prompt_tokens)
-        report = look(config)
+            shown = replace(config, max_prompt_tokens=Config.max_prompt_tokens)
+            report, own = look(shown), config.max_prompt_tokens
+            if longer := sum(length > own for length in report["lengths"]):
+                said = (
+                    f"{config.model} takes prompts of at most {own} tokens, or --max_prompt_tokens"
+                )
+                report["notes"].append(f"{counted(longer, 'row')} longer: a run of {said}")
+        else:
+            report = look(config)
     print(json.dumps(report) if as_json else for_terminal("\n".join(lines(report)), kept="\n\t"))
 
 
@@ -54,7 +61,7 @@ def lines(report: Report) -> list[str]:
     lengths: list[int] = report["lengths"]
     middle, most = np.percentile(lengths, (50, 95))
     of_these = "" if looked_at == rows else f" (of {looked_at:,} rows looked at)"
-    text = [f"{report['source']}: {rows:,} rows{of_these}"]
+    text = [f"{report['source']}: {rows:,} row{'s' * (rows != 1)} to train on{of_these}"]
     text += [f"{name:<19} {fact(value)}" for name, value in report["facts"].items()]
     text += [f"{'note':<19} {note}" for note in report["notes"]] + [""]
     for number, row in enumerate(report["examples"], start=1):

@@ -21,11 +21,15 @@ from unslothrl.planning.gpus import gpus_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.system.machine import Machine
-from unslothrl.text import aligned
+from unslothrl.text import aligned, counted
 from unslothrl.tracking import origin
 from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
+FOUND = {  # what a search is for
+    "largest": "the longest completions or rows that fit",
+    "fastest": "the fastest setting that fits at these lengths",
+}
 PHASES = ("generating", "updating", "training")  # SFT, DPO and RM have the last alone
 
 
@@ -70,23 +74,26 @@ def lines(report: Report) -> list[str]:
     if report["download_mb"]:
         text.append(f"download: {gb(report['download_mb'])} of model, if it is not there yet")
     for store in report["stores"]:
-        of = "" if store["has_mb"] is None else f" of {gb(store['has_mb'])}"
+        is_elsewhere = store["has_mb"] is None or report.get("assumed")
+        of = "" if is_elsewhere else f" of {gb(store['has_mb'])}"
         too_little = "" if store["fits"] else ": TOO LITTLE"
         text.append(f"{store['name']}: {gb(store['needed_mb'])}{of}{too_little}")
     if exchange := report.get("exchange"):
         text.append(f"each learner receives {exchange['received_gb']} GB a step of the others:")
         links = exchange["seconds_by_link"].items()
         text += aligned([[f"    {link}", f"{seconds} s"] for link, seconds in links], True)
+    if report["command"]:
+        text += ["", "to start it:", f"    {report['command']}"]
     for name, best in report["settings"].items():
         if best is None:
             has_gpu = bool(report["cards"])
             found = "nothing fits with the options that are set" if has_gpu else "needs a GPU"
-            text += ["", f"{name}: {found}"]
+            text += ["", f"{FOUND[name]}: {found}"]
         else:
             takes = gb(best["needed_mb"])
             if best.get("step_seconds"):
                 takes += f", a step takes {span(best['step_seconds'])}"
-            text += ["", f"{name} ({takes}):", f"    {best['command']}"]
+            text += ["", f"{FOUND[name]} ({takes}):", f"    {best['command']}"]
     return text
 
 
@@ -114,7 +121,7 @@ def verdict(report: Report) -> list[str]:
         flags = " ".join(f"--{name} {value}" for name, value in lower.items())
         text.append(f"would fit with {flags}")
     if text and not report["cards"] and text[0].startswith(f"{does_not}: host memory"):
-        text.append("this machine has no GPU: `--gpu 12` plans for one of 12 GB")
+        text.insert(0, "this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     if report["step_seconds"]:
         steps = report["steps"]
         is_known = all(gpu.get("is_known") for gpu in report["cards"])
@@ -125,8 +132,12 @@ def verdict(report: Report) -> list[str]:
             whole = f", {steps:,} steps{on} {span(report['step_seconds'], steps)}"
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
-            f"(roughly{by_size}; evaluations come on top)"
+            f"(roughly{by_size})"
         )
+        if count := report.get("evaluations"):
+            seconds = span(report["evaluation_seconds"], count if steps else 1)
+            times = f"{counted(count, 'evaluation')} come" if steps else "each evaluation comes"
+            text.append(f"{times} on top: {report['evaluated']:,} completions each, {seconds}")
     return text
 
 
@@ -158,7 +169,7 @@ def process_lines(process: Mapping[str, Any]) -> list[str]:
 def table(machine: Machine) -> Report:
     """GB that known models need by context on the smallest GPU; None: does not fit. UserError."""
     if not machine.gpus:
-        raise UserError("plan: this machine has no GPU: set --card GB, or --model NAME")
+        raise UserError("plan: this machine has no GPU: set --gpu GB, or --model NAME")
     gpu = min(machine.gpus, key=lambda gpu: gpu.memory_mb)
     alone = replace(machine, gpus=(gpu,))
     rows = {
@@ -190,7 +201,7 @@ def table_lines(models: Report) -> list[str]:
     text += aligned([["", *map(str, CONTEXTS)], *rows], are_numbers=True)
     if others := [name for name in models["models"] if name not in fitting]:
         text += ["", f"too large: {', '.join(others)}"]
-    return [*text, "", f"more: {origin.program()} plan --model NAME --card GB"]
+    return [*text, "", f"more: {origin.program()} plan --model OWNER/NAME --gpu GB"]
 
 
 def gb(mb: float) -> str:

@@ -44,11 +44,14 @@ def of_model(model: str) -> tuple[Shape, Report]:
     if isinstance(shape, str):
         raise UserError(f"model {model}: {shape}")
     # a checkpoint in 4 bits, or one that is quantised here
+    note = NOT_MEASURED if shape.own is None else f"{shapes.A_GUESS}; {NOT_MEASURED}"
+    if model in shapes.KNOWN:
+        note += f"; to train it, name its repository on the hub: OWNER/{model}"
     size = shape.weight_bytes() if "4bit" in model else shape.parameters() * shapes.HALF
     return shape, {
         "model": model,
         "download_mb": 0 if model in BASES or exists(model) else round(size / MB),
-        "note": NOT_MEASURED if shape.own is None else f"{shapes.A_GUESS}; {NOT_MEASURED}",
+        "note": note,
     }
 
 
@@ -62,9 +65,10 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     config = resolved.config
     shape, facts = of_model(config.model)
     needs = forecast_of(config, shape, machine)
-    fits = all(card.fits for card in needs.placement.cards)
     tried = (config, resolved.given, shape, machine)
-    seconds = forecast.seconds_of(config, shape, needs.placement.cards)
+    cards, rows = needs.placement.cards, forecast.rows_of(config)
+    fits = all(card.fits for card in cards)
+    seconds = forecast.seconds_of(config, shape, cards)
     versions = versions_in_flight(config)
     under = "" if versions == 1 else f" under {versions} policy versions"
     step = f"{config.batch_size} x {config.num_candidates} completions"
@@ -81,8 +85,11 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "changed_to_fit": list(resolved.notes),
         **seconds,
         "dataset": config.dataset,
-        **forecast.steps_of(config),
+        "problems": rows and rows[0],
+        "steps": forecast.steps_of(config, rows),
+        **(forecast.evaluations_of(config, shape, cards, rows) if cards else {}),
         "would_fit_with": None if fits else remedy(*tried),
+        "command": pasted(RUN.command, given) if "recipe" in given and fits else None,
         "settings": {} if "recipe" in given else settings_of(*tried),
         "exchange": forecast.exchange(config, shape),
     }
@@ -103,8 +110,8 @@ def settings_of(
             names = search.FREE | given
             if best.learners_together > 1 or best.gpus_per_actor > 1:  # what no GPU holds alone
                 names |= {name for name in DIVIDE if getattr(best, name) != getattr(Config(), name)}
-            found[which] = setting(RUN.command, best, names, mb, first, {"fit": "off"})
-            found[which] |= forecast.seconds_of(best, shape, cards)
+            line = setting(RUN.command, best, names, mb, first, {"fit": "off"})
+            found[which] = line | forecast.seconds_of(best, shape, cards)
     return found
 
 
@@ -135,16 +142,21 @@ def setting(
     """The options `names` as `best` has them, and what to paste into a shell for them."""
     options = {name: getattr(best, name) for name in sorted(names - OF_THE_PLAN)}
     chosen = {name: value for name, value in options.items() if value is not None}
+    line = pasted(command, {**first, **chosen, **last})
+    return {**chosen, "needed_mb": round(needed_mb), "command": line}
+
+
+def pasted(command: str, options: Mapping[str, Any]) -> str:
+    """What to paste into a shell for a run with these options."""
     words: list[str] = []
-    for option, value in {**first, **chosen, **last}.items():
+    for option, value in options.items():
         flag = RUN.flag(option) if option in RUN.options else option
         if isinstance(value, bool):
             words.append(f"--{flag if value else off(flag)}")
         else:
             for each in value if isinstance(value, tuple) else (value,):
                 words += [f"--{flag}", str(each)]
-    pasted = origin.command(command, *words)
-    return {**chosen, "needed_mb": round(needed_mb), "command": pasted}
+    return origin.command(command, *words)
 
 
 # SFT, DPO and reward models
@@ -155,17 +167,20 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     shape, facts = of_model(stage.options.model)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
-    rows = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
+    rows = forecast.rows_of(options)
+    read = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
     return {
-        "title": f"{name} of {options.model}: {rows} of up to {options.max_length} tokens, rank "
+        "title": f"{name} of {options.model}: {read} of up to {options.max_length} tokens, rank "
         f"{options.max_lora_rank}, micro-batch {options.micro_batch}",
-        "step": f"{options.batch_size} {rows.partition(',')[0]}",
+        "step": f"{options.batch_size} {read.partition(',')[0]}",
         **facts,
         **stages.forecast_of(options, shape, machine).to_json(),
         "changed_to_fit": list(fitted.notes),
+        "command": pasted(name, given) if "recipe" in given else None,
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "dataset": options.dataset,
-        **forecast.steps_of(options),
+        "problems": rows and rows[0],
+        "steps": forecast.steps_of(options, rows),
         "step_seconds": gpu and forecast.stage_seconds(options, shape, gpu),
         "settings": {} if "recipe" in given else stage_settings(stage, options, shape, gpu),
     }

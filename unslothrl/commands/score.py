@@ -31,7 +31,7 @@ def score(source: str, given: Mapping[str, Any]) -> None:
     reward needs, or its completion. `given`: options of a run.
     """
     options = replace(Config(), **given)
-    chosen = rewards.choose(options.reward)
+    chosen = rewards.choose(options.reward or rewards.defaults())
     if any(each.runs == IN_LEARNER for each in chosen):
         raise UserError("reward rm: a reward model needs its base, which only training loads")
     first = chosen[0].reward  # which grades the answer that is shown; None: the user's own

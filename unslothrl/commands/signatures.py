@@ -163,8 +163,8 @@ def recipes(card: str | None, json: bool) -> None:
 @takes(
     argument("source", "File of rows as for training, plus a column `completion`.", "FILE"),
     option(
-        "--reward", "NAME, NAME=WEIGHT or file.py:function; may be repeated.", "NAME",
-        multiple=True, required=True,
+        "--reward", "NAME, NAME=WEIGHT or file.py:function; may be repeated; default: that of a "
+        "run.", "NAME", multiple=True,
     ),
     options=SCORED,
 )  # fmt: skip
@@ -187,7 +187,7 @@ def newest_run(has_adapter: bool = False) -> str:
     from unslothrl.tracking.run_folder import newest
 
     found = newest(Path(str(RUN.options["output_dir"].default)), has_adapter)
-    print(f"{found}, the newest run", file=sys.stderr)
+    print(f"{found}, the newest run{', controls apart' * has_adapter}", file=sys.stderr)
     return str(found)
 
 

@@ -12,6 +12,7 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
+from pathlib import Path
 from typing import Any
 
 from unslothrl.algorithms import objectives
@@ -140,6 +141,8 @@ def read_value(
     elif choices and wrong:
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
         (remedy,) = difflib.get_close_matches(str(wrong[0]).lower(), choices, 1) or choices[:1]
+        if name == "learner" and Path(f"{wrong[0]}.py").is_file():
+            remedy = f"{wrong[0]}.py"
     elif not is_inside(typed, table.options[name].metadata):
         wanted, remedy = limits_text(name, table), example(name, table)
     else:

@@ -63,6 +63,9 @@ PROBLEMS = {  # of training sets, for a run's length before any download
 }
 
 
+Way = tuple[Rates, float, float, int]  # a GPU's speed, what an engine adds, length, turns
+
+
 @dataclass(frozen=True)
 class Forecast:
     placement: Placement  # of a model whose sizes are known
@@ -139,33 +142,57 @@ def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[
     hidden states included; None without GPUs."""
     if not cards:
         return {"step_seconds": None}
-    slow, fast = min(rates(card.gpu) for card in cards)  # the slowest
-    low_s, high_s = ENGINE_S[config.engine]
-    low = step_s(config, shape, fast, low_s, SHORT)
-    high = step_s(config, shape, slow, high_s, 1.0, turns_of(config))
+    low, high = (step_s(config, shape, *way) for way in ways_of(config, cards))
     link_s = step_bytes(config, shape) / USUAL_LINK
     return {"step_seconds": (low + link_s, high + link_s)}
 
 
-def problems_of(options: Config | OfflineOptions) -> int | None:
-    """About how many a run trains on, repeated ones counted; None where its data would have to be
-    downloaded first. UserError for a file that cannot be read."""
+def ways_of(config: Config, cards: Sequence[CardPlan]) -> tuple[Way, Way]:
+    """The fastest and the slowest that is expected on the smallest of these GPUs."""
+    slow, fast = min(rates(card.gpu) for card in cards)  # the slowest
+    low_s, high_s = ENGINE_S[config.engine]
+    return (fast, low_s, SHORT, 0), (slow, high_s, 1.0, turns_of(config))
+
+
+def rows_of(options: Config | OfflineOptions) -> tuple[int, int] | None:
+    """About how many a run trains on and holds out, repeated ones counted; None where its data
+    would have to be downloaded first. UserError for a file that cannot be read."""
     source = sources.parse(options.dataset)
     if options.dataset in BASES or not source.is_local:
-        return PROBLEMS.get(options.dataset.removesuffix(":main"))
+        known = PROBLEMS.get(options.dataset.removesuffix(":main"))
+        return None if known is None else (known, Config.eval_problems)
     splits = sources.load_splits(source)
-    rows = len(splits[sources.train_of(splits)])
-    is_divided = not options.eval_dataset and sources.test_of(splits) is None
-    return rows - max(1, round(options.holdout * rows)) if is_divided else rows
+    rows, test = len(splits[sources.train_of(splits)]), sources.test_of(splits)
+    if options.eval_dataset or test is not None:
+        return rows, Config.eval_problems if test is None else len(splits[test])
+    held_out = max(1, round(options.holdout * rows))
+    return rows - held_out, held_out
 
 
-def steps_of(options: Config | OfflineOptions) -> dict[str, int | None]:
-    """The problems and the steps of a run, for its plan; None for what is not known."""
-    problems = problems_of(options)
-    if problems is None:
-        return {"problems": None, "steps": options.max_steps}
-    whole = options.episodes * -(-problems // options.batch_size)
-    return {"problems": problems, "steps": min(whole, options.max_steps or whole)}
+def steps_of(options: Config | OfflineOptions, rows: tuple[int, int] | None) -> int | None:
+    """How many a run has on so many `rows_of` its data set; None where neither is known."""
+    if rows is None:
+        return options.max_steps
+    whole = options.episodes * -(-rows[0] // options.batch_size)
+    return min(whole, options.max_steps or whole)
+
+
+def evaluations_of(
+    config: Config, shape: Shape, cards: Sequence[CardPlan], rows: tuple[int, int] | None
+) -> dict[str, Any]:
+    """How many a run has, their completions and (low, high) of their seconds, each; of sets whose
+    size is not known as if they had as many problems as are usually taken."""
+    names, every = sources.eval_sources(config.eval_dataset), config.eval_every
+    most = config.eval_problems or (rows[1] if rows else Config.eval_problems)
+    problems = min(most, rows[1]) if rows and not config.eval_dataset else most * len(names)
+    total = problems * config.eval_candidates
+    steps = steps_of(config, rows) or 0
+    seconds = [generating_s(config, shape, *way, total) for way in ways_of(config, cards or ())]
+    return {
+        "evaluations": 1 + -(-steps // every) if every else 0,  # one before the first step
+        "evaluated": total,
+        "evaluation_seconds": seconds or None,
+    }
 
 
 def stage_seconds(options: OfflineOptions, shape: Shape, gpu: Gpu) -> tuple[float, float]:
@@ -189,15 +216,21 @@ def turns_of(config: Config) -> int:
     return (config.max_turns or DEFAULT_TURNS) if config.has_environment else 0
 
 
-def step_s(
-    config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
+def generating_s(
+    config: Config,
+    shape: Shape,
+    speed: Rates,
+    engine_s: float,
+    share: float,
+    turns: int,
+    total: int,
 ) -> float:
-    """Generating, judging and updating, one after the other; `turns` that are waited for."""
+    """Of `total` completions, by all who generate."""
     bandwidth, flops = speed
     length, parameters = share * config.episode_tokens, shape.parameters()
     learners = config.number_of_learners
     generators = config.number_of_actors + (learners if config.learner_generates else 0)
-    completions = -(-config.completions_per_step // generators)
+    completions = -(-total // generators)
     at_once = min(config.sequences_at_once, completions)
     cached = shape.kv_bytes(at_once * round(config.max_prompt_tokens + length), at_once) / 2
     moving = (shape.engine_bytes() + cached) / bandwidth
@@ -205,7 +238,16 @@ def step_s(
     before = max(0, turns - 1) * (config.max_prompt_tokens + length / 2)
     between = before * computing + turns * WAIT_S
     rounds = -(-completions // at_once)
-    generating = rounds * (length * (max(moving, computing) + engine_s) + between)
+    return rounds * (length * (max(moving, computing) + engine_s) + between)
+
+
+def step_s(
+    config: Config, shape: Shape, speed: Rates, engine_s: float, share: float, turns: int = 0
+) -> float:
+    """Generating, judging and updating, one after the other; `turns` that are waited for."""
+    flops, parameters, learners = speed[1], shape.parameters(), config.number_of_learners
+    length, total = share * config.episode_tokens, config.completions_per_step
+    generating = generating_s(config, shape, speed, engine_s, share, turns, total)
     scored = config.completions_per_step * (config.max_prompt_tokens * share + length) / learners
     judging = FORWARD * parameters * scored / flops if footprint.has_reward_model(config) else 0.0
     chosen = config.batch_size * min(config.topk, config.num_candidates) * config.epochs_per_rollout

@@ -93,8 +93,8 @@ def gpu_of(text: str, index: int = 0) -> Gpu:
     if not LEAST_GB <= gb <= MOST_GB:
         near = difflib.get_close_matches(bare, CARDS, 1)
         raise UserError(
-            f"card {text:.60} is not a known GPU, nor GB between {LEAST_GB} and {MOST_GB}: set "
-            f"e.g. --card {near[0] if near else 24}, several with commas"
+            f"gpu {text:.60} is not known, nor GB between {LEAST_GB} and {MOST_GB}: set "
+            f"e.g. --gpu {near[0] if near else 24}, several with commas"
         )
     name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"
     mb = round(gb * 1024)

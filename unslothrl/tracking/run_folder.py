@@ -113,11 +113,22 @@ def runs_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (files[path].stat().st_mtime, path.name))
 
 
+def is_control(run: Path) -> bool:
+    """Whether its rewards were shuffled, by its config.toml."""
+    config = run / CONFIG
+    text = config.read_text("utf-8", "replace") if config.is_file() else ""
+    return "\nshuffle_rewards = true\n" in text
+
+
 def newest(folder: Path, has_adapter: bool) -> Path:
-    """The newest run of a folder, if need be of those that have saved an adapter. UserError."""
-    for path in reversed(runs_in(folder)):
-        if not has_adapter or any((path / ADAPTERS).glob("v*")):
-            return path
+    """The newest run of a folder, if need be of those that have saved an adapter, and that of a
+    control only where there is no other. UserError."""
+    runs = runs_in(folder)[::-1]
+    if has_adapter:
+        runs = [path for path in runs if any((path / ADAPTERS).glob("v*"))]
+        runs.sort(key=is_control)
+    if runs:
+        return runs[0]
     kind = "run that has saved an adapter" if has_adapter else "run"
     raise UserError(f"no {kind} in {folder.resolve()}: name one, e.g. {folder}/NAME")
 

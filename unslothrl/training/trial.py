@@ -90,10 +90,10 @@ def try_rewards(scorer: Scorer, task: Task) -> list[str]:
 
 
 def sentences(chosen: Sequence[rewards.Chosen], tasks: Sequence[Task]) -> list[str]:
-    """A line where most answers are sentences, and a reward compares whole answers."""
+    """A line where a tenth of the answers are sentences, and a reward compares whole answers."""
     names = [each.name for each in chosen if each.name in WHOLE]
     told = [task.answer for task in tasks if len(WORDS.findall(task.answer)) >= SENTENCE]
-    if not names or not told or 2 * len(told) <= len(tasks):
+    if not names or not told or 10 * len(told) < len(tasks):
         return []
     return [
         f"warning: {len(told)} of {len(tasks)} answers are sentences, such as "

@@ -112,7 +112,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     if len(points) < 2:
         kind = UNKNOWN if gained or len(run.values("reward/mean")) < 2 * LEAST else FLAT
         said = f"the reward went from {short(first)} to {short(last)} in {steps}"
-        return Verdict(kind, f"Not evaluated (--eval_every): {said}", f"{last - first:+.3g}")
+        why = "Not evaluated again yet" if points else "Not evaluated (--eval_every)"
+        return Verdict(kind, f"{why}: {said}", f"{last - first:+.3g}")
     (_, before), (_, after) = points[0], points[-1]
     changed = difference((run, points[0]), (run, points[-1]), run.sets[0], "pass@1")
     number, share, verb = f"{after - before:+.3g}", short, "scored"
@@ -137,8 +138,9 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         is_slight = after > 0.8 * before and not (has_frozen or has_collapsed)
         fall = "Worse" if is_slight else "Collapsed"
         return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
-    none = "Nothing solved" if before == after == 0 else "No clear change"
-    return Verdict(FLAT, f"{none}: {said}", number)
+    if before == after == 0:
+        return Verdict(BROKEN, f"Nothing solved: {said}", number, "warn")
+    return Verdict(FLAT, f"No clear change: {said}", number)
 
 
 def of_loss(run: RunHistory, steps: str) -> Verdict:
