@@ -187,7 +187,7 @@ def evaluations_of(
     problems = min(most, rows[1]) if rows and not config.eval_dataset else most * len(names)
     total = problems * config.eval_candidates
     steps = steps_of(config, rows) or 0
-    seconds = [generating_s(config, shape, *way, total) for way in ways_of(config, cards or ())]
+    seconds = [generating_s(config, shape, *way, total) for way in ways_of(config, cards)]
     return {
         "evaluations": 1 + -(-steps // every) if every else 0,  # one before the first step
         "evaluated": total,
