@@ -257,7 +257,7 @@ def test_the_rows_of_a_local_file_are_counted(tmp_path, capsys):
     found = as_json([*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys)
     assert (found["problems"], found["steps"]) == (50, 3)
     assert (found["evaluations"], found["evaluated"]) == (2, 200 * 8)
-    assert "2 evaluations come on top: 1,600 completions each" in said(
+    assert "on top come 2 evaluations of 1,600 completions: " in said(
         [*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys
     )
 

@@ -135,9 +135,11 @@ def verdict(report: Report) -> list[str]:
             f"(roughly{by_size})"
         )
         if count := report.get("evaluations"):
+            times = counted(count, "evaluation") if steps else "each evaluation"
             seconds = span(report["evaluation_seconds"], count if steps else 1)
-            times = f"{counted(count, 'evaluation')} come" if steps else "each evaluation comes"
-            text.append(f"{times} on top: {report['evaluated']:,} completions each, {seconds}")
+            whole = " together" * bool(steps and count > 1)
+            of = f"{report['evaluated']:,} completions"
+            text.append(f"on top come {times} of {of}: {seconds}{whole}")
     return text
 
 
