@@ -279,4 +279,21 @@ def test_a_lost_episode_is_noted_once_a_kind():
 def test_why_a_step_has_nothing_to_learn_from(rewards, what):
     groups = [group(str(at), each) for at, each in enumerate(rewards)]
     samples = assign(groups, GRPO, "topk", k=2).samples or [None]
-    assert updates.why_nothing(groups, samples).endswith(f"2 groups all {what}")
+    assert credit.why_nothing(groups, samples).endswith(f"2 groups all {what}")
+
+
+def test_a_right_answer_that_no_reward_reads_is_counted():
+    def said(*texts):
+        made = group("a", [0.0] * len(texts))
+        completions = map(Completion.of_text, texts)
+        return credit.why_nothing(
+            [dataclasses.replace(made, completions=tuple(completions))], [None]
+        )
+
+    gold = group("a", [0.0]).task.answer
+    assert said("no", f"<answer>{gold} </answer>") == (
+        "all rewards are 0, but 1 of 2 completions have the right answer between <answer> tags: "
+        "the reward does not read that form"
+    )
+    assert "in \\boxed{}" in said(f"\\boxed{{{gold}}}")
+    assert said("no", "<answer>another</answer>") == "all rewards are 0"

@@ -151,7 +151,9 @@ def look(config: Config) -> Report:
             "evaluated on": ", ".join(evals),
             "evaluation rows": sum(map(len, evals.values())),
             "repeated problems": len(keys) - len(np.unique(keys)),
-            "added system prompt": renderer.system_prompt,  # to rows without one of their own
+            "added system prompt": renderer.system_prompt  # to rows without one of their own
+            or ("none, as to any embedded base" if config.model in BASES else ""),
+            "reward": " + ".join(each.name for each in rewards.choose(config.reward)),
         },
         "model": config.model,
         "limit": "max_prompt_tokens",

@@ -89,7 +89,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "steps": forecast.steps_of(config, rows),
         **(forecast.evaluations_of(config, shape, cards, rows) if cards else {}),
         "would_fit_with": None if fits else remedy(*tried),
-        "command": pasted(RUN.command, given) if "recipe" in given and fits else None,
+        "command": pasted(RUN.command, given) if fits else None,
         "settings": {} if "recipe" in given else settings_of(*tried),
         "exchange": forecast.exchange(config, shape),
     }
@@ -176,7 +176,7 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
         **facts,
         **stages.forecast_of(options, shape, machine).to_json(),
         "changed_to_fit": list(fitted.notes),
-        "command": pasted(name, given) if "recipe" in given else None,
+        "command": pasted(name, given),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "dataset": options.dataset,
         "problems": rows and rows[0],

@@ -24,6 +24,7 @@ from unslothrl.algorithms.divergence import ESTIMATORS
 from unslothrl.algorithms.objective import Objective, function_of
 from unslothrl.algorithms.selection import ON_SUBSET, SELECTIONS
 from unslothrl.config.options import Config
+from unslothrl.data.formats import boxed, normalise, tagged
 from unslothrl.records import Group, Sample, seed_of
 
 
@@ -183,3 +184,32 @@ def shuffle_rewards(group: Group, seed: int) -> Group:
         order[place] = i
     shuffled = {name: tuple(values[i] for i in order) for name, values in group.rewards.items()}
     return replace(group, rewards=shuffled)
+
+
+# A step without signal
+
+
+def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
+    """Why no sample of a step has a gradient."""
+    if not groups:
+        return "every group was filtered out (all correct, or none)"
+    if not samples:
+        return "every completion was truncated"
+    if not any(any(group.totals) for group in groups):
+        return f"all rewards are 0{unread(groups)}"
+    differ = any(len(set(each.totals)) > 1 for each in groups)
+    what = "advantages are 0" if differ else "rewards are equal"
+    return f"in each of its {len(groups)} groups all {what}"
+
+
+def unread(groups: Sequence[Group]) -> str:
+    """How many completions hold the right answer in a usual form, for rewards that gave them 0."""
+    answered = [(group.task.answer, each.text) for group in groups for each in group.completions]
+    for form, read in (("between <answer> tags", tagged), ("in \\boxed{}", boxed)):
+        found = [(gold, said) for gold, text in answered if (said := read(text)) is not None]
+        if right := sum(normalise(said) == normalise(gold) for gold, said in found):
+            return (
+                f", but {right} of {len(answered)} completions have the right answer {form}: "
+                "the reward does not read that form"
+            )
+    return ""

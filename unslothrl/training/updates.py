@@ -24,7 +24,7 @@ from unslothrl.records import Batch, Group, Proof, Sample, Update, seed_of
 from unslothrl.tracking.metrics import Timer
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.tracking.terminal import Terminal
-from unslothrl.training import first_batch
+from unslothrl.training import credit, first_batch
 from unslothrl.training.actor_health import SamplerGapWatch
 from unslothrl.training.metrics import Metrics, Trace, update_metrics
 from unslothrl.weights.shapes import shape_of
@@ -314,7 +314,7 @@ class Updates:
         learn from. `trace` gets the log-probabilities that it asks for."""
         config, step = self.config, state.step + 1
         if not any(sample.has_gradient for sample in samples):
-            why = why_nothing(groups, samples)
+            why = credit.why_nothing(groups, samples)
             self.view.note(f"step {step} has nothing to learn from and is skipped: {why}")
             return {}
         if trace is not None:
@@ -386,13 +386,3 @@ class Updates:
                 f"{MOST_SKIPPED} updates in a row had a loss or gradient that is not finite; the "
                 f"batch is in {path}: lower --lr, or set --max_grad_norm 0.1 or --dtype float32"
             )
-
-
-def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
-    if not groups:
-        return "every group was filtered out (all correct, or none)"
-    if not samples:
-        return "every completion was truncated"
-    differ = any(len(set(each.totals)) > 1 for each in groups)
-    what = "advantages are 0" if differ else "rewards are equal"
-    return f"in each of its {len(groups)} groups all {what}"

@@ -20,6 +20,7 @@ from unslothrl.tracking.report.history import LEAST, RunHistory
 CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
 FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
+CUT_OFF, MOST = "Many completions were cut off", 0.8
 NEVER = "Almost no completion was graded as right"
 UNGRADED = (
     "Read some completions beside their answers, in the report or in RUN/rollouts. Is one right? A "
@@ -120,6 +121,12 @@ def collapse(reward: Trend) -> Mapping[str, Any] | None:
     return {"best": n(best), "step": reward.points[at + window - 1][0], "last": n(last)}
 
 
+def is_never_right(score: Trend) -> bool:
+    """Unless nearly all completions were cut off, which tells why."""
+    cut = score.run.ends("rollout/truncated") or (0.0, 0.0)
+    return min(score.values) >= 0 and mean(score.values) < 0.01 and cut[1] < MOST
+
+
 def silent_reward(reward: Trend) -> Mapping[str, Any] | None:
     weights = (text.rpartition("=") for text in reward.run.options.get("reward", ()))
     measured = {f"reward/{name}" for name, _, weight in weights if name and not weight.strip("0.")}
@@ -162,11 +169,11 @@ OFFLINE = (SFT, DPO, RM)
 PAIRS = (DPO, RM)
 
 RULES = (
-    Rule("Many completions were cut off", "rollout/truncated", lambda c: c.ends[1] >= 0.2,
+    Rule(CUT_OFF, "rollout/truncated", lambda c: c.ends[1] >= 0.2,
          "{share} of the completions of the last steps reached the limit.",
          "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
          "in --system_prompt.", least=LEAST, limit=0.2),
-    Rule(NEVER, "rollout/score", lambda c: min(c.values) >= 0 and mean(c.values) < 0.01,
+    Rule(NEVER, "rollout/score", is_never_right,
          "At most {best} of a step's completions were graded as right, in {steps} steps.",
          UNGRADED, least=2),
     Rule("The reward collapsed", "reward/mean", collapse,

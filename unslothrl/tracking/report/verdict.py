@@ -68,7 +68,7 @@ def verdict(run: RunHistory) -> Verdict:
     if not steps:
         found = Verdict(UNKNOWN, "No step was done")
     elif reason := broken(run, steps):
-        is_warned = signs.NEVER in warnings
+        is_warned = not {signs.NEVER, signs.CUT_OFF}.isdisjoint(warnings)
         return Verdict(BROKEN, f"Broken: {reason}", "0", "down", is_warned)
     else:
         judge = of_problems if run.is_rl else of_loss
@@ -81,7 +81,7 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
         if run.status != "running" and found.kind in (FLAT, UNKNOWN):
             found = found._replace(kind=STOPPED)
-    if found.kind == FLAT or signs.NEVER in warnings:
+    if found.kind in (FLAT, BROKEN) or signs.NEVER in warnings:
         found = found._replace(is_warned=bool(warnings))
     return found
 
