@@ -47,10 +47,10 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
             shown = replace(config, max_prompt_tokens=Config.max_prompt_tokens)
             report, own = look(shown), config.max_prompt_tokens
             if longer := sum(length > own for length in report["lengths"]):
-                said = (
-                    f"{config.model} takes prompts of at most {own} tokens, or --max_prompt_tokens"
+                report["notes"].append(
+                    f"a run leaves out {counted(longer, 'row')}: {config.model} takes prompts of "
+                    f"at most {own} tokens (--max_prompt_tokens)"
                 )
-                report["notes"].append(f"{counted(longer, 'row')} longer: a run of {said}")
         else:
             report = look(config)
     print(json.dumps(report) if as_json else for_terminal("\n".join(lines(report)), kept="\n\t"))

@@ -122,14 +122,16 @@ def verdict(report: Report) -> list[str]:
         text.append(f"would fit with {flags}")
     if text and not report["cards"] and text[0].startswith(f"{does_not}: host memory"):
         text.insert(0, "this machine has no GPU: `--gpu 12` plans for one of 12 GB")
+    steps, rows = report["steps"], report["problems"]
+    on = f"{steps:,} steps" + f" on {rows:,} of {report['dataset']}" * bool(rows) if steps else ""
+    if on and not report["step_seconds"]:
+        text.append(f"{on}; their time is estimated for GPUs only: see how long the first takes")
     if report["step_seconds"]:
-        steps = report["steps"]
         is_known = all(gpu.get("is_known") for gpu in report["cards"])
         by_size = "" if is_known else ", by GPUs of its size"
         whole = "; how many a run has depends on the data, or --max_steps"
         if steps:
-            on = f" on {report['problems']:,} of {report['dataset']}" if report["problems"] else ""
-            whole = f", {steps:,} steps{on} {span(report['step_seconds'], steps)}"
+            whole = f", {on} {span(report['step_seconds'], steps)}"
         text.append(
             f"a step of {report['step']} takes {span(report['step_seconds'])}{whole} "
             f"(roughly{by_size})"

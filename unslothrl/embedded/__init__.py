@@ -17,8 +17,8 @@ ROWS = Path(__file__).parent / "json" / "rows"
 
 KNOWS = {
     EMBEDDED: (
-        "the embedded base knows sums and differences of two numbers from 100 to 999, answered "
-        "between <answer> and </answer>, and nothing else"
+        "the embedded base knows sums and differences of two numbers from 100 to 999, asked as in "
+        '"What is 928 - 467?" and answered between <answer> and </answer>, and nothing else'
     ),
     EMBEDDED_JSON: (
         "the embedded-json base knows requests for a table, answered by a JSON object, and nothing "

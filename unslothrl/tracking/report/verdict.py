@@ -32,8 +32,9 @@ ADVICE = {
     COLLAPSED: "Use an adapter from before the fall, in adapters/, or train again with a lower "
     "--lr or --max_grad_norm.",
     BROKEN: signs.UNGRADED,
-    CONTROL: "Its rewards were shuffled, so nothing should improve: compare it with the run that "
-    "it belongs to, `unslothrl report RUN CONTROL`.",
+    CONTROL: "Its rewards were shuffled, so nothing should improve, but by the luck of one run: "
+    "compare it with the run that it belongs to, `unslothrl report RUN CONTROL`; where it rose, "
+    "repeat both with another --seed.",
     STOPPED: "It ended early: continue it with --resume, and evaluate what it has learnt.",
 }
 
@@ -75,7 +76,10 @@ def verdict(run: RunHistory) -> Verdict:
         found = judge(run, f"{steps} step{'s' * (steps > 1)}")
         seconds = sum(run.values("timing/step_s") + run.values("timing/eval_s"))
         found = found._replace(said=f"{found.said}, {spoken(seconds)}")
-    if run.options.get("shuffle_rewards") and found.kind in (FLAT, COLLAPSED):
+    if run.options.get("shuffle_rewards") and found.kind in (BETTER, FLAT, COLLAPSED):
+        if found.kind == BETTER:
+            said = f"The control rose, too: {found.said[0].lower()}{found.said[1:]}"
+            found = found._replace(said=said, tone="warn")
         found = found._replace(kind=CONTROL)
     if begin := BEGINNING.get(run.status):
         found = found._replace(said=f"{begin}: {found.said[0].lower()}{found.said[1:]}")
@@ -119,7 +123,9 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     number, share, verb = f"{after - before:+.3g}", short, "scored"
     if min(before, after) >= 0 and max(before, after) <= 1:
         number, share, verb = f"{100 * (after - before):+.0f} points", "{:.0%}".format, "solved"
-    said = f"{verb} {share(after)} of held-out problems after {steps}, {share(before)} before"
+    at, end = points[-1][0], max(row["step"] for row in run.rows)
+    when = f"step {at} of {end}" if at < end else steps
+    said = f"{verb} {share(after)} of held-out problems after {when}, {share(before)} before"
     if not isinstance(changed, Difference):
         return Verdict(UNKNOWN, f"{said.capitalize()}: {number}, no interval", number)
     said += f": {number}, {str(changed).rpartition(', ')[2]}"
@@ -175,7 +181,9 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
         begin = "The control is better"
         if changed.mean > 0:
             begin = f"{one.name} is better than the control, but not than before training"
-            if verdict(one).kind == BETTER:
+            if verdict(one).kind == BETTER and of_problems(other, "").kind == BETTER:
+                begin = f"{one.name} is better than the control, which rose, too"
+            elif verdict(one).kind == BETTER:
                 begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
     number = f"{abs(100 * changed.mean):+.0f} points"
     return Verdict(UNKNOWN, f"{begin}: {said}", number, "up" if changed.mean > 0 else "same")
