@@ -13,7 +13,7 @@ from adapters import SETTINGS, packed, tensors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from layouts import GB, card, machine_of
-from test_node_watch import FakeNodes, installed, on_cards, watch_of  # noqa: F401 - a fixture
+from test_node_watch import FakeNodes, installed, watch_on_cards  # noqa: F401 - a fixture
 
 from unslothrl.cluster.ray_calls import process_environment
 from unslothrl.commands import plan
@@ -197,8 +197,7 @@ def split_watch(**more: tuple[float, int]):
     """Node a has the learner's card, node b the two cards of an actor."""
     nodes = FakeNodes(a=(16, 1), b=(16, 2), **more)
     nodes.config = replace(nodes.config, actor_tensor_parallel=2)
-    watch = watch_of(nodes, zero="b")
-    on_cards(nodes, watch)
+    watch = watch_on_cards(nodes, zero="b")
     nodes.cards.append(nodes.card("b"))
     watch.plans["actor-0"] = replace(watch.plans["actor-0"], cards=(1, 2))
     watch.cards[2] = "b"

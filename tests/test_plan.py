@@ -262,6 +262,12 @@ def test_the_rows_of_a_local_file_are_counted(tmp_path, capsys):
     )
 
 
+def test_a_plan_without_a_gpu_counts_steps(capsys):
+    assert "30 steps; their time is estimated for GPUs only" in said(
+        ["--model", "embedded"], capsys
+    )
+
+
 @pytest.mark.real
 def test_a_model_of_the_hub_is_planned_by_its_config_alone(tmp_path):
     """Whose name says nothing: config.json is fetched once, and nothing else."""

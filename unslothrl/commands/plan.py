@@ -123,7 +123,9 @@ def verdict(report: Report) -> list[str]:
     if text and not report["cards"] and text[0].startswith(f"{does_not}: host memory"):
         text.insert(0, "this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     steps, rows = report["steps"], report["problems"]
-    on = f"{steps:,} steps" + f" on {rows:,} of {report['dataset']}" * bool(rows) if steps else ""
+    on = f"{steps:,} steps" if steps else ""
+    if steps and rows:
+        on += f" on {rows:,} of {report['dataset']}"
     if on and not report["step_seconds"]:
         text.append(f"{on}; their time is estimated for GPUs only: see how long the first takes")
     if report["step_seconds"]:
