@@ -50,6 +50,24 @@ def test_the_evaluation_set_of_a_recipe_is_of_its_data_set(tmp_path):
     assert resolve(flags, CPU).config.eval_dataset == ("MATH-500",)
     other = resolve({**flags, "dataset": str(tmp_path / "a.jsonl")}, CPU)
     assert other.config.eval_dataset == () and any("eval_dataset" in note for note in other.notes)
+    part = resolve({**flags, "dataset": "GSM8K[:100]"}, CPU)
+    assert part.config.eval_dataset == ("MATH-500",)
+    (tmp_path / "without.toml").write_text('eval_dataset = ["MATH-500"]\n')
+    alone = {"recipe": str(tmp_path / "without.toml"), "dataset": str(tmp_path / "a.jsonl")}
+    assert resolve(alone, CPU).config.eval_dataset == ("MATH-500",)
+
+
+def test_a_resumed_run_keeps_what_it_was_evaluated_on(tmp_path):
+    (tmp_path / "mine.toml").write_text('dataset = "GSM8K"\neval_dataset = ["MATH-500"]\n')
+    (tmp_path / "a.jsonl").write_text("{}")
+    flags = {"recipe": str(tmp_path / "mine.toml"), "dataset": str(tmp_path / "a.jsonl")}
+    for name, its in (("new", ()), ("old", ("MATH-500",))):  # as versions before this rule began it
+        (tmp_path / name).mkdir()
+        folder, first = run_of(tmp_path / name, **flags)
+        (folder / "config.toml").write_text(to_toml(dataclasses.replace(first, eval_dataset=its)))
+        resumed = resolve({**flags, "resume": str(folder)}, CPU)
+        assert resumed.config.eval_dataset == its
+        assert not any("left out" in note for note in resumed.notes)
 
 
 def test_the_tiny_bases_recipe_is_not_for_other_models_nor_its_last_step_for_episodes(tmp_path):

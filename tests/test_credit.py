@@ -297,3 +297,8 @@ def test_a_right_answer_that_no_reward_reads_is_counted():
     )
     assert "in \\boxed{}" in said(f"\\boxed{{{gold}}}")
     assert said("no", "<answer>another</answer>") == "all rewards are 0"
+    unasked = dataclasses.replace(group("a", [0.0]).task, answer="")
+    empty = dataclasses.replace(
+        group("a", [0.0]), task=unasked, completions=(Completion.of_text("<answer></answer>"),)
+    )
+    assert credit.why_nothing([empty], [None]) == "all rewards are 0"

@@ -233,7 +233,7 @@ def test_the_command_says_what_fits_and_what_to_paste(capsys):
     text = said([*flags, "--learner", "grpo"], capsys)
     first, time, *_ = text.splitlines()
     assert first.startswith("fits: a GPU of 16 GB needs at least 10.56 GB of 15.20 GB, 4.64 GB to ")
-    steps = "250 steps on 7,473 of openai/gsm8k"
+    steps = "250 steps on 7,473 rows of openai/gsm8k"
     assert re.match(rf"a step of 30 x 16 completions takes .* min, {steps}\S* .* h ", time)
     assert "--learner grpo --model unsloth/Qwen2.5-7B-Instruct-bnb-4bit --max_new_tokens" in text
     assert said(flags, capsys) == text  # the learner of the recommendation is grpo
@@ -257,7 +257,7 @@ def test_the_rows_of_a_local_file_are_counted(tmp_path, capsys):
     found = as_json([*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys)
     assert (found["problems"], found["steps"]) == (50, 3)
     assert (found["evaluations"], found["evaluated"]) == (2, 200 * 8)
-    assert "on top come 2 evaluations of 1,600 completions: " in said(
+    assert "2 evaluations of 1,600 completions each: " in said(
         [*flags, "--eval_dataset", "GSM8K", "--max_steps", "3"], capsys
     )
 
@@ -266,6 +266,27 @@ def test_a_plan_without_a_gpu_counts_steps(capsys):
     assert "30 steps; their time is estimated for GPUs only" in said(
         ["--model", "embedded"], capsys
     )
+
+
+def test_evaluations_are_as_large_as_their_sets(tmp_path, capsys):
+    (tmp_path / "few.jsonl").write_text("\n".join(['{"problem": "1 + 1", "answer": "2"}'] * 20))
+    flags = ["--model", "unsloth/Qwen2.5-3B-bnb-4bit", "--card", "12", "--max_steps", "10"]
+    gsm8k = [*flags, "--dataset", "openai/gsm8k"]
+    assert as_json([*gsm8k, "--eval_problems", "0"], capsys)["evaluated"] == 1_319 * 8
+    own = [*gsm8k, "--eval_dataset", str(tmp_path / "few.jsonl"), "--eval_dataset", "MATH-500"]
+    assert as_json(own, capsys)["evaluated"] == (20 + 200) * 8
+    assert as_json([*flags, "--dataset", "MATH-500"], capsys)["evaluated"] == 50 * 8
+    (tmp_path / "test").mkdir()
+    (tmp_path / "few.jsonl").rename(tmp_path / "test" / "few.jsonl")
+    found = as_json([*flags, "--dataset", f"{tmp_path}@test"], capsys)  # not trained on twice
+    assert (found["problems"], found["evaluated"]) == (18, 2 * 8)
+
+
+@pytest.mark.parametrize("given", [["--card", "8"], []])
+def test_what_does_not_fit_is_not_offered(given, capsys):
+    large = ["--model", "unsloth/Qwen2.5-72B-Instruct-bnb-4bit", "--fit", "off", *given]
+    assert as_json(large, capsys)["command"] is None
+    assert as_json(["--model", "embedded", *given], capsys)["command"].count("--model embedded")
 
 
 @pytest.mark.real

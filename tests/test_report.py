@@ -316,13 +316,15 @@ JUDGED = {
     "No clear change: solved 54% of held-out problems after 30 steps, 52% before: +2 points, "
     "p = 0.500, 5 min": (verdict.FLAT, "same", judged(52, 54, {"rollout/score": RISING})),
     "Nothing solved: solved 0% of held-out problems after 30 steps, 0% before: +0 points, "
-    "p = 1.000, 5 min": (verdict.BROKEN, "warn", judged(0, 0, {"rollout/score": RISING})),
+    "p = 1.000, 5 min": (verdict.BROKEN, "warn", judged(0, 0, {"rollout/score": 0.0})),
+    "No clear change: solved 0% of held-out problems after 30 steps, 0% before: +0 points, "
+    "p = 1.000, 5 min": (verdict.FLAT, "same", judged(0, 0, {"rollout/score": RISING})),
     "No clear change: solved 55% of held-out problems after 30 steps, 52% before: +3 points, "
     "p = 0.250, 5 min": (
         verdict.FLAT, "same", judged(52, 55, {"train/entropy": [1.0] * 15 + [0.01] * 15})),
     "No clear change: solved 53% of held-out problems after 30 steps, 52% before: +1 points, "
     "p = 1.000, 5 min": (verdict.CONTROL, "same", judged(52, 53, {}, shuffle_rewards=True)),
-    "The control rose, too: solved 97% of held-out problems after 30 steps, 52% before: "
+    "The control rose: solved 97% of held-out problems after 30 steps, 52% before: "
     "+45 points, p < 0.001, 5 min": (
         verdict.CONTROL, "warn", judged(52, 97, {}, shuffle_rewards=True)),
     "Worse: solved 45% of held-out problems after 30 steps, 52% before: -7 points, p = 0.016, "
@@ -358,7 +360,7 @@ def test_the_first_line_says_whether_it_worked(said):
 def test_the_first_line_names_the_step_that_was_evaluated():
     run = evaluated(52, 97, {})
     run.rows.append({"step": 31, "timing/step_s": 10})
-    assert "after step 29 of 31, 52% before" in verdict.verdict(run).said
+    assert "after step 29 (31 done), 52% before" in verdict.verdict(run).said
 
 
 BETWEEN = {
@@ -366,7 +368,7 @@ BETWEEN = {
     "0.970 (step 29) and other 0.550 (step 29): +0.420": ("up", "+42 points", 97, 55, True),
     "run is better than the control, but not than before training: pass@1 of s: run 0.530 (step "
     "29) and other 0.120 (step 29): +0.410": ("up", "+41 points", 53, 12, True),
-    "run is better than the control, which rose, too: pass@1 of s: run 0.970 (step 29) and other "
+    "run is better than the control, which rose too: pass@1 of s: run 0.970 (step 29) and other "
     "0.700 (step 29): +0.270": ("up", "+27 points", 97, 70, True),
     "No clear difference from the control: pass@1 of s: run 0.560 (step 29) and other 0.550 (step "
     "29): +0.010": ("warn", "", 56, 55, True),

@@ -48,8 +48,8 @@ def describe(command: str, flags: Mapping[str, Any], as_json: bool) -> None:
             report, own = look(shown), config.max_prompt_tokens
             if longer := sum(length > own for length in report["lengths"]):
                 report["notes"].append(
-                    f"a run leaves out {counted(longer, 'row')}: {config.model} takes prompts of "
-                    f"at most {own} tokens (--max_prompt_tokens)"
+                    f"a run leaves out {counted(longer, 'row')} of these: {config.model} takes "
+                    f"prompts of at most {own} tokens (--max_prompt_tokens)"
                 )
         else:
             report = look(config)
@@ -60,8 +60,8 @@ def lines(report: Report) -> list[str]:
     looked_at, rows, limit = report["looked_at"], report["rows"], report["limit"]
     lengths: list[int] = report["lengths"]
     middle, most = np.percentile(lengths, (50, 95))
-    of_these = "" if looked_at == rows else f" (of {looked_at:,} rows looked at)"
-    text = [f"{report['source']}: {rows:,} row{'s' * (rows != 1)} to train on{of_these}"]
+    of_these = "" if looked_at == rows else f"; {looked_at:,} of them looked at"
+    text = [f"{report['source']}: {rows:,} row{'s' * (rows != 1)} besides those held out{of_these}"]
     text += [f"{name:<19} {fact(value)}" for name, value in report["facts"].items()]
     text += [f"{'note':<19} {note}" for note in report["notes"]] + [""]
     for number, row in enumerate(report["examples"], start=1):

@@ -27,8 +27,8 @@ from unslothrl.weights import shapes
 
 CONTEXTS = (1_024, 2_048, 4_096, 8_192, 16_384, 32_768)
 FOUND = {  # what a search is for
-    "largest": "the longest completions or rows that fit",
-    "fastest": "the fastest setting that fits at these lengths",
+    "largest": "in the smallest batches, with the longest completions or rows that fit",
+    "fastest": "in the largest batches that fit at these lengths",
 }
 PHASES = ("generating", "updating", "training")  # SFT, DPO and RM have the last alone
 
@@ -123,9 +123,9 @@ def verdict(report: Report) -> list[str]:
     if text and not report["cards"] and text[0].startswith(f"{does_not}: host memory"):
         text.insert(0, "this machine has no GPU: `--gpu 12` plans for one of 12 GB")
     steps, rows = report["steps"], report["problems"]
-    on = f"{steps:,} steps" if steps else ""
+    on = f"{steps:,} step{'s' * (steps > 1)}" if steps else ""
     if steps and rows:
-        on += f" on {rows:,} of {report['dataset']}"
+        on += f" on {rows:,} rows of {report['dataset']}"
     if on and not report["step_seconds"]:
         text.append(f"{on}; their time is estimated for GPUs only: see how long the first takes")
     if report["step_seconds"]:
@@ -139,11 +139,13 @@ def verdict(report: Report) -> list[str]:
             f"(roughly{by_size})"
         )
         if count := report.get("evaluations"):
-            times = counted(count, "evaluation") if steps else "each evaluation"
             seconds = span(report["evaluation_seconds"], count if steps else 1)
-            whole = " together" * bool(steps and count > 1)
             of = f"{report['evaluated']:,} completions"
-            text.append(f"on top come {times} of {of}: {seconds}{whole}")
+            text.append(
+                f"{counted(count, 'evaluation')} of {of} each: {seconds} on top"
+                if steps
+                else f"an evaluation of {of} takes {seconds} on top"
+            )
     return text
 
 

@@ -15,7 +15,7 @@ from unslothrl.offline.resolve import resolve as resolve_stage
 from unslothrl.planning import fit, forecast, stages
 from unslothrl.planning import setting_search as search
 from unslothrl.planning.footprint import MB
-from unslothrl.planning.forecast import forecast_of
+from unslothrl.planning.forecast import Forecast, forecast_of
 from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import Resolved, resolve
@@ -89,7 +89,7 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
         "steps": forecast.steps_of(config, rows),
         **(forecast.evaluations_of(config, shape, cards, rows) if cards else {}),
         "would_fit_with": None if fits else remedy(*tried),
-        "command": pasted(RUN.command, given) if fits else None,
+        "command": to_start(RUN.command, given, needs, config.model),
         "settings": {} if "recipe" in given else settings_of(*tried),
         "exchange": forecast.exchange(config, shape),
     }
@@ -146,6 +146,13 @@ def setting(
     return {**chosen, "needed_mb": round(needed_mb), "command": line}
 
 
+def to_start(command: str, given: Mapping[str, Any], needs: Forecast, model: str) -> str | None:
+    """What to paste for a run that fits; its GPUs may be on another machine than this one."""
+    cards = needs.placement.cards
+    fits = all(card.fits for card in cards) if cards else needs.fits
+    return pasted(command, given) if fits and model not in shapes.KNOWN else None
+
+
 def pasted(command: str, options: Mapping[str, Any]) -> str:
     """What to paste into a shell for a run with these options."""
     words: list[str] = []
@@ -167,16 +174,16 @@ def of_stage(name: str, given: Mapping[str, Any], machine: Machine) -> Report:
     shape, facts = of_model(stage.options.model)
     fitted = stages.fit(stage.options, stage.given, machine)
     options, gpu = fitted.options, machine.gpus[0] if machine.gpus else None
-    rows = forecast.rows_of(options)
+    rows, needs = forecast.rows_of(options), stages.forecast_of(options, shape, machine)
     read = "pairs, each two rows" if isinstance(options, PreferenceOptions) else "rows"
     return {
         "title": f"{name} of {options.model}: {read} of up to {options.max_length} tokens, rank "
         f"{options.max_lora_rank}, micro-batch {options.micro_batch}",
         "step": f"{options.batch_size} {read.partition(',')[0]}",
         **facts,
-        **stages.forecast_of(options, shape, machine).to_json(),
+        **needs.to_json(),
         "changed_to_fit": list(fitted.notes),
-        "command": pasted(name, given),
+        "command": to_start(name, given, needs, options.model),
         "would_fit_with": gpu and (stages.remedy(options, stage.given, shape, gpu) or None),
         "dataset": options.dataset,
         "problems": rows and rows[0],

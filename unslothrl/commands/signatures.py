@@ -184,10 +184,11 @@ def named_adapter(run: str | None, adapter: str | None) -> str:
 
 def newest_run(has_adapter: bool = False) -> str:
     """Of those in the folder that runs are written to. UserError where there is none."""
-    from unslothrl.tracking.run_folder import newest
+    from unslothrl.tracking.run_folder import is_control, newest
 
     found = newest(Path(str(RUN.options["output_dir"].default)), has_adapter)
-    print(f"{found}, the newest run{', controls apart' * has_adapter}", file=sys.stderr)
+    apart = ", controls apart" * (has_adapter and not is_control(found))
+    print(f"{found}, the newest run{apart}", file=sys.stderr)
     return str(found)
 
 

@@ -12,7 +12,6 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import Field, fields
-from pathlib import Path
 from typing import Any
 
 from unslothrl.algorithms import objectives
@@ -20,7 +19,7 @@ from unslothrl.algorithms.objective import Objective
 from unslothrl.config.option import OBJECTIVE
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
-from unslothrl.files import documented
+from unslothrl.files import documented, is_file
 from unslothrl.text import plain, shown
 
 ALIASES = {  # names of the field -> DistRL-LLM's, which are canonical; both may be written
@@ -134,14 +133,14 @@ def read_value(
     typed = in_own_type(name, value, is_flag, table)
     choices = choices_of(name, table)
     items = typed if isinstance(typed, tuple) else (typed,)
-    is_file = name == "learner" and typed is not None and objectives.is_file(typed)
-    wrong = [item for item in items if item not in choices and not is_file]
+    is_own = name == "learner" and typed is not None and objectives.is_file(typed)
+    wrong = [item for item in items if item not in choices and not is_own]
     if typed is None:
         wanted, remedy = KINDS[table.kind(name)], example(name, table)
     elif choices and wrong:
         wanted = "one of " + ", ".join(choices) + (", or a .py file" if name == "learner" else "")
         (remedy,) = difflib.get_close_matches(str(wrong[0]).lower(), choices, 1) or choices[:1]
-        if name == "learner" and Path(f"{wrong[0]}.py").is_file():
+        if name == "learner" and is_file(f"{wrong[0]}.py"):
             remedy = f"{wrong[0]}.py"
     elif not is_inside(typed, table.options[name].metadata):
         wanted, remedy = limits_text(name, table), example(name, table)

@@ -56,10 +56,10 @@ LINKS = {  # GB/s that one GPU receives, what is reached by data sheets: not mea
 }
 USUAL_LINK = LINKS["PCIe 4 x16"] * 1e9  # bytes/s between the GPUs of one machine
 
-PROBLEMS = {  # of training sets, for a run's length before any download
-    "HuggingFaceH4/MATH-500": 450,  # a tenth is held out
-    "openai/gsm8k": 7_473,
-    "DigitalLearningGmbH/MATH-lighteval@train": 7_500,
+SIZES = {  # training and test rows of data sets, for a run's length before any download
+    "HuggingFaceH4/MATH-500": (500, 0),
+    "openai/gsm8k": (7_473, 1_319),
+    "DigitalLearningGmbH/MATH-lighteval": (7_500, 5_000),
 }
 
 
@@ -154,24 +154,35 @@ def ways_of(config: Config, cards: Sequence[CardPlan]) -> tuple[Way, Way]:
     return (fast, low_s, SHORT, 0), (slow, high_s, 1.0, turns_of(config))
 
 
+def rows_in(text: str | None) -> tuple[int, int] | None:
+    """About how many training and test rows a source has; None where it has no end, or would have
+    to be downloaded first. UserError for a file that cannot be read."""
+    if text is None or text in BASES:
+        return None
+    source = sources.parse(text)
+    if source.is_local:
+        splits = sources.load_splits(source)
+        train, test = sources.train_of(splits), sources.test_of(splits)
+        return len(splits[train]), 0 if test in (None, train) else len(splits[test])
+    if source.name not in SIZES:
+        return None
+    rows, of_test = SIZES[source.name]
+    if source.split is not None:
+        rows, of_test = (of_test if source.split in sources.TEST else 0) or rows, 0
+    return len(range(rows)[source.start : source.stop]), of_test
+
+
 def rows_of(options: Config | OfflineOptions) -> tuple[int, int] | None:
-    """About how many a run trains on and holds out, repeated ones counted; None where its data
-    would have to be downloaded first. UserError for a file that cannot be read."""
-    source = sources.parse(options.dataset)
-    if options.dataset in BASES or not source.is_local:
-        known = PROBLEMS.get(options.dataset.removesuffix(":main"))
-        return None if known is None else (known, Config.eval_problems)
-    splits = sources.load_splits(source)
-    rows, test = len(splits[sources.train_of(splits)]), sources.test_of(splits)
-    if options.eval_dataset or test is not None:
-        return rows, Config.eval_problems if test is None else len(splits[test])
-    held_out = max(1, round(options.holdout * rows))
-    return rows - held_out, held_out
+    """-> (rows that a run trains on, those that it holds out), as `rows_in`."""
+    if (found := rows_in(options.dataset)) is None or options.eval_dataset or found[1]:
+        return found
+    held_out = max(1, round(options.holdout * found[0]))
+    return found[0] - held_out, held_out
 
 
 def steps_of(options: Config | OfflineOptions, rows: tuple[int, int] | None) -> int | None:
     """How many a run has on so many `rows_of` its data set; None where neither is known."""
-    if rows is None:
+    if rows is None or getattr(options, "packing", False):  # of packs, not of rows
         return options.max_steps
     whole = options.episodes * -(-rows[0] // options.batch_size)
     return min(whole, options.max_steps or whole)
@@ -180,18 +191,19 @@ def steps_of(options: Config | OfflineOptions, rows: tuple[int, int] | None) -> 
 def evaluations_of(
     config: Config, shape: Shape, cards: Sequence[CardPlan], rows: tuple[int, int] | None
 ) -> dict[str, Any]:
-    """How many a run has, their completions and (low, high) of their seconds, each; of sets whose
-    size is not known as if they had as many problems as are usually taken."""
-    names, every = sources.eval_sources(config.eval_dataset), config.eval_every
-    most = config.eval_problems or (rows[1] if rows else Config.eval_problems)
-    problems = min(most, rows[1]) if rows and not config.eval_dataset else most * len(names)
-    total = problems * config.eval_candidates
+    """How many a run has, their completions and (low, high) of their seconds, each. A set whose
+    size is not known counts as one with as many problems as are usually taken."""
+    every, most, total = config.eval_every, config.eval_problems, 0
+    for text in sources.eval_sources(config.eval_dataset).values():
+        found = rows if text is None else rows_in(text)
+        size = (found and (found[1] or found[0])) or most or Config.eval_problems
+        total += min(most or size, size) * config.eval_candidates
     steps = steps_of(config, rows) or 0
     seconds = [generating_s(config, shape, *way, total) for way in ways_of(config, cards)]
     return {
         "evaluations": 1 + -(-steps // every) if every else 0,  # one before the first step
         "evaluated": total,
-        "evaluation_seconds": seconds or None,
+        "evaluation_seconds": seconds,
     }
 
 

@@ -126,16 +126,16 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetches: bool) -> Layers:
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
-    of_other_data = flags.get("dataset", recipe.get("dataset")) != recipe.get("dataset")
-    if of_other_data and recipe.get("eval_dataset") and "eval_dataset" not in flags:
-        recipe = {name: value for name, value in recipe.items() if name != "eval_dataset"}
-        notes.append(
-            "the recipe's eval_dataset is left out, as --dataset is another: set --eval_dataset to "
-            "evaluate on more than its own rows"
-        )
     asked = in_full({**recipe, **flags})
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
     user = {**asked, **resume.found(table, asked, output_dir, notes, fetches)}
+    if "eval_dataset" not in flags and is_of_other_data(recipe, flags):
+        del user["eval_dataset"]
+        if user.get("resume") is None:
+            notes.append(
+                "the recipe's eval_dataset is left out, as --dataset is another: set "
+                "--eval_dataset to evaluate on more than its own rows"
+            )
     for name in ("output_dir", "resume"):
         if user.get(name) is not None:
             user[name] = str(expanded(user[name]))
@@ -151,6 +151,16 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetches: bool) -> Layers:
         )
     user = starting_adapter.with_base(user, notes)
     return Layers(asked, requested, user, notes)
+
+
+def is_of_other_data(recipe: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:
+    """Whether what a recipe evaluates on belongs to another data set than that of the flags."""
+    if "dataset" not in flags or not {"dataset", "eval_dataset"} <= recipe.keys():
+        return False
+    of_recipe, of_run = (
+        sources.parse(sources.absolute(layer["dataset"])).name for layer in (recipe, flags)
+    )
+    return of_recipe != of_run
 
 
 def over_resumed(

@@ -204,7 +204,12 @@ def why_nothing(groups: Sequence[Group], samples: Sequence[Sample]) -> str:
 
 def unread(groups: Sequence[Group]) -> str:
     """How many completions hold the right answer in a usual form, for rewards that gave them 0."""
-    answered = [(group.task.answer, each.text) for group in groups for each in group.completions]
+    answered = [
+        (group.task.answer, each.text)
+        for group in groups
+        if group.task.answer and not group.failures
+        for each in group.completions
+    ]
     for form, read in (("between <answer> tags", tagged), ("in \\boxed{}", boxed)):
         found = [(gold, said) for gold, text in answered if (said := read(text)) is not None]
         if right := sum(normalise(said) == normalise(gold) for gold, said in found):

@@ -78,7 +78,7 @@ def verdict(run: RunHistory) -> Verdict:
         found = found._replace(said=f"{found.said}, {spoken(seconds)}")
     if run.options.get("shuffle_rewards") and found.kind in (BETTER, FLAT, COLLAPSED):
         if found.kind == BETTER:
-            said = f"The control rose, too: {found.said[0].lower()}{found.said[1:]}"
+            said = f"The control rose: {found.said[0].lower()}{found.said[1:]}"
             found = found._replace(said=said, tone="warn")
         found = found._replace(kind=CONTROL)
     if begin := BEGINNING.get(run.status):
@@ -116,7 +116,7 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     if len(points) < 2:
         kind = UNKNOWN if gained or len(run.values("reward/mean")) < 2 * LEAST else FLAT
         said = f"the reward went from {short(first)} to {short(last)} in {steps}"
-        why = "Not evaluated again yet" if points else "Not evaluated (--eval_every)"
+        why = "Evaluated once" if points else "Not evaluated (--eval_every)"
         return Verdict(kind, f"{why}: {said}", f"{last - first:+.3g}")
     (_, before), (_, after) = points[0], points[-1]
     changed = difference((run, points[0]), (run, points[-1]), run.sets[0], "pass@1")
@@ -124,7 +124,7 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
     if min(before, after) >= 0 and max(before, after) <= 1:
         number, share, verb = f"{100 * (after - before):+.0f} points", "{:.0%}".format, "solved"
     at, end = points[-1][0], max(row["step"] for row in run.rows)
-    when = f"step {at} of {end}" if at < end else steps
+    when = f"step {at} ({end} done)" if at < end else steps
     said = f"{verb} {share(after)} of held-out problems after {when}, {share(before)} before"
     if not isinstance(changed, Difference):
         return Verdict(UNKNOWN, f"{said.capitalize()}: {number}, no interval", number)
@@ -144,7 +144,8 @@ def of_problems(run: RunHistory, steps: str) -> Verdict:
         is_slight = after > 0.8 * before and not (has_frozen or has_collapsed)
         fall = "Worse" if is_slight else "Collapsed"
         return Verdict(COLLAPSED, f"{fall}: {said}{why}", number, tone)
-    if before == after == 0:
+    scores = run.values("rollout/score")
+    if not any(value for _, value in points) and scores and mean(scores) < 0.01:
         return Verdict(BROKEN, f"Nothing solved: {said}", number, "warn")
     return Verdict(FLAT, f"No clear change: {said}", number)
 
@@ -182,7 +183,7 @@ def of_two(runs: Sequence[RunHistory]) -> Verdict | None:
         if changed.mean > 0:
             begin = f"{one.name} is better than the control, but not than before training"
             if verdict(one).kind == BETTER and of_problems(other, "").kind == BETTER:
-                begin = f"{one.name} is better than the control, which rose, too"
+                begin = f"{one.name} is better than the control, which rose too"
             elif verdict(one).kind == BETTER:
                 begin = "Learnt from the rewards, as the control, which had them shuffled, did not"
     number = f"{abs(100 * changed.mean):+.0f} points"
