@@ -130,7 +130,9 @@ def look(config: Config) -> Report:
     found = list(renderer.tasks(name, rendering.numbered(looked_at), skipped))
     rendering.check_usable(f"dataset {name}", skipped, len(found), limit)
     evals, not_evaluated = tasks.evals_of(options, renderer, held_out)
-    notes = [KNOWS[config.model]] * (config.model in BASES and config.model != config.dataset)
+    notes = []
+    if config.model in BASES and config.model != config.dataset:
+        notes = [KNOWS[config.model], "no reward adds its system prompt for an embedded base"]
     answers = [task.answer.strip() for task in found]
     if commas := [answer for answer in answers if DECIMAL_COMMA.fullmatch(answer)]:
         said = f"answers that are numbers with a comma: {len(commas):,} ({commas[0]!r})"
@@ -151,8 +153,7 @@ def look(config: Config) -> Report:
             "evaluated on": ", ".join(evals),
             "evaluation rows": sum(map(len, evals.values())),
             "repeated problems": len(keys) - len(np.unique(keys)),
-            "added system prompt": renderer.system_prompt  # to rows without one of their own
-            or ("none, as to any embedded base" if config.model in BASES else ""),
+            "added system prompt": renderer.system_prompt,  # to rows without one of their own
             "reward": " + ".join(each.name for each in rewards.choose(config.reward)),
         },
         "model": config.model,
