@@ -1,13 +1,14 @@
 """The same faults put into two trees, one at a time: how many do the tests of each catch?
 
-    python bench/mutants.py BEFORE [--count 200] [--tree FOLDER] [--run before|after]
+    python bench/mutants.py BEFORE [--count 200] [--tree FOLDER] [--run before|after] [--lane 0/2]
 
 BEFORE is a checkout of another commit, --tree this one by default. Places are drawn by a hash from
 those expressions that both trees have once, in a function of the same name; a fault swaps an
 operator, a comparison or a constant. Each runs against those quick tests that run what it changes,
 as pytest-testmon has seen, and then against the test files that import its module, 60 seconds of a
 core at most; those of BEFORE only where those of this tree do not catch it. A second call goes on
-with what is missing. Needs `python tools/peers.py mutants`; writes bench/results/mutants.json.
+with what is missing, and lanes divide the places among calls at the same time. Needs `python
+tools/peers.py mutants`; writes bench/results/mutants.json.
 """
 
 import argparse
@@ -156,7 +157,9 @@ def main() -> None:
     parser.add_argument("--tree", type=Path, default=ROOT)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--run", choices=["before", "after"], help="one of the trees only")
+    parser.add_argument("--lane", default="0/1", help="every Nth place from the Ith: I/N")
     given = parser.parse_args()
+    lane, lanes = map(int, given.lane.split("/"))
     with tempfile.TemporaryDirectory() as scratch:
         trees = {}
         for name, tree in (("before", given.before), ("after", given.tree)):
@@ -168,7 +171,7 @@ def main() -> None:
         old, new = known["before"], known["after"]
         both = [key for key in old if len(old[key]) == len(new.get(key, [])) == 1]
         both.sort(key=lambda key: hashlib.sha256(": ".join(key).encode()).digest())
-        for key in both[: given.count]:
+        for key in both[: given.count][lane::lanes]:
             for name in [given.run] if given.run else ("after", "before"):
                 results = known_results().get(": ".join(key), {})
                 if name not in results and not results.get("after"):
