@@ -43,10 +43,10 @@ def of_model(model: str) -> tuple[Shape, Report]:
     shape = shapes.shape_or_reason(model)
     if isinstance(shape, str):
         raise UserError(f"model {model}: {shape}")
-    # a checkpoint in 4 bits, or one that is quantised here
     note = NOT_MEASURED if shape.own is None else f"{shapes.A_GUESS}; {NOT_MEASURED}"
     if model in shapes.KNOWN:
         note += f"; to train it, name its repository on the hub: OWNER/{model}"
+    # a checkpoint in 4 bits, or one that is quantised here
     size = shape.weight_bytes() if "4bit" in model else shape.parameters() * shapes.HALF
     return shape, {
         "model": model,

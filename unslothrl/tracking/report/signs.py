@@ -20,7 +20,7 @@ from unslothrl.tracking.report.history import LEAST, RunHistory
 CHANCE, NEAR_CHANCE = 0.5, 0.05  # of pairs, and what may be luck
 FELL = 0.03  # of a share
 WARNING, NOTE = "warning", "note"
-CUT_OFF, MOST = "Many completions were cut off", 0.8
+TRUNCATED, NEARLY_ALL = "Many completions were cut off", 0.8
 NEVER = "Almost no completion was graded as right"
 UNGRADED = (
     "Read some completions beside their answers, in the report or in RUN/rollouts. Is one right? A "
@@ -124,7 +124,7 @@ def collapse(reward: Trend) -> Mapping[str, Any] | None:
 def is_never_right(score: Trend) -> bool:
     """Unless nearly all completions were cut off, which tells why."""
     cut = score.run.ends("rollout/truncated") or (0.0, 0.0)
-    return min(score.values) >= 0 and mean(score.values) < 0.01 and cut[1] < MOST
+    return min(score.values) >= 0 and mean(score.values) < 0.01 and cut[1] < NEARLY_ALL
 
 
 def silent_reward(reward: Trend) -> Mapping[str, Any] | None:
@@ -169,7 +169,7 @@ OFFLINE = (SFT, DPO, RM)
 PAIRS = (DPO, RM)
 
 RULES = (
-    Rule(CUT_OFF, "rollout/truncated", lambda c: c.ends[1] >= 0.2,
+    Rule(TRUNCATED, "rollout/truncated", lambda c: c.ends[1] >= 0.2,
          "{share} of the completions of the last steps reached the limit.",
          "Raise --max_new_tokens (of episodes --max_episode_tokens), or ask for shorter answers "
          "in --system_prompt.", least=LEAST, limit=0.2),

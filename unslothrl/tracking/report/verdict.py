@@ -69,7 +69,7 @@ def verdict(run: RunHistory) -> Verdict:
     if not steps:
         found = Verdict(UNKNOWN, "No step was done")
     elif reason := broken(run, steps):
-        is_warned = not {signs.NEVER, signs.CUT_OFF}.isdisjoint(warnings)
+        is_warned = not {signs.NEVER, signs.TRUNCATED}.isdisjoint(warnings)
         return Verdict(BROKEN, f"Broken: {reason}", "0", "down", is_warned)
     else:
         judge = of_problems if run.is_rl else of_loss
