@@ -28,15 +28,7 @@ from unslothrl.cluster.handles import (
     Progress,
     Stage,
 )
-from unslothrl.cluster.ray_calls import (
-    GET_S,
-    PING_S,
-    STATE_S,
-    RayHost,
-    RayTransport,
-    Watch,
-    result_of,
-)
+from unslothrl.cluster.ray_calls import PING_S, STATE_S, RayHost, RayTransport, Watch, result_of
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
@@ -268,9 +260,9 @@ class RayCluster(Cluster):
 
     def later(self, call: Any) -> Callable[[], Any]:
         def result() -> Any:
-            _, value, error = self._outcome(call, STATE_S)
+            value, error = result_of(call.ref, STATE_S)
             if error is not None:
-                raise error
+                raise self._error_of(error)
             return value
 
         return result
@@ -284,9 +276,9 @@ class RayCluster(Cluster):
         done, _ = self.ray.wait(list(by_ref), num_returns=len(by_ref), timeout=timeout_s)
         return [self._outcome(by_ref[ref]) for ref in done]
 
-    def _outcome(self, call: Any, timeout_s: float = GET_S) -> Outcome:
+    def _outcome(self, call: Any) -> Outcome:
         """What a call has come to, in any thread."""
-        value, error = result_of(call.ref, timeout_s)
+        value, error = result_of(call.ref)
         return call, value, error and self._error_of(error)
 
     def _error_of(self, error: Exception) -> Exception:
