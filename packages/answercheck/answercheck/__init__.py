@@ -3,10 +3,9 @@
     same(r"\\frac{1}{2}", "0.5")                       -> True
     same_list(["1", "2"], r"\\{1, 2\\}")                 -> True
 
-The cheapest ways come first: equal text, then plain decimals; only then both are read (`reading`)
-and compared kind by kind (`comparison`), values exactly (`values`). Nothing here is evaluated as
-code, and the numbers that are computed are bounded. Some texts take seconds all the same: call this
-in a process that can be killed, where they may be hostile.
+Equal text and plain decimals come first; only then both are read (`reading`) and compared kind by
+kind (`comparison`), values exactly (`values`). Nothing is evaluated as code, and numbers are
+bounded. Some texts take seconds: where they may be hostile, call this where it can be killed.
 """
 
 import functools

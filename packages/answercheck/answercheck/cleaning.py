@@ -122,12 +122,8 @@ def cleaned(text: str) -> str:
 
 def to_ascii(text: str) -> str:
     """With commands for mathematical signs, and without marks that show nothing by themselves."""
-    text = "".join(
-        each
-        for each in text
-        if unicodedata.category(each) not in ("Cf", "Me") or each in "\u202d\u202e"
-    )
-    text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", text))
+    kept = (c for c in text if unicodedata.category(c) not in ("Cf", "Me") or c in "\u202d\u202e")
+    text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", "".join(kept)))
     text = _RAISED_RUN.sub(lambda run: "^{" + unicodedata.normalize("NFKC", run[0]) + "}", text)
     text = _LOWERED_RUN.sub(lambda run: "_{" + run[0] + "}", text)
     text = "".join(_COMMANDS.get(character, character) for character in text)

@@ -332,10 +332,8 @@ def connective(token: Token) -> str:
 
 
 def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
-    return [
-        tokens[start + 1 : end]
-        for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
-    ]
+    ends = zip([-1, *places], [*places, len(tokens)], strict=True)
+    return [tokens[start + 1 : end] for start, end in ends]
 
 
 def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:
