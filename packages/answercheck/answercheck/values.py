@@ -1,12 +1,10 @@
 """Values of expressions: exact where they are fractions, else to a given number of bits; and
 whether two expressions are equal, without rounding.
 
-Values that are fractions are compared as such. Of others a difference far above the error of the
-last digit refuses; agreement is only accepted when the digits outnumber by far the size of anything
-that occurs in the two expressions, so that `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables
-this is repeated at random rational points, positive, negative and whole (Schwartz 1980, doi
-10.1145/322217.322225: a polynomial that is not zero is zero at few of them). `imaginary`: i squared
-is -1, and i is no variable.
+Fractions are compared as such. Others agree only if the digits outnumber by far the size of all
+that occurs in both, so that `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables this is repeated
+at random rational points (Schwartz 1980, doi 10.1145/322217.322225: a polynomial that is not zero
+is zero at few of them). `imaginary`: i squared is -1, and i is no variable.
 """
 
 import functools
@@ -34,8 +32,7 @@ LEAST_POINTS = 4  # at which two expressions must both be defined
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
 _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
-_PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
-             "csch"}  # fmt: skip
+_PERIODIC = {name + h for name in ("sin", "cos", "tan", "cot", "sec", "csc") for h in ("", "h")}
 MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
 _CONSTANTS = {"\\pi": MP.pi, "e": MP.e, "i": MP.j}
 
@@ -157,7 +154,9 @@ class Evaluation:
         is_exact = isinstance(power, Fraction)
         if base == power == 0 and symbols(base_tree) | symbols(exponent_tree):
             return Fraction(1)  # x^0 also at 0; but 0^0 alone has no value
-        if base == 0 and not (is_exact and power > 0):
+        is_computed = not isinstance(base, Fraction) and MP.prec > FIRST_PRECISION
+        may_be_0 = base == 0 or (is_computed and MP.mag(base) < -3 * MP.prec // 4)
+        if may_be_0 and not (is_exact and power > 0):
             raise Undefined("0 to a power that is not positive")
         if base == 0:
             return base
@@ -193,6 +192,8 @@ class Evaluation:
         if name in _PERIODIC:
             if abs(values[0]) > MAX_MAGNITUDE:
                 raise Undefined("too large")
+            if name.endswith("h"):
+                self.noted(MP.exp(2 * abs(values[0])))  # how near to 1 or 0 it may be
             return getattr(MP, name)(*values)
         if name.startswith("arc"):
             inverse = getattr(MP, name.replace("arc", "a", 1))(*values)
@@ -337,7 +338,9 @@ def equal_at(a: Tree, b: Tree, where: Point, real: bool) -> bool | None:
         second, other = evaluated(b, where, bits, real)
     except Undefined:
         return None
-    return not differ(first, second, max(size, other) - bits // 2)
+    # A product that is 0 but for its last digits is about 2 ** -bits: that size is no error, and no
+    # tolerance may grow by it. 2 ** -(bits // 4) is below all sizes that the first digits had.
+    return not differ(first, second, min(max(size, other) - bits // 2, -(bits // 4)))
 
 
 def proportional(a: Tree, b: Tree, imaginary: bool, positive: bool) -> bool:
