@@ -60,6 +60,11 @@ def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion
         ("<think>a</think><answer>1/2</answer> done", 0.0),
         ("<answer>1/2</answer><think>a</think>", 0.0),
         ("<think>a</think><answer>1</answer><answer>1/2</answer>", 0.0),
+        (r"<think>a</think><answer>$x = \boxed{1/2}$</answer>", 1.0),
+        (r"<think>a</think><answer>The answer is $\boxed{\frac12}$.</answer>", 1.0),
+        (r"<think>\boxed{1/2}</think><answer>x = $\boxed{1/3}$</answer>", 0.0),
+        (r"<think>a</think><answer>$\boxed{1/2}$ or $\boxed{1/3}$</answer>", 0.0),
+        (r"<think>a</think><answer>$\boxed{1/3}$ or $\boxed{1/2}$</answer>", 0.0),
     ],
 )
 def test_think_answer_tags(completion, expected):
