@@ -27,7 +27,20 @@ from unslothrl.rewards.scorer import Scorer
         (r"\boxed{\frac{1}{2}} and \boxed{ \sqrt{3} }", r"\sqrt{3}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),  # escaped braces do not count
         (r"\boxed{1} then \boxed{2", "1"),  # the last one that closes
-        (r"\boxed 7", None),
+        (r"\boxed 7", "7"),
+        (r"\boxed7$.", "7"),
+        (r"\boxed {7}", "7"),
+        ("\\boxed\n{7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{\boxed7}", "7"),
+        (r"\boxed{6} then \boxed 7", "7"),
+        (r"\boxed7 then \boxed{6}", "6"),
+        (r"\boxed 12", None),  # TeX's box would be 1
+        (r"\boxed1.5", None),
+        (r"\boxed", None),
+        (r"\xboxed{7}", None),
+        (r"\mbox{7}", None),
+        ("\\boxed" * 100_000, None),
         ("\\boxed{" * 100_000, None),
         (r"\boxed{a} } } \boxed{b", "a"),
         (r"\\boxed{7}", "7"),
