@@ -20,10 +20,8 @@ _CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
 _CONNECTIVES = {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}  # of commands
 _CASES = {"cases", "aligned"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
-RELATIONS = word_set(
-    """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
-        propto coloneqq ll gg mod"""
-)
+RELATIONS = word_set("= < > : le ge ne in notin approx equiv to sim subset subseteq implies")
+RELATIONS |= word_set("parallel perp cong propto coloneqq ll gg mod")
 _CALLED = GREEK_LETTERS - {"pi"} | {"mathbb"}
 
 

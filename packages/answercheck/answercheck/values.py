@@ -209,9 +209,10 @@ class Evaluation:
             return values[0] * MP.pi / 180 if in_angle else values[0]
         if name in ("abs", "percent") or (name in ("max", "min") and are_real):
             return _EXACT[name](*values)
-        if name in ("floor", "ceil") and are_real:
-            return getattr(MP, name)(*values)
-        if name in ("factorial", "binomial") and all(abs(x) < MAX_FACTORIAL for x in values):
+        are_small = name in ("factorial", "binomial") and all(
+            abs(x) < MAX_FACTORIAL for x in values
+        )
+        if are_small or (name in ("floor", "ceil") and are_real):
             return getattr(MP, name)(*values)
         if name.startswith("of "):  # a function that is not known: any value, by its arguments
             return inexact(coordinate(name + "".join(MP.nstr(x, 24) for x in values), 0))
