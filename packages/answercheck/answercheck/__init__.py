@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
+from answercheck.cleaning import option
 from answercheck.comparison import Comparison, is_close, is_imaginary
 from answercheck.kinds import Answer, Collection, Text, Value
 from answercheck.reading import as_list, read
@@ -24,6 +25,7 @@ MOST_PARTS = 20  # answers that may be a list together
 _WORDS = re.compile(r"[A-Za-z ]+")
 _LETTER_AFTER_NUMBER = re.compile(r"\d\s*[A-Za-z]")
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")  # needs no parser
+_gold_option = functools.lru_cache(maxsize=4096)(option)
 _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
@@ -42,12 +44,21 @@ def _is_same(answer: str, gold: str) -> bool:
         a, b = Decimal(answer), Decimal(gold)
         return a == b or ("." in gold and is_close(Fraction(a), Fraction(b)))
     expected = _read_gold(gold)
-    if _is_right(answer, gold, read(answer), expected):
+    if _is_right(answer, gold, read(answer), expected) or _is_option(answer, gold):
         return True
     has_unit = isinstance(expected, Value) and expected.unit
     if has_unit or _LETTER_AFTER_NUMBER.search(answer) is None:
         return False
     return _is_right(answer, gold, read(answer, Letters.PRODUCT), expected)
+
+
+def _is_option(answer: str, gold: str) -> bool:
+    """Whether one is the letter of a choice, and the other that letter with its text."""
+    right, mark, expected = _gold_option(gold)
+    letter, _, text = option(answer) if right else ("", "", "")
+    if not letter or letter != right:
+        return False
+    return same(text, expected) if text and expected else text != "" or mark == ")"
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:

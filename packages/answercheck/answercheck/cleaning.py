@@ -45,6 +45,11 @@ _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
+_STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox|bf)\s*\{([^{}]*)\}")
+_OPTION = re.compile(  # "B", "(B) 12"
+    r"(?as)([A-J])|\(?([A-J])([):.])\s+(-?(?:(?:\\?\$)?\.?[A-Za-z\d]|\\[dt]?frac|\\sqrt).*)"
+)
+_HEDGE = re.compile(r"(?<![A-Za-z\\])([A-J]+|[a-j]|or|nor|and|not|but|wrong|incorrect)(?![A-Za-z])")
 _UPRIGHT = (
     r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
 )
@@ -118,6 +123,13 @@ def cleaned(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     return _without_commas(text.strip())
+
+
+def option(text: str) -> tuple[str, str, str]:
+    """The letter of a choice, its mark and the text after it, "" where it names another choice."""
+    match = _OPTION.fullmatch(_STYLED.sub(r"\1", cleaned(text)).strip())
+    alone, letter, mark, words = match.groups("") if match else ("", "", "", "")
+    return ("", "", "") if _HEDGE.search(words) else (alone + letter, mark, words)
 
 
 def to_ascii(text: str) -> str:

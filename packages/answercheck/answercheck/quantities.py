@@ -46,8 +46,7 @@ _ROUNDED = re.compile(  # a decimal with a point, alone or times a power of ten
     r"[-+]*\d*\.\d*(?:[eE][-+]?\d+)?(?:(?:times|cdot|\*)10\^[-+{}\d]+)?"
 )
 _NO_SOLUTION = re.compile(
-    r"(there (is|are) )?no (solutions?|such \w+ exists?)( exists?)?|(the )?empty set|"
-    r"no solutions? exists?"
+    r"(there (is|are) )?no (solutions?|such \w+ exists?)( exists?)?|(the )?empty set"
 )
 _ALL_REALS = re.compile(r"(the )?(set of )?(all )?(the )?(real numbers|reals|real numbers x)")
 _NAMED: dict[str, Answer] = {

@@ -26,9 +26,8 @@ MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken 
 MAX_FACTORIAL = 3_000  # of what a factorial is computed
 MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
 POINT_PRECISION, CONSTANT_PRECISION = 192, 640  # bits
-POINTS = 16
+POINTS, LEAST_POINTS = 16, 4  # LEAST_POINTS: at which two expressions must both be defined
 ZERO = number(0)
-LEAST_POINTS = 4  # at which two expressions must both be defined
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
 _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
@@ -101,11 +100,9 @@ def is_real(value: Number) -> bool:
 
 class Evaluation:
     """Computes values at a point: fractions as long as all parts are, then to a number of bits.
-
-    i squared is -1 where the point has no value for it. `real`: what has no real value is
-    undefined. `magnitude` is the most bits before or after the point that any part had: sums of
-    parts are wrong by up to 2 ** (magnitude - bits).
-    """
+    i squared is -1 where the point has no value for it. `real`: what is not real is undefined.
+    `magnitude`: the most bits before or after the point of any part. Sums of parts are wrong by up
+    to 2 ** (magnitude - bits)."""
 
     def __init__(self, where: Point, bits: int, real: bool):
         self.where, self.real = where, real
@@ -304,12 +301,10 @@ def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
 
 def has_branches(tree: Tree) -> bool:
     """Whether it may be given by one formula here and by another one there, as |x| is."""
-    if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
-        return True
     is_whole = tree[0] == "pow" and tree[2][0] == "number" and tree[2][1].denominator == 1
-    if tree[0] == "pow" and symbols(tree[1]) and not is_whole:
-        return True
-    return any(map(has_branches, subtrees(tree)))
+    is_power = tree[0] == "pow" and symbols(tree[1]) and not is_whole
+    is_call = tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree)
+    return bool(is_power or is_call) or any(map(has_branches, subtrees(tree)))
 
 
 def constants(tree: Tree) -> frozenset[Fraction]:
