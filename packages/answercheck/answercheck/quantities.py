@@ -1,7 +1,5 @@
-"""Numbers and expressions, with a unit or without; named constants; answers in words.
-
-A unit is powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted.
-"""
+"""Numbers and expressions, with a unit or without; named constants; answers in words. A unit is
+powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted."""
 
 import re
 from collections.abc import Iterable

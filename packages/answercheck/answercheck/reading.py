@@ -217,8 +217,9 @@ def read_application(tokens: Tokens) -> Answer | None:
     if len([token for token in tokens[:start] if token.kind == "letter"]) > 1 and "_" not in before:
         return None
     inside = tokens[start + 1 : -1]
-    separators = RELATIONS | {"|", "cap", "cup", ","}
-    is_simple = len(inside) == 1 or any(token.value in separators for token in inside)
+    values, separators = [token.value for token in inside], RELATIONS | {"|", "cap", "cup", ","}
+    is_number = len(values) == 1 or values[:-1] == ["-"]  # or a letter
+    is_simple = is_number or not separators.isdisjoint(values)
     if name.value.islower() and name.kind == "letter":
         is_simple = is_simple and all(
             (token.kind == "letter" and token.value != name.value)

@@ -19,13 +19,11 @@ import mpmath
 
 from answercheck.trees import Tree, divided, mul, number, replaced, subtrees, symbols
 
-FIRST_PRECISION = 96  # bits
+FIRST_PRECISION, POINT_PRECISION, CONSTANT_PRECISION = 96, 192, 640  # bits
 MAX_BITS = 40_000  # of a fraction's numerator and denominator together
-MAX_PRECISION = 24_000  # bits
+MAX_PRECISION, MAX_POINT_PRECISION = 24_000, 3_000  # bits; the latter of what has variables
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
 MAX_FACTORIAL = 3_000  # of what a factorial is computed
-MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
-POINT_PRECISION, CONSTANT_PRECISION = 192, 640  # bits
 POINTS, LEAST_POINTS = 16, 4  # LEAST_POINTS: at which two expressions must both be defined
 ZERO = number(0)
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
@@ -241,17 +239,11 @@ def _binomial(n: Fraction, k: Fraction) -> Fraction | None:
 
 # What is exact of exact numbers; None: not of these.
 _EXACT: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "percent": lambda value: value / 100,
-    "degree": lambda value: value,
-    "floor": lambda value: Fraction(math.floor(value)),
-    "ceil": lambda value: Fraction(math.ceil(value)),
-    "factorial": _factorial,
-    "double factorial": functools.partial(_factorial, step=2),
-    "binomial": _binomial,
-    "max": max,
-    "min": min,
-}
+    "abs": abs, "max": max, "min": min, "percent": lambda value: value / 100,
+    "degree": lambda value: value, "floor": lambda value: Fraction(math.floor(value)),
+    "ceil": lambda value: Fraction(math.ceil(value)), "factorial": _factorial,
+    "double factorial": functools.partial(_factorial, step=2), "binomial": _binomial,
+}  # fmt: skip
 
 
 def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
