@@ -56,9 +56,8 @@ def _is_option(answer: str, gold: str) -> bool:
     """Whether one is the letter of a choice, and the other that letter with its text."""
     right, mark, expected = _gold_option(gold)
     letter, _, text = option(answer) if right else ("", "", "")
-    if not letter or letter != right:
-        return False
-    return same(text, expected) if text and expected else text != "" or mark == ")"
+    is_text = same(text, expected) if text and expected else text != "" or mark == ")"
+    return letter == right != "" and is_text
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:

@@ -101,7 +101,8 @@ class Parser:
                 is_loose = self.next == "{" and (  # shows as more digits or a sum: "5{6}", "5{+1}"
                     second.kind == "number" or second.value in ("+", "-", "")
                 )
-                if before.kind == first.kind == "number" or is_loose:
+                is_after = before.kind == "number" or before.value == "}"  # "\\frac{3}{4}2"
+                if (is_after and first.kind == "number") or is_loose:
                     raise Unreadable("two numbers side by side")
                 tree = mul(tree, self.factor())
             else:

@@ -74,6 +74,8 @@ def read_value(tokens: Tokens) -> Answer | None:
             body, unit = degrees
         elif tail and not mark:
             unit = product((*currency, *read_unit(tail)))
+            if currency and len(words) == 1 and words.isalpha():
+                return None  # "$5 M"
             if currency and unit == product((*currency, *currency)):
                 unit = currency  # $5 dollars
         while tail and body and body[-1].value in ("-", "{", "cdot", "times", "*"):

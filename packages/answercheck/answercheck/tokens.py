@@ -138,5 +138,4 @@ def _word(word: str) -> list[Token]:
 
 def literal(tokens: Tokens) -> str:
     """Tokens as a text that is equal for equal notation, words in any case."""
-    words = (x.value.casefold().strip() if x.kind == "text" else x.value for x in tokens)
-    return " ".join(words)
+    return " ".join(x.value.casefold().strip() if x.kind == "text" else x.value for x in tokens)
