@@ -31,7 +31,7 @@ def think_answer_tags(completion: str, *golds: str) -> float:
     )
     if not in_form or answer is None:
         return 0.0
-    boxes = formats.boxes(answer)
+    boxes = formats.boxes(answer) if "box" in answer else []
     answer = boxes[0] if len(boxes) == 1 else answer
     return float(any(same(answer, gold) for gold in golds))
 
