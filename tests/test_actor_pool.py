@@ -277,6 +277,24 @@ def test_too_few_actors_end_the_run_after_as_many_starts_as_make_sense(
     assert any(note.startswith(f"waiting for actors: {reason[0]} actor") for note in notes)
 
 
+def test_an_actor_that_dies_before_it_hands_over_a_group_each_time_ends_the_run(monkeypatch):
+    """However much it has drawn of it: with the same seeds the next one would die there, too."""
+    nothing = {"completions": 0, "tokens": 9, "reward_s": 0.0, "engine_steps": 9, "engine_s": 1.0,
+               "memory_mb": 1.0, "versions": (0,)}  # fmt: skip
+
+    def slice_or_death(target, least=None, seconds=None, assignments=()):
+        target.calls.append("slice")
+        if len(target.calls) > 5:
+            raise ProcessLost(target.name, f"{target.name} died")
+        return [], nothing
+
+    monkeypatch.setattr(Target, "collect", slice_or_death)
+    cluster, stream, _ = begun(1)
+    with pytest.raises(RunError, match="0 actors left"):
+        stream.wait(send(stream, 1))
+    assert cluster.started == ["actor-0"] * pool_module.MOST_RESTARTS
+
+
 def test_an_actor_that_hangs_while_it_starts_is_started_again():
     cluster, stream, notes = begun(1)
     cluster.hangs_next = {"actor-0"}

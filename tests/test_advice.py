@@ -53,13 +53,19 @@ def test_a_value_outside_of_its_limits_is_answered_with_a_good_one():
         ("T4", 15, (7, 5)), ("Tesla T4", 15, (7, 5)), ("H100", 80, (9, 0)), ("3060", 12, (8, 6)),
         ("rtx3060ti", 8, (8, 6)), ("4060 Ti 16GB", 16, (8, 9)), ("12GB", 12, (8, 6)),
         ("12 gib", 12, (8, 6)), ("12", 12, (8, 6)), ("7.5", 7.5, (8, 6)), ("24G", 24, (8, 6)),
-        ("A10G", 24, (8, 6)), ("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("4060Ti16GB", 16, (8, 9)),
+        ("A10G", 22, (8, 6)), ("NVIDIA A100-SXM4-80GB", 80, (8, 0)), ("4060Ti16GB", 16, (8, 9)),
         ("NVIDIA H100 80GB HBM3", 80, (9, 0)), ("RTX 6000 Ada Generation", 48, (8, 9)),
     ],
 )  # fmt: skip
 def test_a_card_by_its_name_or_its_size(text, gb, capability):
     (card,) = gpus_of(text)
     assert (card.memory_mb, card.capability) == (round(gb * 1024), capability)
+
+
+def test_a_laptops_gpu_has_a_size_of_its_own():
+    with pytest.raises(UserError, match="gpu 4070 laptop: a laptop's has its own size: add it"):
+        gpus_of("4070 laptop")
+    assert gpus_of("4070 laptop 8GB")[0].memory_mb == 8192
 
 
 @pytest.mark.parametrize(

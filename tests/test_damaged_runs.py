@@ -55,7 +55,7 @@ def test_copies_of_files_beside_the_runs_own_are_left_alone(tmp_path):
         (run.path / folder / "step_x.jsonl").write_text("rubbish\n" if folder == "rollouts" else "")
     assert run.steps_of("rollouts") == [1, 2] and run.steps_of("evals") == [0, 2]
     assert "evals/step_000002.jsonl" in write_report(run).read_text()
-    run.truncate_after(1, 1)
+    run.truncate_after(1, 1, 1)
     assert run.steps_of("rollouts") == [1]
     assert (run.path / "rollouts" / "step_000002 (copy).jsonl").exists()
 

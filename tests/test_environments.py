@@ -2,16 +2,20 @@
 and what a file may have or lack. What an episode must come to is worked out by hand."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 from environment_files import Script, asked, call, ids_of, observed, play_with, tool, written
 
 from unslothrl import environments
 from unslothrl.actors.scoring import group_of
+from unslothrl.cluster.build import scorer_of
+from unslothrl.config.options import Config
 from unslothrl.environments.host import Host, Setup
 from unslothrl.errors import UserError
 from unslothrl.records import Call
-from unslothrl.rewards.scorer import Scored
+from unslothrl.rewards.reward import OVERLONG
+from unslothrl.rewards.scorer import Scored, Scorer
 
 pytestmark = pytest.mark.real
 
@@ -77,6 +81,21 @@ def test_a_bonus_does_not_count_as_correct(rewards, total, correct, tmp_path):
     assert group.totals == (pytest.approx(total),) and group.scores == (correct,)
     judged = Scored({"accuracy": [0.0]}, [0.0], [0.0])  # the reward says what is correct
     assert group_of(asked("?"), [played], judged, slice(0, 1), True).scores == (0.0,)
+    punished = Scored({OVERLONG: [0.0]}, [0.0], [0.0])  # which says nothing of that
+    assert group_of(asked("?"), [played], punished, slice(0, 1), True).scores == (correct,)
+
+
+def test_a_whole_episode_is_as_long_as_all_its_sequences_and_is_limited_as_such(tmp_path):
+    setup = Setup(written(tmp_path, BONUS), "Bonus", options={"rewards": "0.2/1.0"})
+    done = play_with(setup, Script(*["x$"] * 3), of=asked("?")).completion
+    before = replace(done.transcript, earlier=(((1,), done),))
+    scorer = Scorer((), lambda length: -float(length), 1.0, False)
+    found = scorer.score([(asked("?"), done), (asked("?"), replace(done, transcript=before))])
+    assert found.rewards[OVERLONG] == [-len(done.token_ids), -2 * len(done.token_ids)]
+    config = replace(Config(), environment="e.py:E", overlong_cache=64, max_new_tokens=512)
+    for given, limit in ((4096, 4096), (None, 512)):
+        punish = scorer_of(replace(config, max_episode_tokens=given)).punish
+        assert (punish(limit - 64), punish(limit)) == (0, -1)
 
 
 SHARED = """

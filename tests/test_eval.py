@@ -15,7 +15,7 @@ from unslothrl.commands.eval import config_of, written_to
 from unslothrl.config.options import Config
 from unslothrl.errors import UserError
 from unslothrl.records import Group
-from unslothrl.runs.evaluation import compared, engine_of, values_of, winner, winners
+from unslothrl.runs.evaluation import compared, values_of, winner, winners
 
 RUN = (
     "train --learner grpo --cluster local --engine transformers --max_steps 3 --batch_size 8 "
@@ -74,7 +74,7 @@ def test_figures_by_hand():
 def test_an_evaluation_is_drawn_with_one_engine(options, learner_draws, engine):
     config = Config(learner_chunk_size=8, **options)
     assert config.learner_generates
-    assert (config.learner_evaluates, engine_of(config)) == (learner_draws, engine)
+    assert (config.learner_evaluates, config.generating_engine) == (learner_draws, engine)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 from unslothrl.errors import UserError
 from unslothrl.planning.forecast import forecast_of
 from unslothrl.runs.resolve import resolve
-from unslothrl.system import machine
+from unslothrl.system import machine, variables
 from unslothrl.system.machine import Gpu, Machine
 from unslothrl.weights import shapes
 
@@ -187,6 +187,63 @@ def test_a_cgroups_limits_count(tmp_path, monkeypatch):
         (tmp_path / "cpu.max").write_text(cpus)
         (tmp_path / "memory.max").write_text(memory)
         assert (machine.usable_cpus(), machine.usable_ram_mb()) == expected
+
+
+GB = 2**30
+OF_A_JOB = {  # as Slurm and systemd make them: its own group has no limit, the one above has
+    "v2": ("0::/job/step\n", {
+        "job/memory.max": 4 * GB, "job/memory.current": 3 * GB, "job/cpu.max": "100000 100000",
+        "job/memory.stat": f"active_file {GB}\ninactive_file {GB}\nfile 9",
+        "job/step/memory.max": "max"}),
+    "v1": ("5:memory:/job/step\n4:cpu,cpuacct:/job\n", {
+        "memory/job/memory.limit_in_bytes": 4 * GB, "memory/job/memory.usage_in_bytes": 3 * GB,
+        "memory/job/memory.stat": f"cache 9\ntotal_active_file {GB}\ntotal_inactive_file {GB}",
+        "cpu/job/cpu.cfs_quota_us": 100_000, "cpu/job/cpu.cfs_period_us": 100_000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("version", OF_A_JOB)
+def test_limits_of_the_groups_above_count_and_cached_files_are_free(tmp_path, monkeypatch, version):
+    own, files = OF_A_JOB[version]
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(str(content))
+    (tmp_path / "own").write_text(own)
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    assert (machine.usable_cpus(), machine.usable_ram_mb()) == (1, 4096)
+    assert machine.available_ram_mb() == 3072
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "used", "problem"),
+    [
+        ([(8, 6), (6, 1)], 1, "card 1 has compute capability 6.1, and CUDA 13 needs 7.5"),
+        ([(6, 0)], 0, "card 0 has compute capability 6.0, and CUDA 13 needs 7.5"),
+        ([(8, 6), (7, 5)], 2, None),
+    ],
+)
+def test_gpus_that_are_too_old_are_not_used(monkeypatch, capabilities, used, problem):
+    gpus = [[f"card {i}", 8192, 8000, each, ""] for i, each in enumerate(capabilities)]
+    said = json.dumps({"cuda": "13.0", "gpus": gpus})
+    monkeypatch.setattr(machine.shutil, "which", lambda name: "/bin/true")
+    monkeypatch.setattr(machine, "answer_of", lambda *command: (0, f"{said}\n", ""))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found, why = machine.find_gpus.__wrapped__()
+    assert (len(found), why) == (used, problem)
+
+
+def test_a_program_that_does_not_answer_is_said_to(monkeypatch):
+    monkeypatch.setattr(variables, "ANSWER_S", 0.1)
+    code, said, why = variables.answer_of("sleep", "9")
+    assert (code, said) == (1, "") and "timed out" in why
+    assert variables.answer_of("/no/such/program")[0] == 1
+
+
+def test_a_limit_that_is_no_number_is_refused(monkeypatch):
+    monkeypatch.setenv("UNSLOTHRL_CARD_MB", "16GB")
+    with pytest.raises(UserError, match="UNSLOTHRL_CARD_MB must be a number of MB, got 16GB"):
+        machine.card_limit_mb()
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,14 @@ def test_a_tokenizer_of_sentencepiece_is_read(tmp_path):
     assert found.types == [1, 1, 1, 3, 4, 1, 6, 1, 5]
 
 
+@pytest.mark.parametrize("merges", [(), ("ab c", "b c"), ("ab c", "b c", "a bc")])
+def test_merges_that_are_not_sentencepieces_are_those_of_whole_lines(tmp_path, merges):
+    """SentencePiece's would make abc of "ab c" where "bc" goes first here, or nothing."""
+    found = read(tmp_path, sentencepiece_json(*merges, vocab={"bc": 4} if merges else ()), size=9)
+    assert (found.pre, found.merges, found.scores) == ("gemma4", ["a b", *merges], [])
+    assert found.types[6] == gguf_tokenizer.BYTE
+
+
 def test_the_embedded_tokenizer_merges_nothing():
     found = gguf_tokenizer.read_tokenizer(embedded.BASE, 320)
     assert (found.pre, found.merges, len(found.tokens)) == ("gpt-2", [], 320)
@@ -102,9 +110,7 @@ def test_how_a_text_is_split_has_a_name(tmp_path, pre_tokenizer, ignores, name):
         (tokenizer_json(normalizer={"type": "Lowercase"}), "rewrites the text first, by Lowercase"),
         (tokenizer_json(byte_fallback=True), "it does more to a text than to mark its spaces"),
         (tokenizer_json(normalizer=MARKS, byte_fallback=True), "it splits texts"),
-        (sentencepiece_json("ab c", "b c", vocab={"bc": 4}), "not those of SentencePiece"),
-        (sentencepiece_json(), "not those of SentencePiece"),  # llama.cpp would make abc
-        (sentencepiece_json("ab c", "b c", "a bc", vocab={"bc": 4}), "not those of SentencePiece"),
+        (sentencepiece_json("ab c", "ab \n", vocab={"ab\n": 4}), "and go beyond a line"),
         (tokenizer_json(vocab={"a": 9}), "token 9 has no row in the embedding, which has 6"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -140,6 +146,14 @@ GEMMA = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
     },
 }  # fmt: skip
+KINDS = ["sliding_attention", "full_attention"]
+GEMMA4 = {
+    "num_hidden_layers": 7, "head_dim": 32, "global_head_dim": 64, "sliding_window": 32,
+    "layer_types": ["sliding_attention", *KINDS, *KINDS, *KINDS], "num_kv_shared_layers": 2,
+    "use_double_wide_mlp": True, "hidden_size_per_layer_input": 32,
+    "vocab_size_per_layer_input": SMALL["vocab_size"], "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": True,
+}  # fmt: skip
 RECURRENT = {
     "num_hidden_layers": 5, "head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 6,
     "linear_key_head_dim": 32, "linear_value_head_dim": 32,
@@ -157,6 +171,10 @@ MODELS = {
     "phi3-longrope": ("phi3", {"rope_parameters": LONGROPE}),
     "ministral3": ("ministral3", {"head_dim": 32, "rope_parameters": MINISTRAL}),
     "gemma3": ("gemma3_text", GEMMA),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "gemma4-31b": ("gemma4_text", GEMMA4 | {
+        "attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0,
+        "hidden_size_per_layer_input": 0}),
     "qwen3.5": ("qwen3_5_text", RECURRENT),
 }  # fmt: skip
 READ_BACK = ("llama", "llama-linear", "qwen2", "qwen2-tied-yarn", "qwen3")  # by transformers
@@ -175,6 +193,9 @@ def small_model(kind: str):
         is_norm = parameter.dim() == 1 and not name.endswith("bias")
         torch.nn.init.normal_(parameter, float(is_norm), 0.2 if parameter.dim() == 1 else 0.15)
         parameter.data = parameter.data.half()
+    for name, buffer in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            buffer.fill_(0.75)
     return model.eval()
 
 
@@ -247,6 +268,9 @@ def test_llama_3_1s_frequencies_by_hand():
             ),
             ("gemma3", {"final_logit_softcapping": 30.0}, "its logits are capped"),
             ("gemma3", {"layer_types": ["full_attention"] * 7}, "other than every 6th attend"),
+            ("gemma4", {"num_kv_shared_layers": 1}, "keys of others than the two before"),
+            ("gemma4", {"enable_moe_block": True}, "it has experts"),
+            ("gemma4", {"vocab_size_per_layer_input": 9}, "for another number of tokens"),
             ("ministral3", {"rope_parameters": YARN}, "its YaRN sets mscale, mscale_all_dim"),
             ("llama", {"mlp_bias": True}, "its MLP has biases"),
             ("qwen3", {"attention_bias": True}, "its attention has biases"),

@@ -216,3 +216,17 @@ def test_learners_in_one_process_step_as_one(train_policy, bases, make_backend):
     done = Learner.update_in_turn(pair, [parts[0], batch(spoilt)], LRS, train_policy)
     assert [one.skipped for one in done] == [True, True]
     assert pair[0].save_state() == pair[1].save_state() == before
+
+
+def test_gradients_in_float16_do_not_vanish_in_a_large_batch(bases, make_backend):
+    """Of which these samples are a small part: their losses are divided by the whole."""
+    whole = Batch(samples(), 10_000 * len(LENGTHS), 10_000 * 44)
+    found = {}
+    for dtype in ("float32", "float16"):
+        learner = learner_of(make_backend(bases["plain"], dtype=dtype), bases["plain"])
+        learner.forward_backward(whole)
+        of_each = [p.grad.flatten() for p in learner.backend.parameters().values()]
+        found[dtype] = torch.cat(of_each).double()
+    ratio = found["float16"].norm() / found["float32"].norm()
+    cosine = torch.nn.functional.cosine_similarity(found["float16"], found["float32"], dim=0)
+    assert abs(float(ratio) - 1) < 0.01 and cosine > 0.999

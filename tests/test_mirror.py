@@ -153,7 +153,7 @@ def test_what_a_resumed_run_has_given_up_goes_before_its_metrics_are_replaced(ru
     target = watched(tmp_path / "there")
     run.write_summary({"status": "finished"})
     Sender(run.path, target).send()
-    run.truncate_after(2, 2)
+    run.truncate_after(2, 2, 2)
 
     def killed():
         if target.fs.written[-1:] == ["metrics.jsonl"]:
@@ -323,7 +323,7 @@ def test_another_run_or_one_that_is_further_is_not_overwritten(run, tmp_path):
     with pytest.raises(UserError, match="holds another run: set another --run_name, or continue"):
         mirror.of_run(config_of(other, tmp_path / "there"))
     assert mirror.of_run(config_of(run, tmp_path / "there")).url == f"{tmp_path}/there/one"
-    run.truncate_after(2, 2)
+    run.truncate_after(2, 2, 2)
     with pytest.raises(UserError, match=r"is at step_000003, and .* at step_000002: continue"):
         mirror.of_run(config_of(run, tmp_path / "there"))
 

@@ -13,6 +13,7 @@ from unslothrl.planning.place import place
 from unslothrl.planning.placement import Resources
 from unslothrl.runs.resolve import resolve
 from unslothrl.system.machine import Gpu, Machine
+from unslothrl.tracking.run_folder import RunFolder
 
 CPU = Machine(cpus=2, ram_mb=16_000, packages=frozenset({"vllm", "ray"}), online=False)
 
@@ -128,6 +129,23 @@ def test_a_recipes_own_options_count_as_given_and_a_runs_config_does_not(tmp_pat
     for shipped in [name for name in RECIPES if command_of(name) == "train"]:
         found = resolve({"recipe": shipped, "engine": "transformers"}, CPU).notes
         assert [note for note in found if "no effect" in note] == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "kl", "estimator"),
+    [
+        ({"kl": "reward", "kl_coefficient": 0.05}, "reward", "k1"),
+        ({"kl_coefficient": 0.05}, "loss", "k3"),
+        ({"kl_coefficient": 0.0}, "none", "k3"),
+        ({"lr": 1e-5}, "none", "k3"),
+    ],
+)
+def test_a_kl_that_a_resumed_run_did_not_have_is_as_in_a_new_run(tmp_path, asked, kl, estimator):
+    run = tmp_path / "run"
+    RunFolder.create(tmp_path, "run", to_toml(resolve({"learner": "grpo"}, CPU).config)).close()
+    for flags in ({"resume": str(run)}, {"recipe": str(run / "config.toml"), "learner": "grpo"}):
+        config = resolve(flags | asked, CPU).config
+        assert (config.kl, config.kl_estimator) == (kl, estimator)
 
 
 def test_a_resumed_run_keeps_its_folder(tmp_path):

@@ -482,7 +482,7 @@ def test_a_task_that_is_drawn_twice_is_two_prompts(folder):
 def test_tokens_go_with_their_rollouts(tmp_path):
     folder = make_run(tmp_path / "run", 4, eval_every=2)
     assert all(step["traced"] for step in browser_data(folder)["steps"])
-    folder.truncate_after(2, 2)  # as a resumed run does
+    folder.truncate_after(2, 2, 2)  # as a resumed run does
     folder.write_rows("rollouts", 3, list(rollout_rows([group("other", [1.0])])))
     data = browser_data(folder)
     assert [(step["name"], step["traced"]) for step in data["steps"]] == [

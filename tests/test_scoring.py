@@ -27,7 +27,20 @@ from unslothrl.rewards.scorer import Scorer
         (r"\boxed{\frac{1}{2}} and \boxed{ \sqrt{3} }", r"\sqrt{3}"),
         (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),  # escaped braces do not count
         (r"\boxed{1} then \boxed{2", "1"),  # the last one that closes
-        (r"\boxed 7", None),
+        (r"\boxed 7", "7"),
+        (r"\boxed7$.", "7"),
+        (r"\boxed {7}", "7"),
+        ("\\boxed\n{7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{\boxed7}", "7"),
+        (r"\boxed{6} then \boxed 7", "7"),
+        (r"\boxed7 then \boxed{6}", "6"),
+        (r"\boxed 12", None),  # TeX's box would be 1
+        (r"\boxed1.5", None),
+        (r"\boxed", None),
+        (r"\xboxed{7}", None),
+        (r"\mbox{7}", None),
+        ("\\boxed" * 100_000, None),
         ("\\boxed{" * 100_000, None),
         (r"\boxed{a} } } \boxed{b", "a"),
         (r"\\boxed{7}", "7"),
@@ -60,6 +73,11 @@ def test_several_boxes_are_one_answer_where_the_gold_answer_is_a_list(completion
         ("<think>a</think><answer>1/2</answer> done", 0.0),
         ("<answer>1/2</answer><think>a</think>", 0.0),
         ("<think>a</think><answer>1</answer><answer>1/2</answer>", 0.0),
+        (r"<think>a</think><answer>$x = \boxed{1/2}$</answer>", 1.0),
+        (r"<think>a</think><answer>The answer is $\boxed{\frac12}$.</answer>", 1.0),
+        (r"<think>\boxed{1/2}</think><answer>x = $\boxed{1/3}$</answer>", 0.0),
+        (r"<think>a</think><answer>$\boxed{1/2}$ or $\boxed{1/3}$</answer>", 0.0),
+        (r"<think>a</think><answer>$\boxed{1/3}$ or $\boxed{1/2}$</answer>", 0.0),
     ],
 )
 def test_think_answer_tags(completion, expected):

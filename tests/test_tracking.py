@@ -22,6 +22,7 @@ from rich.console import Console
 from unslothrl.checkpoints.store import RunState
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, RunError, UserError
+from unslothrl.files import newest_numbered
 from unslothrl.records import Call, Failure, Transcript, Turn
 from unslothrl.runs.resolve import Resolved
 from unslothrl.runs.rl import RlRun
@@ -40,6 +41,7 @@ from unslothrl.tracking.run_folder import (
 )
 from unslothrl.tracking.terminal import Terminal
 from unslothrl.tracking.trackers import Trackers
+from unslothrl.weights.adapter import Adapter
 
 CONFIG = 'learner = "grpo"\nlr = 2e-05\nshuffle_rewards = false\n'
 
@@ -187,7 +189,7 @@ def test_metrics_are_json_lines_of_which_an_incomplete_last_one_is_cut_by_a_resu
     with path.open("a") as file:
         file.write('{"step": 2, "rew')
     assert folder.read_metrics() == [first]
-    folder.truncate_after(1, 1)
+    folder.truncate_after(1, 1, 1)
     folder.log({"step": 2})
     assert folder.read_metrics() == [first, {"step": 2}]
 
@@ -197,14 +199,19 @@ def test_resume_deletes_what_came_after_the_step(folder):
         folder.log({"step": step})
         folder.write_rows("rollouts", step, [])
         folder.write_rows("evals", step, [])
-        folder.checkpoints.write(RunState(step=step), b"")
+        folder.checkpoints.write(RunState(step=step), b"", is_best=step == 11)
+        folder.save_adapter(Adapter.of(step - 1, b"", "{}"))
     folder.write_summary({"status": "interrupted", "steps": 11})
-    folder.truncate_after(10, 10)
+    folder.truncate_after(10, 10, 9)  # one step has changed nothing
     assert [row["step"] for row in folder.read_metrics()] == [9, 10]
     assert folder.steps_of("rollouts") == [9, 10] == folder.steps_of("evals")
     assert folder.checkpoints.steps() == [10]
+    assert not (folder.checkpoints.folder / "best").exists()
+    adapters = folder.path / "adapters"
+    assert {each.name for each in adapters.iterdir()} == {"v000008", "v000009", "left-v000010"}
+    assert newest_numbered(adapters, "v") == adapters / "v000009"
     assert folder.read_summary() == {}
-    folder.truncate_after(10, logged=9)  # its evaluation is to come
+    folder.truncate_after(10, logged=9, version=9)  # its evaluation is to come
     assert [row["step"] for row in folder.read_metrics()] == [9]
     assert (folder.steps_of("rollouts"), folder.steps_of("evals")) == ([9, 10], [9])
 

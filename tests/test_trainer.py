@@ -4,22 +4,24 @@ version, and what happens when nothing can be learnt or nothing is finite."""
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fake_cluster import holder
 from fakes import FakeGenerator, FakeLearner, FakeTasks, FakeView, task
 from runs_compared import exact
 
+from unslothrl.checkpoints.store import RunState
 from unslothrl.cluster import LocalCluster
 from unslothrl.config.options import Config
 from unslothrl.config.parts import with_objective
 from unslothrl.data.tasks import Data
-from unslothrl.errors import HeadLost, ProcessLost, RunError
+from unslothrl.errors import HeadLost, ProcessLost, ResultLost, RunError
 from unslothrl.records import Sampling
 from unslothrl.tracking.rows import read_jsonl
 from unslothrl.tracking.run_folder import RunFolder
 from unslothrl.training.rollouts import RolloutStream
-from unslothrl.training.saving import MOST_WAITING, Saving
+from unslothrl.training.saving import MOST_WAITING, Boundary, Saving
 from unslothrl.training.trainer import MOST_RECOVERIES, Trainer
 
 SMALL = {
@@ -240,6 +242,16 @@ def test_a_run_whose_head_has_gone_saves_what_is_whole(tmp_path, monkeypatch, la
     assert run.folder.checkpoints.steps() == []
     assert run.trainer.save_boundary()
     assert run.folder.checkpoints.newest().state.step == 1
+
+
+def test_a_checkpoint_whose_state_does_not_arrive_is_named(tmp_path):
+    lost = Mock(side_effect=ResultLost("a result was lost on its way (GetTimeoutError)"))
+    run, notes = Run(tmp_path), []
+    run.trainer.saving.note = notes.append
+    run.trainer.saving.checkpoint(Boundary.of(RunState(step=4), lost))
+    run.trainer.saving.wait()
+    assert notes == ["step 4 has no checkpoint: a result was lost on its way (GetTimeoutError)"]
+    assert run.folder.checkpoints.steps() == []
 
 
 def test_lost_learners_go_on_from_the_last_whole_step_unless_that_is_in_vain(tmp_path, monkeypatch):

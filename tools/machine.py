@@ -12,6 +12,7 @@ import os
 import pathlib
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ COMPAT_DRIVERS = (535, 550, 565, 570, 575)
 DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
 MIN_CAPABILITY = 7.5  # CUDA 13 compiles for Turing and later
 BF16_CAPABILITY = 8.0
+IN_CONTAINER = ("/.dockerenv", "/run/.containerenv", "/kaggle")
 WITHOUT = "--set cpu (SET=cpu of make)"
 
 Card = collections.namedtuple("Card", "name driver capability memory_mb")
@@ -111,7 +113,9 @@ def driver_mend(card):
         return "sudo apt install cuda-compat-13-0, from NVIDIA's repository (docs/install.md)"
     if "microsoft" in platform.release().lower():  # WSL
         return f"install NVIDIA's driver {MIN_DRIVER} or newer in Windows and restart, or {WITHOUT}"
-    return f"sudo apt install nvidia-driver-{MIN_DRIVER} and restart, or {WITHOUT}"
+    if any(map(os.path.exists, IN_CONTAINER)):
+        return f"it is the host's: choose a host with driver {MIN_DRIVER} or newer, or {WITHOUT}"
+    return f"sudo apt install nvidia-driver-{MIN_DRIVER}-open and restart, or {WITHOUT}"
 
 
 def library_path(cards, environ):
@@ -173,7 +177,7 @@ def compiler_faults(python, environ):
     mend = f"sudo apt install gcc python{version}-dev"
     if compiler is None:
         return [Fault("compiler", "none", needed, mend)]
-    command = [compiler, "-fsyntax-only", "-x", "c", "-I", include.strip(), "-"]
+    command = [*shlex.split(compiler), "-fsyntax-only", "-x", "c", "-I", include.strip(), "-"]
     source = "#include <Python.h>\n"
     tried = subprocess.run(command, input=source, capture_output=True, text=True, env=environ)
     if tried.returncode == 0:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from unslothrl.actors.episodes import Played
 from unslothrl.records import FROM_THE_ENVIRONMENT, Assignment, Failure, Group, Task, correct
+from unslothrl.rewards.reward import OVERLONG
 from unslothrl.rewards.scorer import Scored
 
 Work = tuple[Assignment, list[Played]]
@@ -78,7 +79,7 @@ def group_of(
         if part.start <= failure.candidate < part.stop
     ]
     if has_environment:
-        has_rewards = bool(earned)
+        has_rewards = bool(earned.keys() - {OVERLONG})
         scores = tuple(
             score_of(one, score, has_rewards) for one, score in zip(played, scores, strict=True)
         )

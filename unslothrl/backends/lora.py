@@ -354,8 +354,8 @@ def lora_precision(device_type: str, dtype: torch.dtype) -> contextlib.AbstractC
     """Where the LoRA's float32 weights are computed with in bfloat16, on a card.
 
     PEFT casts the input of every LoRA layer to float32 unless autocast is on (`lora/bnb.py`), which
-    takes 12 bytes for each hidden value of a token. float16 has no loss scaler here, so its LoRA
-    stays float32. No weight is used twice in a forward, so no cast is kept.
+    takes 12 bytes for each hidden value of a token. With float16 the LoRA stays float32. No weight
+    is used twice in a forward, so no cast is kept.
     """
     if device_type != "cuda" or dtype != torch.bfloat16:
         return contextlib.nullcontext()

@@ -17,9 +17,8 @@ What one must know of Unsloth (2026.10.7):
   here does). Attention masks are ignored in training, so padding stands on the right.
 - projections with biases (q, k and v of Qwen2) run unfused, through PEFT.
 - the LoRA is float32 whatever the base computes in; the fused layers cast it to what the base
-  computes in, the others under autocast (`lora.lora_precision`). Under float16 there is no loss
-  scaler: small gradients inside the fused layers may round to zero. Unmeasured; bfloat16 needs
-  none.
+  computes in, the others under autocast (`lora.lora_precision`). Under float16 losses are scaled
+  (`learners.passes`), as small gradients inside the fused layers would round to zero.
 - its vLLM is an `LLM` of this process with processed log-probabilities, whose 4-bit weights the
   trained model is views of. It reads adapters from folders as any vLLM does, so `VllmEngine` serves
   it. Its memory is set by a share of what is free, base included: `kv_cache_mb` does not reach it.

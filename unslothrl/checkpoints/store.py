@@ -272,6 +272,9 @@ class Checkpoints:
         for later in self.steps():
             if later > step:
                 remove(self.of_step(later))
+        best = self.folder / BEST
+        if best.is_file() and not (self.folder / best.read_text(errors="replace").strip()).exists():
+            best.unlink()
 
 
 def check(folder: Path) -> None:

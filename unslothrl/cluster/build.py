@@ -159,7 +159,7 @@ def rules_of(config: Config) -> Rules:
 def scorer_of(config: Config) -> Scorer:
     """What scores a run's completions. UserError for a reward that cannot be."""
     cache = config.overlong_cache
-    punish = partial(overlong, limit=config.max_new_tokens, cache=cache) if cache else None
+    punish = partial(overlong, limit=config.episode_tokens, cache=cache) if cache else None
     return Scorer(
         rewards.choose(config.reward),
         punish,

@@ -16,6 +16,7 @@ from unslothrl.system import variables
 from unslothrl.system.machine import Machine
 
 GET_S = 60.0  # in which a result that is there must arrive
+STATE_S = 900.0  # in which a learner's state must: half a gigabyte of a 7B, over a slow link
 BETWEEN_S = 0.25  # between two questions to a process
 PING_S = 30.0  # without an answer of its watching thread, a process hangs
 FORGET_S = 10.0  # in which half of how long an answer took is forgotten
@@ -106,12 +107,12 @@ class RayHost:
         return self.target.progress.state
 
 
-def result_of(ref: Any) -> tuple[Any, Exception | None]:
+def result_of(ref: Any, timeout_s: float = GET_S) -> tuple[Any, Exception | None]:
     """-> (what a reference of Ray's stands for, or what was raised instead)."""
     import ray
 
     try:
-        return ray.get(ref, timeout=GET_S), None
+        return ray.get(ref, timeout=timeout_s), None
     except Exception as error:
         return None, error
 

@@ -28,7 +28,7 @@ from unslothrl.cluster.handles import (
     Progress,
     Stage,
 )
-from unslothrl.cluster.ray_calls import PING_S, RayHost, RayTransport, Watch, result_of
+from unslothrl.cluster.ray_calls import PING_S, STATE_S, RayHost, RayTransport, Watch, result_of
 from unslothrl.config.options import Config
 from unslothrl.errors import ProcessLost, ResultLost, RunError
 from unslothrl.planning.place import place
@@ -260,9 +260,9 @@ class RayCluster(Cluster):
 
     def later(self, call: Any) -> Callable[[], Any]:
         def result() -> Any:
-            _, value, error = self._outcome(call)
+            value, error = result_of(call.ref, STATE_S)
             if error is not None:
-                raise error
+                raise self._error_of(error)
             return value
 
         return result

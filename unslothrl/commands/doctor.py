@@ -4,6 +4,7 @@ that change nothing."""
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -118,7 +119,7 @@ def gpus(machine: Machine) -> Iterator[Check]:
             "install torch for CUDA (unslothrl setup) and its driver (docs/install.md), or hide "
             "the GPU with CUDA_VISIBLE_DEVICES="
         )
-        yield Check("GPU", PROBLEM, found, remedy)
+        yield Check("GPU", WARNING if machine.gpus else PROBLEM, found, remedy)
     elif not machine.gpus:
         yield Check("GPU", OK, "none: runs use the CPU")
     for gpu in machine.gpus:
@@ -156,7 +157,7 @@ def compiler() -> Check:
     if name is None:
         return Check("compiler", PROBLEM, "neither gcc nor clang, for Triton's kernels", remedy)
     include = sysconfig.get_paths("posix_prefix")["include"]
-    command = [name, "-fsyntax-only", "-x", "c", "-I", include, "-"]
+    command = [*shlex.split(name), "-fsyntax-only", "-x", "c", "-I", include, "-"]
     tried = subprocess.run(command, input="#include <Python.h>\n", capture_output=True, text=True)
     fails = f"it cannot use {include}/Python.h: {remedy}"
     return graded("compiler", name, (tried.returncode != 0, PROBLEM, fails))

@@ -51,12 +51,10 @@ def forecast(command: str, given: Mapping[str, Any], cards: str | None, as_json:
 
 def machine_with(cards: str | None) -> Machine:
     """This machine; with `cards` as if it had these GPUs. UserError for one that is not known."""
-    machine = Machine.detect()
     if cards is None:
-        return machine
-    packages = machine.packages | {"vllm", "unsloth", "ray"}
-    gpus = tuple(gpus_of(cards))
-    return replace(machine, gpus=gpus, packages=packages, online=True, gpu_problem=None)
+        return Machine.detect()
+    packages = frozenset({"vllm", "unsloth", "ray"})
+    return Machine.detect(tuple(gpus_of(cards)), packages=packages, online=True)
 
 
 def lines(report: Report) -> list[str]:

@@ -77,8 +77,8 @@ def of_run(given: Mapping[str, Any], machine: Machine) -> Report:
     return {
         "title": f"{config.model}: {config.max_prompt_tokens} + {config.episode_tokens} tokens, "
         f"rank {config.max_lora_rank}, micro-batch {config.train_batch_size}, "
-        f"{config.sequences_at_once} sequences generated at once{under}, {config.engine}, "
-        f"{config.backend}",
+        f"{config.sequences_at_once} sequences generated at once{under}, "
+        f"{config.generating_engine}, {config.backend}",
         "step": step,
         **facts,
         **needs.to_json(),

@@ -217,8 +217,8 @@ class ObjectiveOptions:
     mask_truncated: bool | None = part("leave truncated completions out of the loss")
     overlong_cache: int | None = objective(
         None,
-        "length of the range before max_new_tokens in which completions are softly punished, "
-        "0 = off; default: the learner's",
+        "length of the range before max_new_tokens (or max_episode_tokens) that is softly "
+        "punished, 0 = off; default: the learner's",
         at_least=0,
         unit="tokens",
     )

@@ -265,6 +265,11 @@ class Config(ObjectiveOptions, EnvironmentOptions, TaskOptions):
         )
 
     @property
+    def generating_engine(self) -> str:
+        """Of rollouts: a PEFT learner without actors draws with transformers."""
+        return self.engine if self.number_of_actors or self.learner_has_engine else "transformers"
+
+    @property
     def learner_has_engine(self) -> bool:
         """Whether a learner generates with a vLLM over its own weights; else with transformers."""
         return self.learner_generates and (self.engine, self.backend) == ("vllm", "unsloth")

@@ -56,6 +56,14 @@ def without_parts_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def without_kl(layer: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """A layer of options that has no KL, where `over` may ask for one: how it is estimated, and
+    whether a coefficient puts it into the loss, is then settled as in a run from the start."""
+    is_idle = layer.get("kl") == "none"
+    left = {"kl_estimator"} | ({"kl"} if over.get("kl_coefficient") else set())
+    return {name: value for name, value in layer.items() if not (is_idle and name in left)}
+
+
 def training_sampling(config: Config) -> Sampling:
     """How what is trained on is drawn."""
     lengths = (config.max_new_tokens, config.episode_tokens)

@@ -295,7 +295,10 @@ def names_of(row: Mapping) -> str:
 
 
 TAGS = ("<think>", "</think>", "<answer>", "</answer>")  # of the think-and-answer form
-_BRACES = re.compile(r"\\.|[{}]", re.DOTALL)  # an escape takes the character after it along
+_BRACES = re.compile(  # a box of a digit; an escape, which takes the character after it along
+    r"\\(?:boxed|fbox) {0,9}(\d)(?!\d|[.,]\d)|\\.|[{}]", re.DOTALL
+)
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*\Z")
 _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
@@ -318,17 +321,21 @@ def boxed(text: str) -> str | None:
 
 
 def boxes(text: str) -> list[str]:
-    """The content of each box that closes, in order; of nested boxes only the innermost's."""
+    """The content of each box that closes, in order, or its digit where it has no braces; of nested
+    boxes only the innermost's."""
     open_braces: list[int] = []
     spans: list[tuple[int, int]] = []
     last = -1
     for brace in _BRACES.finditer(text):
         at = brace.start()
-        if brace[0] == "{":
+        if brace[1]:
+            last = brace.start(1)
+            spans.append((last - 1, brace.end(1)))
+        elif brace[0] == "{":
             open_braces.append(at)
         elif brace[0] == "}" and open_braces:
             opened = open_braces.pop()
-            if opened > last and text.endswith("\\boxed", 0, opened):
+            if opened > last and _BOX.search(text, max(0, opened - 16), opened):
                 last = opened
                 spans.append((opened, at))
     return [text[opened + 1 : end].strip() for opened, end in spans]

@@ -21,6 +21,7 @@ TYPES = {
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
 RECURRENT, WINDOWED, MINISTRAL = "qwen3_5_text", "gemma3_text", "ministral3"
+TWO_SIZES = "gemma4_text"  # of heads: of windows, and of what attends to everything
 FAMILIES = {  # by config.json's model_type
     "llama": gguf.MODEL_ARCH.LLAMA,
     "qwen2": gguf.MODEL_ARCH.QWEN2,
@@ -29,13 +30,14 @@ FAMILIES = {  # by config.json's model_type
     "phi3": gguf.MODEL_ARCH.PHI3,
     MINISTRAL: gguf.MODEL_ARCH.MISTRAL3,
     WINDOWED: gguf.MODEL_ARCH.GEMMA3,
+    TWO_SIZES: gguf.MODEL_ARCH.GEMMA4,
     RECURRENT: gguf.MODEL_ARCH.QWEN35,
 }
 INTERLEAVED = ("llama", "smollm3", MINISTRAL)
-TURN_A_PART = ("phi3", RECURRENT)  # of each head
+TURN_A_PART = ("phi3", RECURRENT, TWO_SIZES)  # of each head
 NOPE_EVERY = 4  # layer of SmolLM3, as llama.cpp has it
 WHOLE_EVERY = 6  # layer of Gemma 3, too
-ROPE_FACTORS = "rope_freqs.weight"
+ROPE_FACTORS, NEVER = "rope_freqs.weight", 1e30
 USUAL_YARN = {"beta_fast": (None, 32), "beta_slow": (None, 1), "attention_factor": (None,),
               "mscale": (None,), "mscale_all_dim": (None,), "truncate": (None, True)}  # fmt: skip
 OF_MINISTRAL = {"mscale": (1,), "mscale_all_dim": (1,)}
@@ -49,7 +51,7 @@ def check(config: Any) -> None:
     if getattr(config, "hidden_act", "silu") != "silu":
         raise refusal(f"its hidden_act {config.hidden_act} is not silu")
     window = getattr(config, "use_sliding_window", True) and getattr(config, "sliding_window", None)
-    if kind == WINDOWED:
+    if kind in (WINDOWED, TWO_SIZES):
         check_windowed(config)
     elif window and window < config.max_position_embeddings:
         raise refusal("its attention has a sliding window")
@@ -66,7 +68,16 @@ def check(config: Any) -> None:
 
 
 def check_windowed(config: Any) -> None:
-    """As in llama.cpp's src/models/gemma3.cpp, which takes 62 layers for the model of 27B."""
+    """As in llama.cpp's src/models/gemma3.cpp and gemma4.cpp."""
+    (check_gemma3 if config.model_type == WINDOWED else check_gemma4)(config)
+    if config.rope_parameters["sliding_attention"].get("rope_type", "default") != "default":
+        raise refusal("the rotary embedding of its windows is scaled")
+    if config.hidden_activation != "gelu_pytorch_tanh":
+        raise refusal(f"its hidden_activation {config.hidden_activation} is not Gemma's")
+
+
+def check_gemma3(config: Any) -> None:
+    """Which takes 62 layers for the model of 27B."""
     is_27b = config.num_hidden_layers == 62
     scalar = config.hidden_size / config.num_attention_heads if is_27b else head_size(config)
     if config.query_pre_attn_scalar != scalar:
@@ -76,10 +87,24 @@ def check_windowed(config: Any) -> None:
     caps = config.attn_logit_softcapping, config.final_logit_softcapping
     if any(caps) or config.use_bidirectional_attention:
         raise refusal("its logits are capped, or its attention looks ahead")
-    if config.rope_parameters["sliding_attention"].get("rope_type", "default") != "default":
-        raise refusal("the rotary embedding of its windows is scaled")
-    if config.hidden_activation != "gelu_pytorch_tanh":
-        raise refusal(f"its hidden_activation {config.hidden_activation} is not Gemma's")
+
+
+def check_gemma4(config: Any) -> None:
+    """Whose last layers take the keys of the last two that have their own, one of each kind."""
+    own = config.num_hidden_layers - config.num_kv_shared_layers
+    if config.num_kv_shared_layers and has_window(config)[max(0, own - 2) : own] != [True, False]:
+        raise refusal("its last layers take the keys of others than the two before them")
+    if config.enable_moe_block or config.attention_bias:
+        raise refusal("it has experts, or its attention biases")
+    if config.use_bidirectional_attention == "all":
+        raise refusal("its attention looks ahead")
+    if (
+        config.hidden_size_per_layer_input
+        and config.vocab_size_per_layer_input != config.vocab_size
+    ):
+        raise refusal("its layers have inputs of their own for another number of tokens")
+    if rope_settings(config)["rope_type"] != "proportional":
+        raise refusal("its rotary embedding is not proportional")
 
 
 def refusal(why: str) -> UserError:
@@ -91,12 +116,14 @@ def rope_settings(config: Any) -> dict[str, Any]:
     found = getattr(config, "rope_parameters", None) or {}
     settings = {"rope_type": "default", **found.get("full_attention", found)}
     kind = settings["rope_type"]
-    known = ("default", "linear", "yarn", "llama3")
-    if kind not in (*known, *(["longrope"] if config.model_type == "phi3" else [])):
+    of_one = {"phi3": "longrope", TWO_SIZES: "proportional"}.get(config.model_type)
+    if kind not in ("default", "linear", "yarn", "llama3", of_one):
         raise refusal(f"its rope_type {kind} is not known")
     is_whole = settings.get("partial_rotary_factor") in (None, 1)
     if not is_whole and config.model_type not in TURN_A_PART:
         raise refusal("it turns a part of each head only")
+    if kind == "proportional" and settings.get("factor", 1) != 1:
+        raise refusal("its proportional rotary embedding is scaled")
     if kind != "yarn" and settings.get("llama_4_scaling_beta"):
         raise refusal("it scales queries by their place without YaRN")
     if kind == "yarn":
@@ -141,15 +168,19 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    if config.model_type == TWO_SIZES:
+        add_sizes_by_layer(writer, config)
+    else:
+        writer.add_feed_forward_length(config.intermediate_size)
+        writer.add_head_count_kv(config.num_key_value_heads)
     writer.add_key_length(head)
     writer.add_value_length(head)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     rope = rope_settings(config)
-    writer.add_rope_dimension_count(int(head * (rope.get("partial_rotary_factor") or 1)))
+    turned = 1 if rope["rope_type"] == "proportional" else rope.get("partial_rotary_factor") or 1
+    writer.add_rope_dimension_count(int(head * turned))
     writer.add_rope_freq_base(rope.get("rope_theta", 10_000.0))
     if rope["rope_type"] in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(rope["rope_type"]))
@@ -164,7 +195,7 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
     if config.model_type == MINISTRAL and rope["rope_type"] == "yarn":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope.get("llama_4_scaling_beta", 0.0))
-    if config.model_type == WINDOWED:
+    if config.model_type in (WINDOWED, TWO_SIZES):
         writer.add_sliding_window(config.sliding_window)
         writer.add_rope_freq_base_swa(config.rope_parameters["sliding_attention"]["rope_theta"])
     if config.model_type == RECURRENT:
@@ -175,6 +206,32 @@ def add_settings(writer: Any, config: Any, kind: str, name: str) -> None:
         writer.add_ssm_group_count(config.linear_num_key_heads)
         writer.add_ssm_time_step_rank(config.linear_num_value_heads)
         writer.add_ssm_inner_size(config.linear_value_head_dim * config.linear_num_value_heads)
+
+
+def add_sizes_by_layer(writer: Any, config: Any) -> None:
+    shared, layers = config.num_kv_shared_layers, range(config.num_hidden_layers)
+    wider = [config.use_double_wide_mlp and at >= len(layers) - shared for at in layers]
+    writer.add_feed_forward_length([config.intermediate_size * (1 + wide) for wide in wider])
+    heads = [config.per_layer_config[at].num_key_value_heads for at in layers]
+    writer.add_head_count_kv(heads)
+    writer.add_shared_kv_layers(shared)
+    writer.add_embedding_length_per_layer_input(config.hidden_size_per_layer_input or 0)
+    writer.add_sliding_window_pattern(has_window(config))
+    for add in (writer.add_key_length_swa, writer.add_value_length_swa,
+                writer.add_rope_dimension_count_swa):  # fmt: skip
+        add(layer_of(config, "sliding_attention").head_dim)
+    if config.final_logit_softcapping:
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+
+
+def layer_of(config: Any, kind: str) -> Any:
+    """The settings of the first layer of a kind."""
+    return config.per_layer_config[config.layer_types.index(kind)]
+
+
+def has_window(config: Any) -> list[bool]:
+    """[layers]"""
+    return [kind == "sliding_attention" for kind in config.layer_types]
 
 
 def interval_of(config: Any) -> int | None:
@@ -195,6 +252,7 @@ def tensors(model: Any, kind: str) -> Iterator[tuple[str, torch.Tensor, Any]]:
         if name == "lm_head.weight" and config.tie_word_embeddings:
             continue
         known_as = name.replace(".dt_bias", ".dt_proj.bias")
+        known_as = known_as.replace(".layer_scalar", ".layer_scalar.weight")
         stored_as = names.get_name(known_as, try_suffixes=(".weight", ".bias"))
         if stored_as is None:
             raise refusal(f"it has {name}")
@@ -207,10 +265,10 @@ def in_order(name: str, values: torch.Tensor, config: Any) -> torch.Tensor:
         return of_recurrent(name, values, config)
     if config.model_type == WINDOWED and name.endswith("norm.weight"):
         return values.float() + 1
-    counts = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    heads = counts.get(name.split(".")[-2])
-    if config.model_type not in INTERLEAVED or heads is None:
+    part = name.split(".")[-2]
+    if config.model_type not in INTERLEAVED or part not in ("q_proj", "k_proj"):
         return values
+    heads = config.num_attention_heads if part == "q_proj" else config.num_key_value_heads
     halves = values.reshape(heads, 2, len(values) // heads // 2, *values.shape[1:])
     return halves.transpose(1, 2).reshape(values.shape)
 
@@ -246,13 +304,16 @@ def rope_factors(config: Any) -> dict[str, Any]:
     """Name -> [turned part of a head / 2]: what each frequency of the rotary embedding is divided
     by. Of Llama 3.1's nothing where it turns often within the original context, `factor` where it
     hardly turns; of LongRoPE's as it says, where llama.cpp has room for more than the original
-    context or not."""
+    context or not. Of Gemma 4's what lets the rest of a head, by which nothing is turned, stand."""
     rope = rope_settings(config)
     if rope["rope_type"] == "longrope":
         return {f"rope_factors_{each}.weight": rope[f"{each}_factor"] for each in ("long", "short")}
+    head = head_size(config)
+    if rope["rope_type"] == "proportional":
+        turned = int(rope.get("partial_rotary_factor", 1) * head // 2)
+        return {ROPE_FACTORS: [1.0] * turned + [NEVER] * (head // 2 - turned)}
     if rope["rope_type"] != "llama3":
         return {}
-    head = head_size(config)
     plain = 1.0 / rope["rope_theta"] ** (torch.arange(0, head, 2).float() / head)
     return {ROPE_FACTORS: plain / turning(config)[0]}
 
@@ -265,6 +326,9 @@ def turning(config: Any) -> tuple[torch.Tensor, float]:
 
 
 def head_size(config: Any) -> int:
+    """Of layers that attend to everything."""
+    if config.model_type == TWO_SIZES:
+        return layer_of(config, "full_attention").head_dim
     found = getattr(config, "head_dim", None)
     return found or config.hidden_size // config.num_attention_heads
 

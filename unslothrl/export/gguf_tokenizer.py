@@ -11,6 +11,12 @@ NEVER_MERGED = ["[PAD] [PAD]"]  # llama.cpp wants at least one; no byte is calle
 TOKENIZER = "tokenizer.json"
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # token types
 SPACE = "\u2581"  # of SentencePiece
+OF_LINES = (
+    "gemma4"  # llama.cpp's name of BPE over whole lines with spaces marked, never without BOS
+)
+# Special tokens whose text is shown, as Gemma 4's thoughts and calls are read from it.
+SHOWN = ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>",
+         "<tool_response|>", '<|"|>')  # fmt: skip
 INSTEAD = "export it with --to merged"
 
 CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
@@ -42,7 +48,7 @@ SPLITS = {  # by what splits a text, in order, and whether a whole part that is 
 
 @dataclass(frozen=True)
 class GgufTokenizer:
-    """A tokenizer as GGUF has it, under tokenizer.ggml: byte-level BPE or, with scores,
+    """A tokenizer as GGUF has it, under tokenizer.ggml: byte-level BPE, `OF_LINES` or, with scores,
     SentencePiece's."""
 
     pre: str  # how a text is split
@@ -76,9 +82,9 @@ def read_tokenizer(base: Path, vocabulary: int) -> GgufTokenizer:
 
 
 def of_sentencepiece(content: dict[str, Any], vocabulary: int) -> GgufTokenizer:
-    """Of a tokenizer that transformers has made from one of SentencePiece, as Gemma's. llama.cpp
-    merges what makes the token with the highest score, so all ways to make one must be known here,
-    one token's after the other's."""
+    """Of a tokenizer that transformers has made from one of SentencePiece, as Gemma's. There
+    llama.cpp merges what makes the token with the highest score, so all ways to make one must be
+    known here, one token's after the other's. Of others it knows those that merge within a line."""
     model, normalizer = content["model"], content.get("normalizer") or {}
     if (normalizer.get("pattern"), normalizer.get("content")) != ({"String": " "}, SPACE):
         raise no_tokenizer("it does more to a text than to mark its spaces")
@@ -94,14 +100,17 @@ def of_sentencepiece(content: dict[str, Any], vocabulary: int) -> GgufTokenizer:
     words = {*ranks, *known} - ({each["content"] for each in added} - ranks.keys())
     ways = sum(word[:at] in known and word[at:] in known
                for word in words if not is_byte(word) for at in range(1, len(word)))  # fmt: skip
-    if order != sorted(order) or ways != len(set(pairs)):
-        raise no_tokenizer("its merges are not those of SentencePiece")
+    has_scores = order == sorted(order) and ways == len(set(pairs))
+    if not has_scores and any("\n" in word and word.strip("\n") for word in ranks):
+        raise no_tokenizer("its merges are not those of SentencePiece, and go beyond a line")
     tokens, types = vocabulary_of(known, added, vocabulary)
     for index, token in enumerate(tokens):
         if types[index] == NORMAL and is_byte(token):
             types[index] = BYTE
         elif token == model.get("unk_token"):
             types[index] = UNKNOWN
+    if not has_scores:
+        return GgufTokenizer(OF_LINES, tokens, types, list(map(" ".join, pairs)))
     scores = [-float(ranks.get(token, len(ranks))) for token in tokens]
     return GgufTokenizer("default", tokens, types, [], scores)
 
@@ -150,7 +159,8 @@ def vocabulary_of(
     tokens, types = [f"[PAD{index}]" for index in range(size)], [UNUSED] * size
     entries = [(index, token, NORMAL) for token, index in vocab.items()]
     for each in (each for each in added if each["id"] < size):  # Gemma 3's of 1B has one of images
-        kind = CONTROL if each.get("special") else USER_DEFINED
+        is_shown = not each.get("special") or each["content"] in SHOWN
+        kind = USER_DEFINED if is_shown else CONTROL
         entries.append((each["id"], each["content"], kind))
     for index, token, kind in entries:
         if not 0 <= index < size:
@@ -160,15 +170,18 @@ def vocabulary_of(
 
 
 def add_tokenizer(writer: Any, tokenizer: GgufTokenizer) -> None:
-    writer.add_tokenizer_model("llama" if tokenizer.scores else "gpt2")
+    if tokenizer.pre == OF_LINES and not tokenizer.adds_bos:
+        raise no_tokenizer("llama.cpp would put a mark before every text")
+    merging = OF_LINES if tokenizer.pre == OF_LINES else "gpt2"
+    writer.add_tokenizer_model("llama" if tokenizer.scores else merging)
     writer.add_tokenizer_pre(tokenizer.pre)
     writer.add_token_list(tokenizer.tokens)
     writer.add_token_types(tokenizer.types)
     if tokenizer.scores:
         writer.add_token_scores(tokenizer.scores)
-        writer.add_add_space_prefix(False)
     else:
         writer.add_token_merges(tokenizer.merges or NEVER_MERGED)
+    writer.add_add_space_prefix(False)
     for which, token in tokenizer.special.items():
         getattr(writer, f"add_{which}_token_id")(token)
     writer.add_add_bos_token(tokenizer.adds_bos)

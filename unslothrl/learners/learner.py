@@ -250,7 +250,9 @@ class Learner:
 
     def load_state(self, data: bytes) -> None:
         """Continues where `save_state` was called. ValueError if the LoRA or optimiser differs."""
+        self.backend.to_device()  # where a first step of the optimiser puts its state
         learner_state.load(self.trained(), self.optimizers, data)
+        self.make_room()
 
     # It generates too, as an actor does.
 

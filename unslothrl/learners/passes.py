@@ -5,6 +5,7 @@ memory and speed.
 """
 
 import gc
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,6 +24,7 @@ if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
+FLOAT16_TOKENS = 256  # that a loss may be divided by: of more, gradients vanish in float16
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -43,6 +45,7 @@ class Passes:
         # losses whose backward pass is yet to come, and the adapters that made them
         self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]] = []
         self.losses = 1  # of a micro-batch in a pass, that go back
+        self.scale = 1.0  # of a pass's losses while they go back, a power of two
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -126,6 +129,8 @@ class Passes:
         update, old, done = Update(), list[np.ndarray](), 0
         self.waiting.clear()
         self.losses = train_policy + self.objective.has_critic
+        if self.backend.dtype == torch.float16:
+            self.scale = 2.0 ** max(0, int(math.log2(max(1, batch.tokens) / FLOAT16_TOKENS)))
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
@@ -136,6 +141,10 @@ class Passes:
             done += len(samples)
             self.progress(done, sum(map(len, old)))
         self._go_back(0)
+        if self.scale != 1:
+            trained = {**self.backend.parameters(), **self.backend.critic_parameters()}
+            for gradient in (p.grad for p in trained.values() if p.grad is not None):
+                gradient /= self.scale
         sampler = _joined([s.sampler_logprobs for s in passed])
         update.difference = _joined(old).astype(np.float64) - sampler
         update.sources = [(s.generator, s.policy_version, s.tokens) for s in passed]
@@ -204,7 +213,7 @@ class Passes:
         while len(self.waiting) > ahead:
             loss, adapter = self.waiting.pop(0)
             with adapter():
-                loss.backward()
+                (loss * self.scale if self.scale != 1 else loss).backward()
 
     def _critic_backward(
         self, samples: Sequence[Sample], over: Denominators, update: Update

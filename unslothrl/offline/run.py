@@ -70,7 +70,7 @@ class StageCheckpoints(stores.Checkpoints):
                 raise stores.Damaged(f"{name} is a pickle, which is not loaded")
         if read_object(folder / STATE).get("global_step") != step:
             raise stores.Damaged(f"{STATE} is of another step")
-        return stores.Checkpoint(folder, stores.RunState(step))
+        return stores.Checkpoint(folder, stores.RunState(step, policy_version=step))
 
     def delete_after(self, step: int) -> None:
         remove(self.writing)

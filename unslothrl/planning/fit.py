@@ -155,7 +155,8 @@ def check_division(config: Config) -> None:
 def _say_why_this_task(changes: Fitting, machine: Machine) -> None:
     config, notes = changes.config, changes.notes
     if machine.gpu_problem:
-        notes.append(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): CPU only")
+        rest = "the others are used" if machine.gpus else "CPU only"
+        notes.append(f"there is a GPU, but it cannot be used ({machine.gpu_problem}): {rest}")
     if not needs_hub(changes.given, machine):
         return
     if machine.online is False and EMBEDDED in (config.model, config.dataset):

@@ -150,7 +150,7 @@ def seconds_of(config: Config, shape: Shape, cards: Sequence[CardPlan]) -> dict[
 def ways_of(config: Config, cards: Sequence[CardPlan]) -> tuple[Way, Way]:
     """The fastest and the slowest that is expected on the smallest of these GPUs."""
     slow, fast = min(rates(card.gpu) for card in cards)  # the slowest
-    low_s, high_s = ENGINE_S[config.engine]
+    low_s, high_s = ENGINE_S[config.generating_engine]
     return (fast, low_s, SHORT, 0), (slow, high_s, 1.0, turns_of(config))
 
 

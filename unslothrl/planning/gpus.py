@@ -11,23 +11,25 @@ LEAST_GB, MOST_GB = 1, 512
 USUAL = (8, 6)  # the capability of a GPU that is given by its size
 REACHED = 0.5  # of bandwidth and speed on paper
 
-KNOWN: dict[tuple[int, int], str] = {  # capability -> name:GB:GB/s:TFLOPS, 16 bit summed in 32
+# capability -> name:GB:GB/s:TFLOPS, 16 bit summed in 32; GB as torch has them where ECC takes some
+KNOWN: dict[tuple[int, int], str] = {
     (7, 5): "1650:4:128:6 1660:6:192:10 1660TI:6:288:11 2060:6:336:26 2060SUPER:8:448:29 "
     "2070:8:448:30 2070SUPER:8:448:36 2080:8:448:40 2080SUPER:8:496:45 2080TI:11:616:54 "
     "T4:15:320:65 T1000:8:160:5",
     (8, 0): "A100:80:2039:312 A100PCIE:80:1935:312 A30:24:933:165",
     (8, 6): "3050:8:224:18 3060:12:360:26 3060TI:8:448:32 3070:8:448:41 3070TI:8:608:43 "
-    "3080:10:760:60 3080TI:12:912:68 3090:24:936:71 3090TI:24:1008:80 A2:16:200:18 A10:24:600:125 "
-    "A10G:24:600:70 A16:16:200:18 A40:48:696:150 A2000:12:288:32 A4000:16:448:77 A4500:20:640:95 "
+    "3080:10:760:60 3080TI:12:912:68 3090:24:936:71 3090TI:24:1008:80 A2:15:200:18 A10:22:600:125 "
+    "A10G:22:600:70 A16:15:200:18 A40:44:696:150 A2000:12:288:32 A4000:16:448:77 A4500:20:640:95 "
     "A5000:24:768:111 A5500:24:768:136 A6000:48:768:155",
     (8, 9): "4050:6:192:20 4060:8:272:30 4060TI:8:288:44 4070:12:504:58 4070SUPER:12:504:71 "
     "4070TI:12:504:80 4070TISUPER:16:672:88 4080:16:717:97 4080SUPER:16:736:104 4090:24:1008:165 "
-    "L4:24:300:121 L40:48:864:181 L40S:48:864:362 6000ADA:48:960:364 5000ADA:32:576:261 "
+    "L4:22:300:121 L40:44:864:181 L40S:44:864:362 6000ADA:48:960:364 5000ADA:32:576:261 "
     "4000ADA:20:360:107 2000ADA:16:224:48",
     (9, 0): "H100:80:3350:989 H100PCIE:80:2000:756 H200:141:4800:989 GH200:96:4000:989",
     (10, 0): "B200:180:8000:2250 B100:180:8000:1800",
     (12, 0): "5050:8:320:26 5060:8:448:38 5060TI:8:448:47 5070:12:672:62 5070TI:16:896:88 "
     "5080:16:960:113 5090:32:1792:210 PRO6000:96:1792:504",
+    (12, 1): "GB10:120:273:125",
 }
 CARDS = {
     name: (float(gb), float(gbps), float(tflops), capability)
@@ -87,13 +89,16 @@ def gpus_of(text: str) -> list[Gpu]:
 def gpu_of(text: str, index: int = 0) -> Gpu:
     """A number that is a GPU's name is that GPU, any other its GB."""
     bare, gb = parts_of(re.sub("laptop", "", text, flags=re.IGNORECASE))
+    if "laptop" in text.lower() and gb is None:
+        raise UserError(f"gpu {text:.60}: a laptop's has its own size: add it, e.g. {text:.60} 8GB")
     of_card, *_, capability = CARDS.get(bare, (0.0, USUAL))
     if gb is None or (bare and bare not in CARDS):
         gb = float(text) if bare not in CARDS and NUMBER.fullmatch(text) else of_card
     if not LEAST_GB <= gb <= MOST_GB:
         near = difflib.get_close_matches(bare, CARDS, 1)
         raise UserError(
-            f"gpu {text:.60} is not known, nor GB between {LEAST_GB} and {MOST_GB}: set "
+            f"gpu {text:.60} is not known (NVIDIA's since Turing are), nor GB between {LEAST_GB} "
+            f"and {MOST_GB}: set "
             f"e.g. --gpu {near[0] if near else 24}, several with commas"
         )
     name = f"{text} ({gb:g} GB)" if bare in CARDS else f"a GPU of {gb:g} GB"

@@ -123,7 +123,9 @@ class Scorer:
             scores = scores or [result.value["score"] for result in results]
             seconds = [s + result.seconds for s, result in zip(seconds, results, strict=True)]
         if self.punish is not None:
-            earned[OVERLONG] = [self.punish(len(done.token_ids)) for _, done in completed]
+            of_each = [done.sequences(task) for task, done in completed]
+            lengths = [sum(len(each.token_ids) for _, each in episode) for episode in of_each]
+            earned[OVERLONG] = [self.punish(length) for length in lengths]
         return Scored(earned, scores, seconds, failures)
 
     def results(self, chosen: Chosen, completed: Sequence[Scorable]) -> list[Result]:

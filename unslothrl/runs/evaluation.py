@@ -35,13 +35,6 @@ PROCESSES = 2
 DEADLINE_S = 2.0  # for two answers, else they differ
 
 
-def engine_of(config: Config) -> str:
-    """What a run draws its evaluations with: the learner's own where there are no actors."""
-    if config.number_of_actors == 0 and not config.learner_has_engine:
-        return "transformers"
-    return config.engine
-
-
 def draw(
     config: Config,
     base: Path,
@@ -59,7 +52,7 @@ def draw(
         number_of_learners=0,
         number_of_actors=config.number_of_actors + stand_ins,
         max_staleness=0,
-        engine=engine_of(config),
+        engine=config.generating_engine,
     )
     started = cluster.start(alone, base, Machine.detect(), view.stage)
     with contextlib.closing(started) as processes:

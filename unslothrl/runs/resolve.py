@@ -24,7 +24,7 @@ from unslothrl.algorithms import objectives
 from unslothrl.config import rules
 from unslothrl.config.offline_options import OfflineOptions, RmOptions
 from unslothrl.config.options import SPLITS, Config
-from unslothrl.config.parts import with_objective, without_parts_of
+from unslothrl.config.parts import with_objective, without_kl, without_parts_of
 from unslothrl.config.toml_files import EMBEDDED_RECIPES, RECIPES, read_recipe, read_toml
 from unslothrl.config.values import RUN, Table, read_value
 from unslothrl.data import sources
@@ -126,7 +126,7 @@ def layers_of(table: Table, flags: Mapping[str, Any], fetches: bool) -> Layers:
     requested = {name: value for name, value in own.items() if value != usual[name]} | flags
     if flags.get("learner", recipe.get("learner")) != recipe.get("learner"):
         recipe = without_parts_of(recipe)
-    asked = in_full({**recipe, **flags})
+    asked = in_full({**without_kl(recipe, flags), **flags})
     output_dir = str(expanded(asked.get("output_dir", Config.output_dir)))
     user = {**asked, **resume.found(table, asked, output_dir, notes, fetches)}
     if "eval_dataset" not in flags and is_of_other_data(recipe, flags):
@@ -208,7 +208,7 @@ def over_resumed(
             )
         before = without_parts_of(before)
     place = {"run_name": folder.resolve().name, "output_dir": str(folder.parent)}
-    return {**before, **user, **place}
+    return {**without_kl(before, user), **user, **place}
 
 
 def has_moved(run: Path, was: str, learner: str) -> bool:

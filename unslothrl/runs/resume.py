@@ -231,7 +231,8 @@ class EarlierRun:
         config = to_toml(replace(options, resume=None), comments)
         write_whole(self.folder.path / CONFIG, config.encode())
         logged = self.checkpoint.logged if self.checkpoint else -1  # no metrics are kept
-        self.folder.truncate_after(self.step, logged)
+        version = self.checkpoint.state.policy_version if self.checkpoint else 0
+        self.folder.truncate_after(self.step, logged, version)
         code = origin.code_of(options)
         origin.record_resume(self.folder.path, self.step, self.changes, code)
         view.resumed(self.folder.read_metrics())

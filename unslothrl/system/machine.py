@@ -9,22 +9,25 @@ import os
 import platform
 import shutil
 import socket
-import subprocess
 import sys
 import urllib.parse
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 import psutil
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from unslothrl.errors import UserError
 from unslothrl.files import existing, home
-from unslothrl.system.variables import CARD_LIMIT
+from unslothrl.system.variables import CARD_LIMIT, answer_of
 
 CGROUP = Path("/sys/fs/cgroup")
-ANSWER_S = 120  # for torch and nvidia-smi
+OWN_CGROUPS = Path("/proc/self/cgroup")
+LEAST_CAPABILITY = (7, 5)  # CUDA 13 compiles for Turing and later
 
 # In a process of its own: asking for a GPU's free memory takes some of it until the process ends.
 ASK_TORCH = """
@@ -32,7 +35,10 @@ import json, torch
 gpus = []
 for i in range(torch.cuda.device_count()):
     p = torch.cuda.get_device_properties(i)
-    free = torch.cuda.mem_get_info(i)[0]
+    try:
+        free = torch.cuda.mem_get_info(i)[0]
+    except Exception:  # another program has all of it, or has it for itself
+        free = 0
     uuid = str(getattr(p, "uuid", ""))
     gpus.append([p.name, p.total_memory >> 20, free >> 20, [p.major, p.minor], uuid])
 print(json.dumps({"cuda": torch.version.cuda, "gpus": gpus}))
@@ -66,6 +72,8 @@ class Gpu:
 def card_limit_mb() -> int | None:
     """UNSLOTHRL_CARD_MB; None where it is not set."""
     text = os.environ.get(CARD_LIMIT, "").strip()
+    if text and not text.isdecimal():
+        raise UserError(f"{CARD_LIMIT} must be a number of MB, got {text:.40}: set e.g. 12000")
     return int(text) if text else None
 
 
@@ -84,9 +92,10 @@ class Machine:
     system: str = "Linux"  # or "Windows", "Darwin"
 
     @classmethod
-    def detect(cls) -> "Machine":
-        gpus, problem = find_gpus()
-        return cls(
+    def detect(cls, assumed: tuple[Gpu, ...] | None = None, **others: Any) -> "Machine":
+        """This one, with `assumed` in place of its GPUs, and with `others` of the fields."""
+        gpus, problem = find_gpus() if assumed is None else (assumed, None)
+        found = cls(
             cpus=usable_cpus(),
             ram_mb=usable_ram_mb(),
             shm_mb=free_mb(Path("/dev/shm")),
@@ -96,40 +105,69 @@ class Machine:
             gpu_problem=problem,
             system=platform.system(),
         )
+        return replace(found, **others)
 
     def look_for_hub(self) -> "Machine":
         """This machine with `online` known."""
         return self if self.online is not None else replace(self, online=hub_answers())
 
 
-def cgroup(*names: str) -> list[int]:
-    """The numbers in the first of these files that has some; none where there is no limit."""
-    texts = [(CGROUP / name).read_text() for name in names if (CGROUP / name).is_file()]
-    return next(([*map(int, text.split())] for text in texts if "max" not in text), [])
+def cgroups(controller: str = "") -> list[Path]:
+    """The folders of this process's control group and of those above it; of cgroups v1 those of a
+    controller."""
+    lines = OWN_CGROUPS.read_text().splitlines() if OWN_CGROUPS.is_file() else []
+    named = {name: path for _, names, path in (line.split(":", 2) for line in lines)
+             for name in names.split(",")}  # fmt: skip
+    root = CGROUP / controller
+    own = root / named.get(controller, "/").lstrip("/")
+    return [own, *(above for above in own.parents if above.is_relative_to(root))]
+
+
+def numbers(file: Path) -> list[int]:
+    """Of a control group's file; none where it is not there, or sets no limit."""
+    text = file.read_text() if file.is_file() else "max"
+    return [] if "max" in text else [*map(int, text.split())]
 
 
 def usable_cpus() -> int:
     """The CPUs that this process may use: its affinity, or less where a cgroup's quota says so."""
     affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
     count = len(affinity(0)) if affinity else os.cpu_count() or 1
-    quotas = cgroup("cpu.max"), cgroup("cpu/cpu.cfs_quota_us") + cgroup("cpu/cpu.cfs_period_us")
+    quotas = [numbers(group / "cpu.max") for group in cgroups()]
+    for group in cgroups("cpu"):
+        quotas.append(numbers(group / "cpu.cfs_quota_us") + numbers(group / "cpu.cfs_period_us"))
     for quota in quotas:
         if len(quota) == 2 and min(quota) > 0:  # -1 in the older form: no limit
             count = min(count, quota[0] // quota[1])
     return max(1, count)
 
 
+def ram_groups() -> Iterator[tuple[int, int]]:
+    """Of each cgroup with a limit -> (that in bytes, what is used of it besides cached files)."""
+    of_v1 = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"
+    for groups, (limit, usage, prefix) in (
+        (cgroups(), ("memory.max", "memory.current", "")),
+        (cgroups("memory"), of_v1),
+    ):
+        for group in groups:
+            stat = group / "memory.stat"
+            text = stat.read_text() if stat.is_file() else ""
+            lines = [line.split() for line in text.splitlines()]
+            cached = {f"{prefix}active_file", f"{prefix}inactive_file"}
+            files = sum(int(number) for name, number in lines if name in cached)
+            for most in numbers(group / limit):
+                yield most, max(0, sum(numbers(group / usage)) - files)
+
+
 def usable_ram_mb() -> int:
-    """The host's memory, or the cgroup's limit where that is less."""
-    limits = cgroup("memory.max", "memory/memory.limit_in_bytes")
-    return min([psutil.virtual_memory().total, *limits]) >> 20
+    """The host's memory, or a cgroup's limit where that is less."""
+    return min([psutil.virtual_memory().total, *(limit for limit, _ in ram_groups())]) >> 20
 
 
 def available_ram_mb() -> int:
     """What of `usable_ram_mb` no process holds now."""
-    total = usable_ram_mb()
-    left = [max(0, total - (used >> 20)) for used in cgroup("memory.current")]
-    return min(psutil.virtual_memory().available >> 20, total, *left)
+    left = [max(0, limit - used) for limit, used in ram_groups()]
+    return min([psutil.virtual_memory().available, *left]) >> 20
 
 
 def free_mb(folder: Path) -> int:
@@ -147,25 +185,29 @@ def find_gpus() -> tuple[tuple[Gpu, ...], str | None]:
         return (), None
     if importlib.util.find_spec("torch") is None:
         return (), "torch is not installed"
-    command = [sys.executable, "-c", ASK_TORCH]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_S)
-    if answer.returncode:
-        return (), (answer.stderr.strip().splitlines() or ["torch failed"])[-1]
-    detected = json.loads(answer.stdout.strip().splitlines()[-1])
+    code, said, errors = answer_of(sys.executable, "-c", ASK_TORCH)
+    if code:
+        return (), (errors.strip().splitlines() or ["torch failed"])[-1]
+    detected = json.loads(said.strip().splitlines()[-1])
     gpus = tuple(
         Gpu(name, size, free, tuple(capability), uuid)
         for name, size, free, capability, uuid in detected["gpus"]
     )
+    usable = tuple(takewhile(lambda gpu: gpu.capability >= LEAST_CAPABILITY, gpus))  # newest first
+    if len(usable) < len(gpus):
+        old, (major, minor) = gpus[len(usable)].name, gpus[len(usable)].capability
+        return usable, f"{old} has compute capability {major}.{minor}, and CUDA 13 needs 7.5"
     return gpus, None if gpus else why_none(detected["cuda"])
 
 
 def why_none(cuda: str | None) -> str | None:
     """Why torch, built for `cuda` or for the CPU alone, uses no GPU; None where there is none."""
     program = shutil.which("nvidia-smi")
-    if program is None:
-        return "nvidia-smi: it is not on the PATH"
-    answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=ANSWER_S)
-    lines = (answer.stdout + answer.stderr).strip().splitlines() or ["it lists no GPU"]
+    if program is None:  # /dev/dxg alone may be of another maker's GPU
+        is_there = Path("/dev/nvidia0").exists()
+        return "nvidia-smi: it is not on the PATH" if is_there else None
+    _, said, errors = answer_of(program, "-L")
+    lines = (said + errors).strip().splitlines() or ["it lists no GPU"]
     listed = [line.split(" (UUID")[0] for line in lines if line.startswith("GPU ")]
     if not listed:
         return None if lines[0].startswith("No devices") else f"nvidia-smi: {lines[0]}"

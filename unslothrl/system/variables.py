@@ -35,7 +35,7 @@ COMPAT = Path("/usr/local/cuda-13.0/compat")
 COMPAT_DRIVERS = (535, 550, 565, 570, 575)  # NVIDIA_REQUIRE_CUDA of its CUDA 13.0 images
 DATA_CENTRE = re.compile(r"(NVIDIA|Tesla) (T4\b|[ABHL]\d)")  # as nvidia-smi names them
 LINKED = "LD_LIBRARY_PATH"
-DRIVER_S = 30
+ANSWER_S = 60  # for torch and nvidia-smi
 
 INHERITED = (
     "HF_HOME",
@@ -180,13 +180,24 @@ def takes_compat(driver: tuple[str, str]) -> bool:
     )
 
 
+def answer_of(*command: str) -> tuple[int, str, str]:
+    """-> (exit code, output, errors) of a program; (1, "", why) where it does not start or end."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=ANSWER_S
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 1, "", str(error)
+    return done.returncode, done.stdout, done.stderr
+
+
 def drivers() -> list[tuple[str, str]]:
     """(driver's version, GPU's name) by nvidia-smi; [] where that is not there."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    command = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=DRIVER_S)
-    lines = [line.strip() for line in answer.stdout.splitlines() if not answer.returncode]
+    query = "--query-gpu=driver_version,name", "--format=csv,noheader"
+    code, said, _ = answer_of(program, *query)
+    lines = [line.strip() for line in said.splitlines() if not code]
     pairs = [line.partition(", ") for line in lines if line[:1].isdigit()]
     return [(version, name) for version, _, name in pairs]

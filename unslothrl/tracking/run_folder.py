@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 
 from unslothrl.checkpoints.store import OF_STEP, Checkpoints
 from unslothrl.errors import UserError
-from unslothrl.files import exists, read_object, read_text, remove, write_whole
+from unslothrl.files import exists, read_object, read_text, remove, replace_folder, write_whole
 from unslothrl.records import Batch
 from unslothrl.text import one_line, redacted
 from unslothrl.text import plain as plain_text
@@ -212,9 +212,10 @@ class RunFolder:
         """Other processes may train into it."""
         self.lock.release()
 
-    def truncate_after(self, step: int, logged: int) -> None:
+    def truncate_after(self, step: int, logged: int, version: int) -> None:
         """Deletes the record of later steps, so that a resumed run does not record them twice; of
-        metrics and evaluations what is later than `logged`."""
+        metrics and evaluations what is later than `logged`. Adapters newer than `version` get the
+        name of a run that was left, as commands take the newest."""
         (self.path / SUMMARY).unlink(missing_ok=True)  # it says that the run has ended
         if (self.path / METRICS).exists():
             rows = self.read_metrics(lambda damaged: None)
@@ -224,6 +225,9 @@ class RunFolder:
             for later in self.steps_of(folder):
                 if later > last:
                     self.step_file(folder, later).unlink()
+        for adapter in (self.path / ADAPTERS).glob("v*"):
+            if adapter.name[1:].isdecimal() and int(adapter.name[1:]) > version:
+                replace_folder(adapter, adapter.with_name(f"left-{adapter.name}"))
         self.checkpoints.delete_after(step)
 
     def log(self, metrics: Mapping[str, Any]) -> None:

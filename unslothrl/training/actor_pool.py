@@ -219,8 +219,7 @@ class Pool:
         return any(pending.kind == "load" for member in ready for pending in member.pending)
 
     def saw_work(self, member: Member, steps: int, tokens: int, seconds: float) -> None:
-        """`member` has handed over what it did in that many steps of its engine."""
-        self.starts.pop(member.name, None)
+        """Of so many steps of its engine."""
         member.speed.saw(steps, tokens, seconds)
 
     def renew_learners(self) -> None:

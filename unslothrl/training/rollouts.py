@@ -159,6 +159,8 @@ class RolloutStream:
         self.memory_mb = max(self.memory_mb, done["memory_mb"])
         member.versions = done["versions"]
         self.pool.saw_work(member, done["engine_steps"], done["tokens"], done["engine_s"])
+        if groups:
+            self.pool.starts.pop(member.name, None)
         for index, group in groups:
             if self.in_flight.pop(index, None) is None:
                 continue  # it has come before

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unslothrl.checkpoints.store import Ahead, RunState
-from unslothrl.errors import RunError
+from unslothrl.errors import ProcessLost, RunError
 from unslothrl.records import Group
 from unslothrl.tracking import run_folder
 from unslothrl.tracking.metrics import is_number
@@ -112,7 +112,9 @@ class Saving:
     def _write_checkpoint(self, boundary: Boundary) -> None:
         try:
             learner = boundary.learner()
-        except RunError:  # it has died: the loop notices
+        except RunError as error:
+            if not isinstance(error, ProcessLost):  # which the loop notices
+                self.note(f"step {boundary.state.step} has no checkpoint: {error}")
             return
         started = time.perf_counter()
         self.folder.checkpoints.write(boundary.state, learner, boundary.is_best, boundary.ahead)

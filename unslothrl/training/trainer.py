@@ -240,11 +240,12 @@ class Trainer:
         if start is not None:
             self.go_on(start)
         else:
-            self.state = dataclasses.replace(copy.deepcopy(self.first), evals=self.state.evals)
+            done = [row for row in self.state.evals or [] if row["step"] <= self.first.step]
+            self.state = dataclasses.replace(copy.deepcopy(self.first), evals=done)
             self.boundary = None
             self.source.restore(self.state)
         logged = self.state.step - (self.state.unlogged is not None)  # with all its metrics
-        self.folder.truncate_after(self.state.step, logged)
+        self.folder.truncate_after(self.state.step, logged, self.state.policy_version)
         self.published, self.restart = None, []
 
     def assign_credit(self, groups: Sequence[Group], step: int) -> tuple[list[Group], list[Sample]]:

@@ -3,10 +3,9 @@
     same(r"\\frac{1}{2}", "0.5")                       -> True
     same_list(["1", "2"], r"\\{1, 2\\}")                 -> True
 
-The cheapest ways come first: equal text, then plain decimals; only then both are read (`reading`)
-and compared kind by kind (`comparison`), values exactly (`values`). Nothing here is evaluated as
-code, and the numbers that are computed are bounded. Some texts take seconds all the same: call this
-in a process that can be killed, where they may be hostile.
+Equal text and plain decimals come first; only then both are read (`reading`) and compared kind by
+kind (`comparison`), values exactly (`values`). Nothing is evaluated as code, and numbers are
+bounded. Some texts take seconds: where they may be hostile, call this where it can be killed.
 """
 
 import functools
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
 
+from answercheck.cleaning import option
 from answercheck.comparison import Comparison, is_close, is_imaginary
 from answercheck.kinds import Answer, Collection, Text, Value
 from answercheck.reading import as_list, read
@@ -25,6 +25,7 @@ MOST_PARTS = 20  # answers that may be a list together
 _WORDS = re.compile(r"[A-Za-z ]+")
 _LETTER_AFTER_NUMBER = re.compile(r"\d\s*[A-Za-z]")
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)")  # needs no parser
+_gold_option = functools.lru_cache(maxsize=4096)(option)
 _THOUSANDS = re.compile(r"([-+]?\$?)(\d{1,3}(?:,\d{3})+)(\.\d+)?")
 
 
@@ -43,12 +44,20 @@ def _is_same(answer: str, gold: str) -> bool:
         a, b = Decimal(answer), Decimal(gold)
         return a == b or ("." in gold and is_close(Fraction(a), Fraction(b)))
     expected = _read_gold(gold)
-    if _is_right(answer, gold, read(answer), expected):
+    if _is_right(answer, gold, read(answer), expected) or _is_option(answer, gold):
         return True
     has_unit = isinstance(expected, Value) and expected.unit
     if has_unit or _LETTER_AFTER_NUMBER.search(answer) is None:
         return False
     return _is_right(answer, gold, read(answer, Letters.PRODUCT), expected)
+
+
+def _is_option(answer: str, gold: str) -> bool:
+    """Whether one is the letter of a choice, and the other that letter with its text."""
+    right, mark, expected = _gold_option(gold)
+    letter, _, text = option(answer) if right else ("", "", "")
+    is_text = same(text, expected) if text and expected else text != "" or mark == ")"
+    return letter == right != "" and is_text
 
 
 def same_list(answers: Sequence[str], gold: str) -> bool:

@@ -11,22 +11,21 @@ from answercheck.vocabulary import GREEK_LETTERS, NUMBER_WORDS
 
 _COMMANDS = {
     "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "×": r"\times ", "·": r"\cdot ",
-    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "⁄": "/", "∕": "/",
-    "√": r"\sqrt ", "∛": r"\sqrt[3]", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ",
-    "⩽": r"\le ", "⩾": r"\ge ", "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ",
-    "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∉": r"\notin ",
-    "∅": r"\emptyset ", "ø": r"\emptyset ", "Ø": r"\emptyset ", "∖": r"\setminus ",
-    "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
-    "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ", "∘": r"\circ ", "…": r"\ldots ",
-    "⋯": r"\ldots ", "′": "'", "″": "''", "’": "'", "‘": "'", "“": '"', "”": '"',
-    "。": ".", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "¼": r"\frac{1}{4}",
-    "¾": r"\frac{3}{4}", "⅛": r"\frac{1}{8}", "⅕": r"\frac{1}{5}", "∠": r"\angle ",
-    "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ",
-    "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "‖": r"\|", "→": r"\to ", "∧": r"\land ",
-    "∨": r"\lor ", "£": r"\pounds ", "¥": "JPY ",
-    "₹": "INR ", "€": r"\euro ", "％": r"\%", "∑": r"\sum ",
-    "∏": r"\prod ", "∫": r"\int ", "∂": r"\partial ", "µ": r"\mu ", "ϕ": r"\phi ",
-    "ϵ": r"\epsilon ", "Ω": r"\Omega ", "Å": r"\AA ", "∼": r"\sim ", "⊂": r"\subset ",
+    "⋅": r"\cdot ", "∙": r"\cdot ", "∗": "*", "÷": r"\div ", "⁄": "/", "∕": "/", "√": r"\sqrt ",
+    "∛": r"\sqrt[3]", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "⩽": r"\le ", "⩾": r"\ge ",
+    "≠": r"\ne ", "≈": r"\approx ", "≡": r"\equiv ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ",
+    "∩": r"\cap ", "∈": r"\in ", "∉": r"\notin ", "∅": r"\emptyset ", "ø": r"\emptyset ",
+    "Ø": r"\emptyset ", "∖": r"\setminus ", "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}",
+    "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}", "ℂ": r"\mathbb{C}", "°": r"^\circ ", "º": r"^\circ ",
+    "∘": r"\circ ", "…": r"\ldots ", "⋯": r"\ldots ", "′": "'", "″": "''", "’": "'", "‘": "'",
+    "“": '"', "”": '"', "。": ".", "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
+    "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅛": r"\frac{1}{8}", "⅕": r"\frac{1}{5}",
+    "∠": r"\angle ", "△": r"\triangle ", "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ",
+    "⌉": r"\rceil ", "⟨": r"\langle ", "⟩": r"\rangle ", "∣": "|", "‖": r"\|", "→": r"\to ",
+    "∧": r"\land ", "∨": r"\lor ", "£": r"\pounds ", "¥": "JPY ", "₹": "INR ", "€": r"\euro ",
+    "％": r"\%", "∑": r"\sum ", "∏": r"\prod ", "∫": r"\int ", "∂": r"\partial ", "µ": r"\mu ",
+    "ϕ": r"\phi ", "ϵ": r"\epsilon ", "Ω": r"\Omega ", "Å": r"\AA ", "∼": r"\sim ",
+    "⊂": r"\subset ",
 }  # fmt: skip
 for _letter in map(chr, (*range(0x391, 0x3A2), *range(0x3A3, 0x3AA), *range(0x3B1, 0x3CA))):
     _name = unicodedata.name(_letter).split()[-1].replace("LAMDA", "LAMBDA").lower()
@@ -45,6 +44,11 @@ _COMMAS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)")
 _BRACKETS = re.compile(r"\\\{|\\\}|\\[lr]angle(?![a-zA-Z])|[()\[\]]")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{(.*)\}", re.DOTALL)
 _CHOICE = re.compile(r"(\\[a-z]+\s*\{\s*)?\(?([A-Za-z])\s*[):.]\s*(\}?)")  # "B)"
+_STYLED = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf|mbox|bf)\s*\{([^{}]*)\}")
+_OPTION = re.compile(  # "B", "(B) 12"
+    r"(?as)([A-J])|\(?([A-J])([):.])\s+(-?(?:(?:\\?\$)?\.?[A-Za-z\d]|\\[dt]?frac|\\sqrt).*)"
+)
+_HEDGE = re.compile(r"(?<![A-Za-z\\])([A-J]+|[a-j]|or|nor|and|not|but|wrong|incorrect)(?![A-Za-z])")
 _UPRIGHT = (
     r"((?:\\(?:text|mathrm|mathsf|rm)\s*\{[^{}]*\}(?:\^\d|\^\{-?\d\})?(?:\s|\\cdot|\\,|~)*)+)"
 )
@@ -120,14 +124,17 @@ def cleaned(text: str) -> str:
     return _without_commas(text.strip())
 
 
+def option(text: str) -> tuple[str, str, str]:
+    """The letter of a choice, its mark and the text after it, "" where it names another choice."""
+    match = _OPTION.fullmatch(_STYLED.sub(r"\1", cleaned(text)).strip())
+    alone, letter, mark, words = match.groups("") if match else ("", "", "", "")
+    return ("", "", "") if _HEDGE.search(words) else (alone + letter, mark, words)
+
+
 def to_ascii(text: str) -> str:
     """With commands for mathematical signs, and without marks that show nothing by themselves."""
-    text = "".join(
-        each
-        for each in text
-        if unicodedata.category(each) not in ("Cf", "Me") or each in "\u202d\u202e"
-    )
-    text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", text))
+    kept = (c for c in text if unicodedata.category(c) not in ("Cf", "Me") or c in "\u202d\u202e")
+    text = _ROOT.sub(r"\\sqrt{\1}", _SELECTOR.sub("", "".join(kept)))
     text = _RAISED_RUN.sub(lambda run: "^{" + unicodedata.normalize("NFKC", run[0]) + "}", text)
     text = _LOWERED_RUN.sub(lambda run: "_{" + run[0] + "}", text)
     text = "".join(_COMMANDS.get(character, character) for character in text)

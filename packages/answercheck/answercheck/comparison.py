@@ -1,8 +1,6 @@
-"""Compares an answer with the gold answer, kind by kind.
-
-Kinds that cannot be the same are refused; parts are compared one by one. The rules are in
-docs/rewards.md of unslothrl, and bench/written.jsonl has what they mean.
-"""
+"""Compares an answer with the gold answer, kind by kind: kinds that cannot be the same are refused,
+parts are compared one by one. docs/rewards.md of unslothrl has the rules, bench/written.jsonl what
+they mean."""
 
 import itertools
 import re
@@ -151,7 +149,7 @@ class Comparison:
         if not set(answer.signs) <= {"=", "approx"}:
             return False
         sides, signs = answer.sides, answer.signs
-        is_name = is_label(sides[0], gold)
+        is_name = is_label(sides[0], gold) or is_sought(sides[0], gold)
         are_names = isinstance(sides[0], Row) and all(map(is_label, sides[0].parts))
         is_exact = signs[0] == "=" or (isinstance(gold, Value) and gold.rounded)
         if (is_name and is_exact) or are_names:
@@ -230,10 +228,23 @@ def is_label(side: Answer, value: Answer | None = None) -> bool:
     if tree[0] == "call" and tree[1] != "abs":
         return tree[1].startswith("of ") or tree[1] == "det"
     product = tree[2] if tree[0] == "call" else tree
-    return product[0] == "mul" and all(
-        factor[0] == "symbol" and len(factor[1]) == 1 and factor[1].isupper()
-        for factor in product[1:]
-    )
+    return product[0] == "mul" and all(x[0] == "symbol" and x[1].isupper() for x in product[1:])
+
+
+def is_sought(side: Answer, gold: Answer) -> bool:
+    """What an answer may call a value as well: "m+n", "\\sin A", "\\frac{AB}{CD}", "e"."""
+    (kind, *parts), names = side.plain or ("",), letters(side)
+    is_free = isinstance(gold, Value) and not names & {*letters(gold), "\\pi", "i"}
+    if not is_free or kind not in ("symbol", "call", "add", "mul"):
+        return False
+    if kind in ("symbol", "call"):
+        return kind == "symbol" or (parts[0] in ("sin", "cos", "tan") and parts[1][0] == "symbol")
+    above = [x for x in parts if x[0] == "symbol" and len(x[1]) == 1 and x[1] != "e"]
+    if kind == "add":
+        return len(set(above)) == len(parts)
+    below = [x[1] for x in parts if x[0] == "pow" and x[2] == MINUS_ONE]
+    is_ratio = kind == "mul" and len(below) == 1 and 0 < len(above) == len(parts) - 1
+    return is_ratio and is_label(Value(mul(*above))) and is_label(Value(below[0]))
 
 
 def labels_of(answer: Collection) -> list[tuple[str, Answer]]:

@@ -12,9 +12,8 @@ MAX_EXPONENT = 100_000  # of "1e9"
 END = Token("end", "")
 _CLOSING = {"(": ")", "[": "]", "{": "}", "|": "|"}
 _CLOSING_COMMANDS = {"lfloor": "rfloor", "lceil": "rceil", "Vert": "Vert"}
-_OPERANDS = FUNCTIONS | GREEK_LETTERS | NAMING | BIG_OPERATORS | {
-    "frac", "sqrt", "cbrt", "binom", "lfloor", "lceil", "infty", "Vert",
-}  # fmt: skip
+_OPERANDS = {"frac", "sqrt", "cbrt", "binom", "lfloor", "lceil", "infty", "Vert"}
+_OPERANDS |= FUNCTIONS | GREEK_LETTERS | NAMING | BIG_OPERATORS
 _INVERTIBLE = {"sin", "cos", "tan", "cot", "sec", "csc"}  # sin^{-1} is arcsin
 _SYMMETRIC = {"gcd", "lcm", "max", "min"}  # the order of the arguments does not count
 _DERIVATIVE = re.compile(r"\{d([a-zA-Z]+)\}\{d([a-zA-Z]+)\}")
@@ -102,7 +101,8 @@ class Parser:
                 is_loose = self.next == "{" and (  # shows as more digits or a sum: "5{6}", "5{+1}"
                     second.kind == "number" or second.value in ("+", "-", "")
                 )
-                if before.kind == first.kind == "number" or is_loose:
+                is_after = before.kind == "number" or before.value == "}"  # "\\frac{3}{4}2"
+                if (is_after and first.kind == "number") or is_loose:
                     raise Unreadable("two numbers side by side")
                 tree = mul(tree, self.factor())
             else:

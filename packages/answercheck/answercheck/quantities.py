@@ -1,7 +1,5 @@
-"""Numbers and expressions, with a unit or without; named constants; answers in words.
-
-A unit is powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted.
-"""
+"""Numbers and expressions, with a unit or without; named constants; answers in words. A unit is
+powers of names: "m/s^2" is m: 1, s: -2. Nothing is converted."""
 
 import re
 from collections.abc import Iterable
@@ -28,7 +26,8 @@ _OPERATION = re.compile(
     r"scores?( .*)?|(.* )?(double|triple|reciprocal|inverse|negative|opposite|factorial|basis point"
     rf"|{'|'.join(GREEK_LETTERS)})s?"
 )
-_AFTER_NOUNS = {"old", "long", "wide", "tall", "high", "deep", "each", "total", "left", "remaining"}
+_AFTER_NOUNS = word_set("old long wide tall high deep each total left remaining later in")
+_NO_OTHER_NUMBER = re.compile(r"\bordered (?:pair|triple|quadruple)s\b|\bzeroe?s\b")
 _PLURALS = {"people", "men", "women", "children", "feet", "teeth", "mice", "geese", "fish", "sheep"}
 _WORD = re.compile(r"[A-Za-z$¢][A-Za-z.\-']*")
 _COMPOUND = re.compile(r"\b(?:" + "|".join(COMPOUND) + r")\b")
@@ -46,8 +45,7 @@ _ROUNDED = re.compile(  # a decimal with a point, alone or times a power of ten
     r"[-+]*\d*\.\d*(?:[eE][-+]?\d+)?(?:(?:times|cdot|\*)10\^[-+{}\d]+)?"
 )
 _NO_SOLUTION = re.compile(
-    r"(there (is|are) )?no (solutions?|such \w+ exists?)( exists?)?|(the )?empty set|"
-    r"no solutions? exists?"
+    r"(there (is|are) )?no (solutions?|such \w+ exists?)( exists?)?|(the )?empty set"
 )
 _ALL_REALS = re.compile(r"(the )?(set of )?(all )?(the )?(real numbers|reals|real numbers x)")
 _NAMED: dict[str, Answer] = {
@@ -76,6 +74,8 @@ def read_value(tokens: Tokens) -> Answer | None:
             body, unit = degrees
         elif tail and not mark:
             unit = product((*currency, *read_unit(tail)))
+            if currency and len(words) == 1 and words.isalpha():
+                return None  # "$5 M"
             if currency and unit == product((*currency, *currency)):
                 unit = currency  # $5 dollars
         while tail and body and body[-1].value in ("-", "{", "cdot", "times", "*"):
@@ -86,6 +86,8 @@ def read_value(tokens: Tokens) -> Answer | None:
     if mark:
         trees = [("call", mark, tree) for tree in trees]
     is_part = words.startswith("of ") and any(token.value == "/" for token in body)
+    if currency and words.split(" ")[0] in ("each", "per"):
+        words = "dollars " + words
     counted = is_counted(words, is_part or body[0].value in ("1", "frac"))
     is_rounded = _ROUNDED.fullmatch("".join(token.value for token in body)) is not None
     values = tuple(Value(tree, unit, is_rounded, counted) for tree in trees)
@@ -215,13 +217,13 @@ def name_of(word: str) -> str:
 def is_counted(phrase: str, is_one: bool) -> bool:
     """Whether words after a number say what is counted: "red balls", "cups of coffee"; not what
     makes it another number: "thousand apples", "tenths", "squared"."""
-    things = phrase.removeprefix("of ").split(" of ")[0]
-    parts = [word for word in things.split() if word not in ("a", "an", "the")]
+    phrase = _NO_OTHER_NUMBER.sub("things", phrase).replace("/", " per ")
+    things, *per = phrase.removeprefix("of ").split(" per ")
+    parts = [word for word in things.split(" of ")[0].split() if word not in ("a", "an", "the")]
     while len(parts) > 1 and parts[-1] in _AFTER_NOUNS:
         parts.pop()
-    if not parts or not all(len(word) > 2 and _LETTERS.fullmatch(word) for word in parts):
-        return False
-    if _OPERATION.fullmatch(" ".join(parts)):
+    are_words = all(len(word) > 2 and _LETTERS.fullmatch(word) for word in (*parts, *per))
+    if not parts or not are_words or _OPERATION.fullmatch(" ".join(parts)):
         return False
     for word in phrase.split():
         name = word.removesuffix("s")

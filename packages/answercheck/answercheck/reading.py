@@ -20,10 +20,8 @@ _CLOSE = {")", "]", "}", "rset", "rangle", "rfloor", "rceil"}
 _CONNECTIVES = {"and": "and", "or": "or", "\\": ",", "quad": ",", "&": "and"}  # of commands
 _CASES = {"cases", "aligned"}
 _MATRICES = {"pmatrix", "bmatrix", "matrix", "array", "smallmatrix", "Bmatrix"}
-RELATIONS = word_set(
-    """= < > : le ge ne in notin approx equiv to sim subset subseteq implies parallel perp cong
-        propto coloneqq ll gg mod"""
-)
+RELATIONS = word_set("= < > : le ge ne in notin approx equiv to sim subset subseteq implies")
+RELATIONS |= word_set("parallel perp cong propto coloneqq ll gg mod")
 _CALLED = GREEK_LETTERS - {"pi"} | {"mathbb"}
 
 
@@ -219,8 +217,9 @@ def read_application(tokens: Tokens) -> Answer | None:
     if len([token for token in tokens[:start] if token.kind == "letter"]) > 1 and "_" not in before:
         return None
     inside = tokens[start + 1 : -1]
-    separators = RELATIONS | {"|", "cap", "cup", ","}
-    is_simple = len(inside) == 1 or any(token.value in separators for token in inside)
+    values, separators = [token.value for token in inside], RELATIONS | {"|", "cap", "cup", ","}
+    is_number = len(values) == 1 or values[:-1] == ["-"]  # or a letter
+    is_simple = is_number or not separators.isdisjoint(values)
     if name.value.islower() and name.kind == "letter":
         is_simple = is_simple and all(
             (token.kind == "letter" and token.value != name.value)
@@ -332,10 +331,8 @@ def connective(token: Token) -> str:
 
 
 def cut_at(tokens: Tokens, places: Sequence[int]) -> list[Tokens]:
-    return [
-        tokens[start + 1 : end]
-        for start, end in zip([-1, *places], [*places, len(tokens)], strict=True)
-    ]
+    ends = zip([-1, *places], [*places, len(tokens)], strict=True)
+    return [tokens[start + 1 : end] for start, end in ends]
 
 
 def separated(tokens: Tokens) -> tuple[list[Tokens], set[str]]:

@@ -63,10 +63,8 @@ def complement(intervals: Intervals) -> Intervals:
 
 
 def same(a: Intervals, b: Intervals) -> bool:
-    return len(a) == len(b) and all(
-        x[1] == y[1] and equal(x[0], y[0])
-        for x, y in zip(itertools.chain(*a), itertools.chain(*b), strict=True)
-    )
+    cuts = zip(itertools.chain(*a), itertools.chain(*b), strict=True)
+    return len(a) == len(b) and all(x[1] == y[1] and equal(x[0], y[0]) for x, y in cuts)
 
 
 def intervals_of(answer: Answer) -> Intervals | None:

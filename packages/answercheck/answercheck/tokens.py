@@ -41,7 +41,6 @@ class Token(NamedTuple):
 
 Tokens = Sequence[Token]
 
-
 _SIGNS = {
     "<=": Token("command", "le"), ">=": Token("command", "ge"), "!=": Token("command", "ne"),
     "...": Token("command", "ldots"), "**": Token("sign", "^"), "==": Token("sign", "="),
@@ -61,9 +60,8 @@ def tokenise(text: str, in_text: bool = False, letters: Letters = Letters.UNIT) 
     while match := _LEXER.match(text, at):
         start, at = at, match.end()
         kind = match.lastgroup or ""
-        value = (
-            vocabulary.SYNONYMS.get(match[kind], match[kind]) if kind == "command" else match[kind]
-        )
+        value = match[kind]
+        value = vocabulary.SYNONYMS.get(value, value) if kind == "command" else value
         is_after_number = bool(result) and result[-1].kind == "number"
         if match["begin"]:
             result.append(Token("command", f"{match['begin']} {match['name']}"))
@@ -119,10 +117,8 @@ def _styled(command: str, content: str) -> list[Token]:
         if content in _UPRIGHT_LETTERS:
             return [Token("letter", content)]
     if any(character in content for character in "0123456789\\^=$+<>"):
-        return [
-            Token("text", token.value) if token.kind == "letter" else token
-            for token in tokenise(ESCAPED_DOLLAR.sub(" ", content), in_text=True)
-        ]
+        inside = tokenise(ESCAPED_DOLLAR.sub(" ", content), in_text=True)
+        return [each._replace(kind="text") if each.kind == "letter" else each for each in inside]
     pieces = [piece for piece in _JOINING.split(content.strip(" ,;"), 1) if piece]
     if len(pieces) < 2:
         return [Token("text", content)] if content else []
@@ -142,6 +138,4 @@ def _word(word: str) -> list[Token]:
 
 def literal(tokens: Tokens) -> str:
     """Tokens as a text that is equal for equal notation, words in any case."""
-    return " ".join(
-        token.value.casefold().strip() if token.kind == "text" else token.value for token in tokens
-    )
+    return " ".join(x.value.casefold().strip() if x.kind == "text" else x.value for x in tokens)

@@ -2,7 +2,7 @@
 
 A tree is a tuple: ("number", Fraction), ("symbol", name), ("add", *terms), ("mul", *factors),
 ("pow", base, exponent), ("call", name, *arguments) or ("infinity", sign). Terms and factors are
-sorted, nothing is computed: equal trees are the same formula, written down in any order.
+sorted, nothing is computed: equal trees are the same formula in any order.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,12 +1,10 @@
 """Values of expressions: exact where they are fractions, else to a given number of bits; and
 whether two expressions are equal, without rounding.
 
-Values that are fractions are compared as such. Of others a difference far above the error of the
-last digit refuses; agreement is only accepted when the digits outnumber by far the size of anything
-that occurs in the two expressions, so that `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables
-this is repeated at random rational points, positive, negative and whole (Schwartz 1980, doi
-10.1145/322217.322225: a polynomial that is not zero is zero at few of them). `imaginary`: i squared
-is -1, and i is no variable.
+Fractions are compared as such. Others agree only if the digits outnumber by far the size of all
+that occurs in both, so that `\\sqrt2 + 10^{-400}` is not `\\sqrt2`. With variables this is repeated
+at random rational points (Schwartz 1980, doi 10.1145/322217.322225: a polynomial that is not zero
+is zero at few of them). `imaginary`: i squared is -1, and i is no variable.
 """
 
 import functools
@@ -21,21 +19,17 @@ import mpmath
 
 from answercheck.trees import Tree, divided, mul, number, replaced, subtrees, symbols
 
-FIRST_PRECISION = 96  # bits
+FIRST_PRECISION, POINT_PRECISION, CONSTANT_PRECISION = 96, 192, 640  # bits
 MAX_BITS = 40_000  # of a fraction's numerator and denominator together
-MAX_PRECISION = 24_000  # bits
+MAX_PRECISION, MAX_POINT_PRECISION = 24_000, 3_000  # bits; the latter of what has variables
 MAX_MAGNITUDE = 1 << 14  # bits before the point, of what sin and exp are taken of
 MAX_FACTORIAL = 3_000  # of what a factorial is computed
-MAX_POINT_PRECISION = 3_000  # bits, at points of expressions with variables
-POINT_PRECISION, CONSTANT_PRECISION = 192, 640  # bits
-POINTS = 16
+POINTS, LEAST_POINTS = 16, 4  # LEAST_POINTS: at which two expressions must both be defined
 ZERO = number(0)
-LEAST_POINTS = 4  # at which two expressions must both be defined
 MOST_CONSTANTS = 6  # at which formulas with branches are compared besides
 _SCALES = [10, 10**2, 10**3, 10**4, 10**8, 10**16, 10**32, 10**64, 10**128]
 _BRANCHING = {"abs", "floor", "ceil", "max", "min"}
-_PERIODIC = {"sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "coth", "sech",
-             "csch"}  # fmt: skip
+_PERIODIC = {name + h for name in ("sin", "cos", "tan", "cot", "sec", "csc") for h in ("", "h")}
 MP = mpmath.MPContext()  # not mpmath's global one, whose precision others may change
 _CONSTANTS = {"\\pi": MP.pi, "e": MP.e, "i": MP.j}
 
@@ -104,11 +98,9 @@ def is_real(value: Number) -> bool:
 
 class Evaluation:
     """Computes values at a point: fractions as long as all parts are, then to a number of bits.
-
-    i squared is -1 where the point has no value for it. `real`: what has no real value is
-    undefined. `magnitude` is the most bits before or after the point that any part had: sums of
-    parts are wrong by up to 2 ** (magnitude - bits).
-    """
+    i squared is -1 where the point has no value for it. `real`: what is not real is undefined.
+    `magnitude`: the most bits before or after the point of any part. Sums of parts are wrong by up
+    to 2 ** (magnitude - bits)."""
 
     def __init__(self, where: Point, bits: int, real: bool):
         self.where, self.real = where, real
@@ -157,7 +149,9 @@ class Evaluation:
         is_exact = isinstance(power, Fraction)
         if base == power == 0 and symbols(base_tree) | symbols(exponent_tree):
             return Fraction(1)  # x^0 also at 0; but 0^0 alone has no value
-        if base == 0 and not (is_exact and power > 0):
+        is_computed = not isinstance(base, Fraction) and MP.prec > FIRST_PRECISION
+        may_be_0 = base == 0 or (is_computed and MP.mag(base) < -3 * MP.prec // 4)
+        if may_be_0 and not (is_exact and power > 0):
             raise Undefined("0 to a power that is not positive")
         if base == 0:
             return base
@@ -193,6 +187,8 @@ class Evaluation:
         if name in _PERIODIC:
             if abs(values[0]) > MAX_MAGNITUDE:
                 raise Undefined("too large")
+            if name.endswith("h"):
+                self.noted(MP.exp(2 * abs(values[0])))  # how near to 1 or 0 it may be
             return getattr(MP, name)(*values)
         if name.startswith("arc"):
             inverse = getattr(MP, name.replace("arc", "a", 1))(*values)
@@ -208,9 +204,10 @@ class Evaluation:
             return values[0] * MP.pi / 180 if in_angle else values[0]
         if name in ("abs", "percent") or (name in ("max", "min") and are_real):
             return _EXACT[name](*values)
-        if name in ("floor", "ceil") and are_real:
-            return getattr(MP, name)(*values)
-        if name in ("factorial", "binomial") and all(abs(x) < MAX_FACTORIAL for x in values):
+        are_small = name in ("factorial", "binomial") and all(
+            abs(x) < MAX_FACTORIAL for x in values
+        )
+        if are_small or (name in ("floor", "ceil") and are_real):
             return getattr(MP, name)(*values)
         if name.startswith("of "):  # a function that is not known: any value, by its arguments
             return inexact(coordinate(name + "".join(MP.nstr(x, 24) for x in values), 0))
@@ -242,17 +239,11 @@ def _binomial(n: Fraction, k: Fraction) -> Fraction | None:
 
 # What is exact of exact numbers; None: not of these.
 _EXACT: dict[str, Callable[..., Any]] = {
-    "abs": abs,
-    "percent": lambda value: value / 100,
-    "degree": lambda value: value,
-    "floor": lambda value: Fraction(math.floor(value)),
-    "ceil": lambda value: Fraction(math.ceil(value)),
-    "factorial": _factorial,
-    "double factorial": functools.partial(_factorial, step=2),
-    "binomial": _binomial,
-    "max": max,
-    "min": min,
-}
+    "abs": abs, "max": max, "min": min, "percent": lambda value: value / 100,
+    "degree": lambda value: value, "floor": lambda value: Fraction(math.floor(value)),
+    "ceil": lambda value: Fraction(math.ceil(value)), "factorial": _factorial,
+    "double factorial": functools.partial(_factorial, step=2), "binomial": _binomial,
+}  # fmt: skip
 
 
 def equal(a: Tree, b: Tree, imaginary: bool = False) -> bool:
@@ -302,12 +293,10 @@ def points_of(names: frozenset[str], *trees: Tree) -> list[Point]:
 
 def has_branches(tree: Tree) -> bool:
     """Whether it may be given by one formula here and by another one there, as |x| is."""
-    if tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree):
-        return True
     is_whole = tree[0] == "pow" and tree[2][0] == "number" and tree[2][1].denominator == 1
-    if tree[0] == "pow" and symbols(tree[1]) and not is_whole:
-        return True
-    return any(map(has_branches, subtrees(tree)))
+    is_power = tree[0] == "pow" and symbols(tree[1]) and not is_whole
+    is_call = tree[0] == "call" and tree[1] in _BRANCHING and symbols(tree)
+    return bool(is_power or is_call) or any(map(has_branches, subtrees(tree)))
 
 
 def constants(tree: Tree) -> frozenset[Fraction]:
@@ -337,7 +326,9 @@ def equal_at(a: Tree, b: Tree, where: Point, real: bool) -> bool | None:
         second, other = evaluated(b, where, bits, real)
     except Undefined:
         return None
-    return not differ(first, second, max(size, other) - bits // 2)
+    # A product that is 0 but for its last digits is about 2 ** -bits: that size is no error, and no
+    # tolerance may grow by it. 2 ** -(bits // 4) is below all sizes that the first digits had.
+    return not differ(first, second, min(max(size, other) - bits // 2, -(bits // 4)))
 
 
 def proportional(a: Tree, b: Tree, imaginary: bool, positive: bool) -> bool:

@@ -22,17 +22,13 @@ _SPELLINGS = {  # a command or sign, and the other names that it has
 }  # fmt: skip
 SYNONYMS = {other: name for name, others in _SPELLINGS.items() for other in others.split()}
 
-FONTS = word_set(
-    "mathbf boldsymbol mathit mathcal mathnormal bm pmb mathfrak mathscr mathord mathop"
-)
-STYLING_COMMANDS = FONTS | word_set(
-    """text mbox textbf textit textrm textsf texttt textnormal emph mathrm hbox operatorname
-        operatorname* mathsf mathtt underline textsc bold"""
-)
-FUNCTIONS = word_set(
-    """sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh tanh coth
-        sech csch ln log exp det gcd lcm min max arcsinh arccosh arctanh"""
-)
+FONTS = word_set("mathbf boldsymbol mathit mathcal mathnormal bm pmb mathfrak mathscr mathord")
+FONTS |= word_set("mathop")
+STYLING_COMMANDS = FONTS | word_set("text mbox textbf textit textrm textsf texttt textnormal emph")
+STYLING_COMMANDS |= word_set("mathrm hbox operatorname operatorname* mathsf mathtt underline")
+STYLING_COMMANDS |= word_set("textsc bold")
+FUNCTIONS = word_set("sin cos tan cot sec csc arcsin arccos arctan arccot arcsec arccsc sinh cosh")
+FUNCTIONS |= word_set("tanh coth sech csch ln log exp det gcd lcm min max arcsinh arccosh arctanh")
 WORD_COMMANDS = {  # plain words that are commands: of that name, or of another
     "infinity": "infty", "inf": "infty", "asin": "arcsin", "acos": "arccos", "atan": "arctan",
 }  # fmt: skip
@@ -53,19 +49,15 @@ WORDS_AFTER_NUMBERS = word_set("am pm AM PM in pct")  # and in text
 WORDS_BEFORE_UNITS = word_set("per square sq cubic cu")
 _SHORT_WORDS = word_set(  # not products of their letters
     """of or no No NO is to and yes Yes YES odd Odd not all any the The mph per lbs day mol deg
-        rad sec min hrs DNE for men old red Red are kmh mod but Tom Sam Bob Amy Ann Ben Max Dan Joe
-        Tim Kim Meg Lee Jim Mon Tue Wed Thu Fri Sun Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec
-        """
+    rad sec min hrs DNE for men old red Red are kmh mod but Tom Sam Bob Amy Ann Ben Max Dan Joe
+    Tim Kim Meg Lee Jim Mon Tue Wed Thu Fri Sun Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec"""
 )
-GREEK_LETTERS = word_set(
-    """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma
-        tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi
-        Psi Omega vartheta varsigma varrho ell hbar aleph imath jmath partial nabla Re Im"""
-)
-NAMING = word_set(  # commands whose argument is a name, not a value
-    """vec hat bar overline tilde dot ddot widehat overrightarrow overleftarrow overarc
-        widetilde overset angle triangle mathbb"""
-)
+GREEK_LETTERS = word_set("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi")
+GREEK_LETTERS |= word_set("pi rho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta")
+GREEK_LETTERS |= word_set("Lambda Xi Pi Sigma Upsilon Phi Psi Omega vartheta varsigma varrho ell")
+GREEK_LETTERS |= word_set("hbar aleph imath jmath partial nabla Re Im")
+NAMING = word_set("vec hat bar overline tilde dot ddot widehat overrightarrow overleftarrow")
+NAMING |= word_set("overarc widetilde overset angle triangle mathbb")  # of a name, not a value
 BIG_OPERATORS = word_set("sum prod int lim iint iiint oint sup inf bigoplus")
 
 

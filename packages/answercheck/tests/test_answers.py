@@ -1,5 +1,6 @@
 """Golds with right and wrong answers; bench/measure.py runs all of them."""
 
+import itertools
 import json
 import sys
 from decimal import Decimal
@@ -87,6 +88,61 @@ def test_boxes_that_are_a_list_together(boxes, gold, expected):
     ],
 )
 def test_same_answers(answer, gold, expected):
+    assert same(answer, gold) is expected
+
+
+ZEROS = [
+    "2\\cos 90^\\circ",
+    "-\\sin\\pi",
+    "3((\\sqrt2)^2-2)",
+    "\\frac{\\sin\\pi}{2}",
+    "2(e^{\\ln 2}-2)",
+]
+PLACES = [
+    "{}",
+    "({0},{0})",
+    "{0},{0}",
+    "[-4,{})",
+    "\\{{{}\\}}",
+    "x>{}",
+    "x={}",
+    "y=2x+3+({})",
+    "{}i",
+]
+PLACES += ["5+({})", "\\begin{{pmatrix}}{0}\\\\{0}\\end{{pmatrix}}", "{0}<x<1+({0})"]
+PAIRS = [*zip(PLACES, itertools.cycle(ZEROS)), *itertools.product(["{}", "({0},{0})"], ZEROS)]
+ROUNDABOUT = {place.format(zero): place.format("0") for place, zero in PAIRS}
+ROUNDABOUT |= {"6\\cos 180^\\circ+6i\\sin 180^\\circ": "-6", "6(\\cos\\pi+i\\sin\\pi)": "-6"}
+GOLDS = [case["gold"] for case in WRITTEN]
+
+
+@pytest.mark.parametrize("answer", ROUNDABOUT)
+def test_a_zero_that_is_not_computed_exactly_equals_nothing_but_zero(answer):
+    plain = ROUNDABOUT[answer]
+    found = [gold for gold in GOLDS if same(answer, gold) and not same(plain, gold)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold", "expected"),
+    [
+        *((zero, "0", True) for zero in ZEROS),
+        *(("17", f"3+{zero}", False) for zero in ZEROS),
+        *((f"3+{zero}", "3", True) for zero in ZEROS),
+        ("(2\\cos 90^\\circ,1)", "(0,1)", True),
+        ("6(\\cos\\pi+i\\sin\\pi)", "-6", True),
+        ("6(\\cos\\pi+i\\sin\\pi)", "17", False),
+        ("5\\tanh(10000)", "5", False),
+        ("5\\tanh(100)", "5", False),
+        ("5+\\operatorname{sech}(10000)", "5", False),
+        ("\\tanh 2", "\\frac{e^4-1}{e^4+1}", True),
+        ("\\frac{\\sin\\pi}{\\sin 2\\pi}", "-\\frac12", False),
+        ("\\frac{1}{e^{-300}}", "e^{300}", True),
+        ("\\frac{1}{\\sin(10^{-50})}", "\\csc(10^{-50})", True),
+        ("\\frac{5}{\\sqrt{1.21}-\\sqrt{1.44}}", "-50", True),
+    ],
+)
+def test_what_is_near_to_zero(answer, gold, expected):
     assert same(answer, gold) is expected
 
 

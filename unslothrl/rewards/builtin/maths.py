@@ -21,14 +21,19 @@ def boxed(completion: str, *golds: str) -> float:
 
 
 def think_answer_tags(completion: str, *golds: str) -> float:
-    """1 if the completion has the think-and-answer form and its answer is right."""
+    """1 if the completion has the think-and-answer form and its answer is right: that in the box
+    where the answer has a single one."""
     answer, positions = tagged(completion), [completion.find(tag) for tag in TAGS]
     in_form = (  # each of the four tags stands once, in order, and nothing follows
         all(completion.count(tag) == 1 for tag in TAGS)
         and positions == sorted(positions)
         and completion.rstrip().endswith(TAGS[-1])
     )
-    return float(in_form and answer is not None and any(same(answer, gold) for gold in golds))
+    if not in_form or answer is None:
+        return 0.0
+    boxes = formats.boxes(answer) if "box" in answer else []
+    answer = boxes[0] if len(boxes) == 1 else answer
+    return float(any(same(answer, gold) for gold in golds))
 
 
 REWARDS = {
