@@ -23,7 +23,7 @@ NOW = (0.4, 0.4)  # what the learner, at version 6, gives them before the step's
 class TwoTokens:
     """A backend whose parameters are its log-probabilities of the only sample's two tokens."""
 
-    split = Split()
+    split, dtype = Split(), torch.float32
 
     def __init__(self):
         self.logprobs = torch.tensor(NOW).log().requires_grad_()
