@@ -17,11 +17,15 @@ WITH_INSTRUCTIONS = "AVX512"  # as torch calls it
 FEW = 16  # rows; by matrices of 2048 x 8192, 8 take twice as long, 32 less
 
 
+def multiply_in_float32(without_onednn: bool = False) -> "torch.library.Library | None":
+    """Replaces torch's kernels in this process, where the CPU lacks the instructions, or where
+    torch does `without_onednn`, which alone uses them."""
+    has_instructions = torch.backends.cpu.get_cpu_capability() == WITH_INSTRUCTIONS
+    return None if has_instructions and not without_onednn else replaced()
+
+
 @functools.cache
-def multiply_in_float32() -> "torch.library.Library | None":
-    """Replaces torch's kernels in this process, where the CPU lacks the instructions."""
-    if torch.backends.cpu.get_cpu_capability() == WITH_INSTRUCTIONS:
-        return None
+def replaced() -> "torch.library.Library":
     library = torch.library.Library("aten", "IMPL")  # kernels last as long as it
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "(?s).*overrid", UserWarning)

@@ -41,7 +41,10 @@ def leaves_out_onednn(error: BaseException) -> bool:
 
     if ONEDNN not in str(error) or not torch.backends.mkldnn.enabled:
         return False
+    from unslothrl.system import cpu_products
+
     torch.backends.mkldnn.set_flags(False)
+    cpu_products.multiply_in_float32(without_onednn=True)
     return True
 
 
