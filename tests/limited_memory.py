@@ -90,11 +90,15 @@ def generation(base: Path) -> dict:
         limit(room_mb)
         limited = engine()
         found = drawn(limited)
-        if limited.max_num_seqs < ROWS:
+        if limited.shortages:
             break
     limit(None)
-    same = sum(found[id] == ids for id, ids in whole.items())
-    return {"rows": limited.max_num_seqs, "room": room_mb, "same": same, "of": len(whole)}
+    rows = [limited.max_num_seqs]
+    while len(rows) < 2 * limited.shortages**2:
+        again = drawn(limited)
+        rows.append(limited.max_num_seqs)
+    same = sum(found[id] == again[id] == ids for id, ids in whole.items())
+    return {"shortages": limited.shortages, "rows": rows, "same": same, "of": len(whole)}
 
 
 if __name__ == "__main__":

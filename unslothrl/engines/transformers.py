@@ -151,7 +151,8 @@ class TransformersEngine(Engine):
     it; otherwise the learner trains it and its weights are the newest version as they stand.
 
     Requests run in chunks of at most `max_num_seqs` rows together, the longest prompts of all that
-    wait first. A chunk keeps its rows to its end, and a new one starts when there is room beside
+    wait first; of half as many each time that memory runs out, and of twice as many again after as
+    many chunks as it has run out before. A chunk keeps its rows to its end, and a new one starts when there is room beside
     those that run. An older version that requests still need is held beside the newest as what was
     published of it: the learner's float32 weights have moved on. A request that follows the newest
     version leaves its chunk and waits for another (`InFlight`); so does what was added before any
@@ -160,7 +161,9 @@ class TransformersEngine(Engine):
 
     def __init__(self, backend: Any, base: Path, *, max_num_seqs: int, has_own_base: bool):
         self.backend, self.has_own_base = backend, has_own_base
-        self.max_num_seqs = max_num_seqs
+        self.most = self.max_num_seqs = max_num_seqs
+        self.shortages = 0  # times that memory ran out
+        self.whole = 0  # chunks of the most rows that ended since it did or `max_num_seqs` grew
         self.stop = base_model.stop_token_ids(base)
         self.sampled_tokens = 0
         self.newest: Adapter | None = None
@@ -221,7 +224,8 @@ class TransformersEngine(Engine):
         has its seed, so that it draws the same."""
         full, _ = self.chunks.pop(place)
         if parts > 1:
-            self.max_num_seqs = len(full.requests) // parts  # from here on
+            self.max_num_seqs = len(full.requests) // parts
+            self.shortages, self.whole = self.shortages + 1, 0
         again = [id for id, (chunk, _) in self.running.items() if chunk is full]
         for id in again:
             del self.running[id]
@@ -333,7 +337,15 @@ class TransformersEngine(Engine):
 
     def _drop_done(self) -> None:
         """Chunks of which no row runs, and the older versions that nothing needs any more."""
-        self.chunks = [entry for entry in self.chunks if bool(entry[0].is_running.any())]
+        running = []
+        for chunk, load in self.chunks:
+            if bool(chunk.is_running.any()):
+                running.append((chunk, load))
+            elif len(chunk.requests) == self.max_num_seqs:
+                self.whole += 1
+        self.chunks = running
+        if self.shortages and self.whole >= self.shortages:
+            self.max_num_seqs, self.whole = min(self.most, 2 * self.max_num_seqs), 0
         for load in self.kept - self._needed():
             self.backend.forget_version(load)
             self.kept.remove(load)

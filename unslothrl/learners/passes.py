@@ -24,7 +24,6 @@ if TYPE_CHECKING:  # it imports PEFT, after Unsloth where that is used
     from unslothrl.backends.lora import LoraBackend
 
 KL_SAMPLES = 16  # that the KL metric is estimated from
-FLOAT16_TOKENS = 256  # that a loss may be divided by: of more, gradients vanish in float16
 
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
@@ -45,7 +44,7 @@ class Passes:
         # losses whose backward pass is yet to come, and the adapters that made them
         self.waiting: list[tuple[torch.Tensor, Callable[[], AbstractContextManager]]] = []
         self.losses = 1  # of a micro-batch in a pass, that go back
-        self.scale = 1.0  # of a pass's losses while they go back, a power of two
+        self.scale = 1.0  # of a pass's losses while they go back, a power of two: about 1 a token
         self.note = ""  # on what was made smaller, for the user
 
     def within_memory(self, function: Callable[[], T]) -> T:
@@ -129,8 +128,8 @@ class Passes:
         update, old, done = Update(), list[np.ndarray](), 0
         self.waiting.clear()
         self.losses = train_policy + self.objective.has_critic
-        if self.backend.dtype == torch.float16:
-            self.scale = 2.0 ** max(0, int(math.log2(max(1, batch.tokens) / FLOAT16_TOKENS)))
+        if self.backend.dtype == torch.float16:  # else divided by the batch, gradients vanish in it
+            self.scale = 2.0 ** int(math.log2(max(1, batch.tokens)))
         for index, samples in enumerate(micro_batches):
             with nullcontext() if train_policy else torch.no_grad():
                 policy = self._policy_backward(samples, over, update, old)
