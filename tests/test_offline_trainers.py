@@ -5,6 +5,7 @@ The runs have unequal micro-batches: 6 rows in a step of 8, 5 rows to evaluate o
 """
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -88,10 +89,15 @@ def test_a_run_that_becomes_longer_has_the_learning_rates_of_its_new_length(tmp_
     assert [row["train/lr"] for row in rows] == pytest.approx([1e-2, 5e-3, 5e-3, 2.5e-3])
 
 
-def test_figures_of_a_reward_model_are_means_over_pairs(tmp_path):
-    """Those of before the first step, against scores of one answer at a time."""
-    before = steps_of("rm", tmp_path, 4, seed="5")[0]
+@pytest.mark.parametrize("pad", ["<|im_end|>", "<|pad|>"])
+def test_figures_of_a_reward_model_are_means_over_pairs(pad, tmp_path):
+    """Those of before the first step, against scores of one answer at a time, at its last token
+    also where a base pads with what ends a turn."""
     base = base_model.prepare("embedded")
+    shutil.copytree(base, tmp_path / "base")
+    settings = tmp_path / "base/tokenizer_config.json"
+    settings.write_text(settings.read_text().replace("<|pad|>", pad))
+    before = steps_of("rm", tmp_path, 4, seed="5", model=str(tmp_path / "base"))[0]
     tokenizer = base_model.load_tokenizer(base)
     options = RmOptions(dtype="float32", max_lora_rank=4, lora_alpha=16, lora_dropout=0.0, seed=5)
     model = models.reward_model(base, options, None)

@@ -308,7 +308,16 @@ class DpoTrainer(PairTrainer, trl.DPOTrainer):
 
 
 class RmTrainer(PairTrainer, trl.RewardTrainer):
-    """Over rows with chosen_ids and rejected_ids."""
+    """Over rows with chosen_ids and rejected_ids. A score is read where the last token stands that
+    does not pad, and some bases pad with the one that ends a turn: here another pads then."""
+
+    def __init__(self, *given: Any, run: Any, **named: Any):
+        super().__init__(*given, run=run, **named)
+        rows = (*run.tables.train, *run.tables.evaluation)
+        last = {int(row[name][-1]) for row in rows for name in LEARNT}
+        usual = self.data_collator.pad_token_id
+        pad = next(each for each in (usual, *range(len(last) + 1)) if each not in last)
+        self.data_collator.pad_token_id = self.model.config.get_text_config().pad_token_id = pad
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None) -> Any:
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
