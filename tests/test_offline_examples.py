@@ -20,6 +20,7 @@ PAIR = Pair((ASKED[0],), chosen=(assistant("3"),), rejected=(assistant("4"),))
 THOUGHT = {**assistant("3"), "reasoning_content": "1 and 2"}
 BRIEF = (system("Be brief."), *ASKED)
 PARTS = [{"type": "text", "text": part} for part in ("What is ", "1 + 2?")]
+FLIGHT = '{"from": "Rome", "to": "Oslo", "role": "pilot"}'
 SHARE_GPT = [{"from": "human", "value": "What is 1 + 2?"}, {"from": "gpt", "value": "3"}]
 
 EXAMPLES = {
@@ -51,6 +52,9 @@ EXAMPLES = {
     ),
     "a prompt that happens to be JSON": (
         {"prompt": "[1, 2]", "completion": "3"}, (user("[1, 2]"), assistant("3")),
+    ),
+    "JSON with keys that turns have, too": (
+        {"prompt": f"[{FLIGHT}]", "completion": FLIGHT}, (user(f"[{FLIGHT}]"), assistant(FLIGHT)),
     ),
 }  # fmt: skip
 

@@ -8,7 +8,7 @@ functions.
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ OTHER_ROLES = {  # of ShareGPT and its relatives
     "observation": "tool",
     "function_response": "tool",
 }
+WHO, WHAT = ("role", "from"), ("content", "value", "tool_calls")  # keys of a turn
 _SAID = re.compile(r"\bthe (?:final )?answer is:?[ \t]*([^\n]*\w[^\n]*?)\.?\s*\Z", re.IGNORECASE)
 Turns = tuple[tuple[str, str], ...]  # (role, content) of each
 # Gives functions that write the problem of a row without a prompt, or return None: each with the
@@ -160,11 +161,17 @@ def conversation(value: Any, column: str) -> tuple[Turns, str | None]:
 
 
 def is_turns(value: Any) -> bool:
+    """Whether it is turns: objects of which each has somebody say something. An answer in JSON may
+    have a "role" or a "from" as well."""
     return (
         isinstance(value, list)
         and bool(value)
-        and all(isinstance(turn, Mapping) and ("role" in turn or "from" in turn) for turn in value)
+        and all(isinstance(turn, Mapping) and is_turn(turn.keys()) for turn in value)
     )
+
+
+def is_turn(keys: Set[Any]) -> bool:
+    return not (keys.isdisjoint(WHO) or keys.isdisjoint(WHAT))
 
 
 def role_of(turn: Mapping, column: str) -> str:
