@@ -4,8 +4,11 @@ import json
 from dataclasses import replace
 from functools import partial
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from unslothrl.data import files
 from unslothrl.data.formats import UnusableRow
 from unslothrl.offline.examples import Example, Pair, example, pair
 
@@ -85,6 +88,23 @@ def test_calls_of_tools_have_objects_as_arguments():
     found = example({"messages": turns, "tools": json.dumps([schema])})
     assert found.messages == (ASKED[0], calling("", {"a": 1, "b": 2}), *after)
     assert found.tools == (schema,)
+
+
+def test_what_parquet_adds_to_a_call_is_not_learnt(tmp_path):
+    """A null for every key that a call or a schema of another row has."""
+    rows = []
+    for name, arguments in (("add", {"a": 1, "b": 2}), ("say", {"text": "Hi"}), ("now", {})):
+        kinds = {key: {"type": type(value).__name__} for key, value in arguments.items()}
+        schema = {"type": "object", "properties": kinds, "required": list(kinds)}
+        function = {"name": name, "parameters": schema}
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        reply = {"role": "assistant", "content": None, "tool_calls": [call]}
+        tools = [{"type": "function", "function": function}]
+        rows.append({"messages": [ASKED[0], reply], "tools": tools})
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "calls.parquet")
+    found = files.read(tmp_path / "calls.parquet")
+    assert found[0]["messages"][1]["tool_calls"][0]["function"]["arguments"]["text"] is None
+    assert [example(row) for row in found] == [example(row) for row in rows]
 
 
 PAIRS = {

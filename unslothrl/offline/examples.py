@@ -250,10 +250,10 @@ def call_of(call: Any, column: str) -> Any:
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UnusableRow(f"column {column} has a tool call without a name")
-    arguments = parsed(function.get("arguments", {}))
+    arguments = object_of(function.get("arguments") or {})
     if not isinstance(arguments, Mapping):
         raise UnusableRow(f"column {column} has a tool call whose arguments are no object")
-    made = {"name": function["name"], "arguments": plain_value(arguments)}
+    made = {"name": function["name"], "arguments": arguments}
     named = {"id": call["id"]} if isinstance(call.get("id"), str) else {}
     return {"type": "function", **named, "function": made}
 
@@ -272,12 +272,26 @@ def in_order(messages: Messages, column: str) -> Messages:
 
 def tools_of(row: Mapping) -> tuple[Any, ...]:
     """Schemas of tools in a column `tools`, as a list or as JSON. Raises UnusableRow."""
-    found = parsed(row.get("tools"))
+    found = object_of(row.get("tools"))
     if not filled(found):
         return ()
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
         raise UnusableRow("column tools is no list of schemas")
-    return tuple(plain_value(each) for each in found)
+    return tuple(found)
+
+
+def object_of(value: Any) -> Any:
+    """What a text is as JSON; of any other value the same in JSON's types, without nulls."""
+    return parsed(value) if isinstance(value, str) else without_nulls(value)
+
+
+def without_nulls(value: Any) -> Any:
+    """Parquet and Arrow give an object a null for every key that another row's has."""
+    if isinstance(value, Mapping):
+        return {str(key): without_nulls(each) for key, each in value.items() if each is not None}
+    if isinstance(value, list | tuple):
+        return [without_nulls(each) for each in value]
+    return plain_value(value)
 
 
 def margin_of(row: Mapping) -> float | None:
