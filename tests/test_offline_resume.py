@@ -19,6 +19,7 @@ from unslothrl.commands import cli
 from unslothrl.config.offline_options import TABLES
 from unslothrl.offline import tables
 from unslothrl.offline.run import StageRun
+from unslothrl.weights import base_model
 
 pytestmark = pytest.mark.real
 
@@ -185,3 +186,13 @@ def test_a_reference_stays_a_copy_however_long_the_run_becomes(capsys):
     assert cli.main(arguments("dpo", "whole", 9, *constant, "--reference", "adapter")) == 0
     short, whole = (Path("runs", name, "adapters/v000009") for name in ("short", "whole"))
     assert tensors_of(short) == tensors_of(whole) != {}
+
+
+def test_a_stage_goes_on_with_the_time_at_which_it_began():
+    """Templates such as those of Llama 3.2 and SmolLM3 write the date into every conversation."""
+    shutil.copytree(base_model.prepare("embedded"), "dated")
+    template = Path("dated/chat_template.jinja")
+    template.write_text("{{ strftime_now('%c %f') }}" + template.read_text())
+    assert cli.main(arguments("sft", "dated", 1, "--model", "./dated")) == 0
+    assert cli.main(["sft", "--resume", "runs/dated", "--max_steps", "2"]) == 0
+    assert [row["step"] for row in rows(Path("runs/dated/metrics.jsonl"))] == [0, 1, 2]

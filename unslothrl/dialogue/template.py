@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
+from typing import Any
 
 from unslothrl.data import rendering
 from unslothrl.dialogue.calls import (
@@ -81,8 +82,9 @@ class Markers:
 class TemplateDialogue:
     """Writes and reads turns by `apply_chat_template` of a tokenizer."""
 
-    def __init__(self, tokenizer):
-        self.tokenizer = tokenizer
+    def __init__(self, tokenizer, **more: Any):
+        """`more`: what the template is told besides messages and tools."""
+        self.tokenizer, self.more = tokenizer, more
 
     @cached_property
     def special(self) -> Markers:
@@ -151,6 +153,7 @@ class TemplateDialogue:
             "choose another model or environment",
             tools=tools or None,
             add_generation_prompt=add_generation_prompt,
+            **self.more,
         )
 
     def tried(

@@ -110,16 +110,17 @@ class StageRun(Job):
         self.base = base_model.prepare(options.model, view.stage)
         self.tokenizer = base_model.load_tokenizer(self.base, needs_template=False)
         view.stage(f"reading {options.dataset}")
-        writer, form = tables.writer_and_form(options, self.tokenizer)
+        before: dict[str, Any] = {}
+        if self.earlier is not None:
+            self.step, before = self.earlier.step, read_object(self.earlier.folder.path / DATA_FILE)
+            self.started = origin.read(self.earlier.folder.path).started or self.started
+        writer, form = tables.writer_and_form(options, self.tokenizer, self.started)
         self.tables = found = tables.load(options, form, writer)
         notes += [*found.notes, *writer.notes]
         prints = {
             TRAIN: tables.fingerprint(found.train),
             f"eval/{found.evaluation_name}": tables.fingerprint(found.evaluation),
         }
-        before: dict[str, Any] = {}
-        if self.earlier is not None:
-            self.step, before = self.earlier.step, read_object(self.earlier.folder.path / DATA_FILE)
         use = adapter_use.of_base(options.model, found.system_prompt, self.tokenizer)
         kind = adapter_use.REWARD_MODEL if isinstance(options, RmOptions) else use.kind
         notes += self.begin(replace(use, kind=kind, base_parts=parts), prints, before)

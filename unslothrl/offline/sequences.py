@@ -11,14 +11,17 @@ A base without a chat template learns texts alone: a prompt and what follows it,
 the token that ends a text.
 """
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from os.path import commonprefix
 from typing import Any
 
 from unslothrl.dialogue.template import TemplateDialogue
 from unslothrl.errors import UserError
 from unslothrl.offline.examples import Example, Message, Pair
+from unslothrl.tracking import origin
 
 REWRITTEN = (
     "the chat template rewrites earlier turns of an answer: those are read, only the later ones "
@@ -42,13 +45,22 @@ class Written:
         return cls(tuple(ids), (True,) * len(ids))
 
 
+def at(started: str) -> dict[str, Any]:
+    """What has a template tell the time that a run began, or nothing where that is not known: a run
+    that is resumed on another day has the same rows."""
+    with contextlib.suppress(ValueError):  # of a damaged run.json
+        return {"strftime_now": datetime.strptime(started, origin.TIME).strftime}
+    return {}
+
+
 class Writer:
     """Writes examples by a tokenizer and its chat template; UserError where that refuses one.
     `notes`: what a reader of the run must know, each once."""
 
-    def __init__(self, tokenizer, only_replies: bool = True):
+    def __init__(self, tokenizer, only_replies: bool = True, started: str = ""):
+        """`started`: the time at which templates write the date, "": now."""
         self.tokenizer, self.only_replies = tokenizer, only_replies
-        self.template = TemplateDialogue(tokenizer)
+        self.template = TemplateDialogue(tokenizer, **at(started))
         self.tokens = self.template.tokens
         self.has_template = bool(tokenizer.chat_template)
         self.notes: dict[str, None] = {} if self.has_template else {NO_TEMPLATE: None}

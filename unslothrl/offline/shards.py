@@ -78,7 +78,8 @@ def begin(run: Any, cards: list[str]) -> Group | None:
     group = Group(0, count, address, store, log=run.folder.path / "followers.log")
     run.at_end.callback(group.close)
     context = multiprocessing.get_context("spawn")
-    known = {name: getattr(run, name) for name in ("options", "base", "checkpoint", "step")}
+    names = ("options", "base", "checkpoint", "step", "started")
+    known = {name: getattr(run, name) for name in names}
     of_run = (known, run.folder.path, run.evaluations())
     with variables.kept(variables.VISIBLE):
         for rank in range(1, count):
@@ -108,7 +109,7 @@ def follow(
 
     with TemporaryDirectory() as scratch:
         tokenizer = base_model.load_tokenizer(known["base"], needs_template=False)
-        writer, form = tables.writer_and_form(known["options"], tokenizer)
+        writer, form = tables.writer_and_form(known["options"], tokenizer, known["started"])
         keeps_nothing = SimpleNamespace(writing=Path(scratch), seal=ignored, mark_best=ignored)
         run = SimpleNamespace(
             **known, tokenizer=tokenizer, group=group,

