@@ -1,10 +1,11 @@
 """What a step is trained on while actors draw ahead: nothing too old, twice, or lost."""
 
 import copy
+from dataclasses import replace
 
 import pytest
-from fake_cluster import FakeCluster, Published, holder
-from fakes import FakeTasks, FakeView, task
+from fake_cluster import FakeCluster, Published, Target, holder
+from fakes import FakeTasks, FakeView, completion, task
 
 from unslothrl.checkpoints.store import RunState, from_jsonl, to_jsonl
 from unslothrl.config.options import Config
@@ -128,6 +129,24 @@ def test_what_is_too_old_is_counted_and_drawn_again_with_other_seeds():
         run.stream.pump()
     seeds = {each.seed for each in given_to(run) if each.index in run.source.outstanding}
     assert seeds == {(0, "position", n, 1) for n in range(4, 8)}
+
+
+class Losing(Target):
+    """The environment of task 18 fails before anything is drawn."""
+
+    def collect(self, *arguments):
+        groups, done = super().collect(*arguments)
+        lost = {"completions": (replace(completion(0), finish_reason="lost"),) * 2}
+        return [(i, replace(g, **lost if g.task.id == "18" else {})) for i, g in groups], done
+
+
+def test_a_group_without_any_token_is_never_too_old():
+    run = Run(1)
+    for process in run.cluster.processes.values():
+        process.target = Losing(process.name, run.cluster.is_right)
+    steps = [run.step() for _ in range(STEPS)]
+    assert sorted(numbers_of(g for groups, *_ in steps for g in groups)) == list(range(24))
+    assert run.source.dropped == 0 and {m["rollout/staleness"] for *_, m in steps} == {0, 1}
 
 
 def test_what_was_drawn_ahead_is_drawn_again_by_a_resumed_run():

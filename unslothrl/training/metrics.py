@@ -73,9 +73,8 @@ def episode_metrics(completions: Sequence[Completion]) -> Metrics:
 def staleness_metrics(groups: Sequence[Group], version: int, most: int) -> Metrics:
     """How many versions the groups of a step are behind `version`, the newest: the most of them
     all and, where up to `most` may be, the share of the sampled tokens that is so many behind."""
-    metrics: Metrics = {
-        "rollout/staleness": version - min(group.policy_version for group in groups)
-    }
+    oldest = [drawn_under for group in groups if (drawn_under := group.policy_version) >= 0]
+    metrics: Metrics = {"rollout/staleness": version - min(oldest, default=version)}
     if not most:
         return metrics
     counts: Counter[int] = Counter()

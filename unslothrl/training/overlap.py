@@ -141,7 +141,7 @@ class OverlappedSource(GroupSource):
         """What came too late is drawn again. Only a process that was started again, or a filter
         that has taken groups from later batches, can make it so."""
         oldest, finished = version - self.config.max_staleness, self.stream.finished
-        late = [i for i in self.outstanding if i in finished and self._version(i) < oldest]
+        late = [i for i in self.outstanding if i in finished and 0 <= self._version(i) < oldest]
         again = [self.outstanding.pop(index) for index in late]
         for index in late:
             del finished[index], self.drawn_under[index]
