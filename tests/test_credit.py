@@ -230,6 +230,9 @@ def test_a_lost_candidate_is_neither_trained_on_nor_compared_with():
     assert selected.chosen == [[0, 1, 3]]
     assert selected.advantages[0] == pytest.approx([0.0, -1.224745, 0.0, 1.224745], abs=1e-6)
     assert assign([with_lost()], GRPO, "topk", k=1).chosen == [[3]]
+    calls: list[int] = []  # a prompt may be lost because it is too long for the learner
+    selected = assign([with_lost()], dataclasses.replace(GRPO, **KL), "all", 4, measure_with(calls))
+    assert calls == [3] and [sample.row for sample in selected.samples] == [0, 1, 3]
 
 
 def test_a_group_whose_candidates_are_all_lost_trains_nothing():

@@ -81,7 +81,7 @@ def test_every_candidate_gets_its_score_times_the_weight():
 
 
 def test_alone_its_sign_is_what_is_right_and_one_whose_environment_failed_earns_nothing():
-    alone = RewardModel("rm", 1.0, True, lambda samples: [0.1, -3.0, 3.0])
+    alone = RewardModel("rm", 1.0, True, lambda samples: [0.1, -3.0])
     (judged,) = alone.judged([group(1, 2, 3, lost=(2,))])
     assert judged.rewards["rm"] == (0.1, -3.0, 0.0) and judged.scores[:2] == (1.0, 0.0)
 

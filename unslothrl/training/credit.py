@@ -43,9 +43,9 @@ def assign(
     or a critic need it.
     """
     episodes: dict[tuple[int, int], list[Sample]] = {
-        (g, i): [Sample.of(*sequence) for sequence in completion.sequences(group.task)]
+        (g, i): [Sample.of(*each) for each in found.sequences(group.task) if not found.is_lost]
         for g, group in enumerate(groups)
-        for i, completion in enumerate(group.completions)
+        for i, found in enumerate(group.completions)
     }
     rewards = [list(map(float, group.totals)) for group in groups]
     if objective.kl == "reward" and groups:

@@ -48,11 +48,11 @@ class RewardModel:
             Sample.of(*completion.sequences(group.task)[-1])
             for group in groups
             for completion in group.completions
+            if not completion.is_lost
         ]
         scores, judged = iter(self.judge(samples)), []
         for group in groups:
-            pairs = zip(group.completions, scores, strict=False)  # the rest are other groups'
-            found = [0.0 if each.is_lost else score for each, score in pairs]
+            found = [0.0 if each.is_lost else next(scores) for each in group.completions]
             earned = {**group.rewards, self.name: tuple(self.weight * score for score in found)}
             right = tuple(float(score > 0) for score in found) if self.is_first else group.scores
             judged.append(replace(group, rewards=earned, scores=right))
